@@ -4,73 +4,27 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from io import BytesIO
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import SamplerWorld, memory_world
+from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
 from rollstream.sampler import (
     Batch,
-    BatchMaker,
-    GrpoBatchMaker,
     InvalidRequest,
     RequestDiffers,
     RlooBatchMaker,
-    SamplerApi,
     StableMixtureBatchMaker,
-    TrainingBatch,
-    TrainingBatches,
     UnknownStep,
 )
-from rollstream.sampler.history import lineage_of_step, replay_step, report_of, stored_examples
-from rollstream.store.errors import BlobMissing, CorruptFile, StoreAway
-from rollstream.store.layout import examples_path
+from rollstream.sampler.history import replay_step, report_of, stored_examples
 from rollstream.streams.folds.sampler import state
 
 pytestmark = pytest.mark.proves("D1", "D2", "I6")
-WAIT_S = 30.0
 STEPS = 6
-
-
-def seal(world: SamplerWorld, groups: int, **fields: Any) -> None:
-    world.writer().flush(
-        *(
-            GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5), **fields)
-            for i in range(groups)
-        )
-    )
-
-
-def made_by(sampler: SamplerApi, maker: BatchMaker | None = None, **asked: Any) -> TrainingBatches:
-    """Two groups of four a step, of which three trajectories are trained on: the rest is kept."""
-    return TrainingBatches(
-        sampler,
-        GrpoBatchMaker(seed=3) if maker is None else maker,
-        **{"num_groups": 2, "batch_size": 3, **asked},
-    )
-
-
-def everything(training: TrainingBatch) -> tuple[object, ...]:
-    examples, batch = training.examples, training.batch
-    arrays = {name: array.tobytes() for name, array in examples.arrays().items()}
-    uids = [batch.uids[row] for row in examples.rows.tolist()]
-    return batch.batch_id, batch.digest, arrays, uids, examples.policy_versions, training.metadata
-
-
-def trained_uids(training: TrainingBatch) -> list[str]:
-    return [training.batch.uids[row] for row in training.examples.rows.tolist()]
-
-
-def run(batches: TrainingBatches, first: int, last: int) -> list[TrainingBatch]:
-    found = []
-    for step in range(first, last):
-        found.append(batches.next(step, timeout_s=WAIT_S))
-        batches.ack(found[-1])
-    return found
 
 
 def test_what_is_kept_is_trained_on_later_and_nothing_twice(world: SamplerWorld) -> None:
@@ -386,142 +340,3 @@ def _uids_of_trajectories(batch: Batch) -> Any:
     found = np.empty(batch.num_trajectories, object)
     found[batch.trajectory_index] = batch.uids
     return found
-
-
-@pytest.mark.proves("D6")
-def test_stored_examples_are_read_back_as_they_were_made_by_us_and_by_others(
-    world: SamplerWorld,
-) -> None:
-    seal(world, 6, extras=(every_extra(),) * 4)
-    sampler = world.open()
-    sampler.resume(None)
-    batches = made_by(sampler, columns=("routed_experts", "token_rewards"))
-    ids = [
-        batches.create_and_store_batch(3, step=0, timeout_s=WAIT_S),
-        batches.create_and_store_batch(step=1, timeout_s=WAIT_S),
-    ]
-    for step, examples_id in enumerate(ids):
-        made = batches.next(step, timeout_s=WAIT_S)
-        found = stored_examples(examples_id, store=world.store)
-        one, other = found.examples.arrays(), made.examples.arrays()
-        assert sorted(one) == sorted(other)
-        for name, array in one.items():
-            assert (array.dtype, array.shape) == (other[name].dtype, other[name].shape), name
-            assert array.tobytes() == other[name].tobytes(), name
-        assert found.examples.policy_versions == made.examples.policy_versions
-        assert (found.step, found.batch_id) == (step, made.batch.batch_id)
-        assert (found.digest, found.metadata) == (made.batch.digest, made.metadata)
-        assert found.settings["maker"] == GrpoBatchMaker(seed=3).settings
-        table = pq.read_table(BytesIO(world.store.read(examples_path(examples_id))))
-        assert table["tokens"].to_pylist() == [one.tokens.tolist() for one in made.examples]
-        assert table["row"].to_pylist() == made.examples.rows.tolist()
-
-
-@pytest.mark.proves("D6")
-def test_storing_again_from_another_process_gives_the_same_id_and_leaves_the_file(
-    world: SamplerWorld,
-) -> None:
-    seal(world, 4)
-    sampler = world.open()
-    sampler.resume(None)
-    examples_id = made_by(sampler).create_and_store_batch(step=0, timeout_s=WAIT_S)
-    written = world.store.read(examples_path(examples_id))
-    world.restart()
-    successor = world.open()
-    again = made_by(successor)
-    assert again.create_and_store_batch(step=0, timeout_s=WAIT_S) == examples_id
-    assert world.store.read(examples_path(examples_id)) == written
-    world.store.delete(examples_path(examples_id))
-    with pytest.raises(BlobMissing):
-        stored_examples(examples_id, store=world.store)
-    again.create_and_store_batch(step=0, timeout_s=WAIT_S)
-    assert world.store.read(examples_path(examples_id)) == written
-    world.store.replace(examples_path(examples_id), written[:-9])
-    with pytest.raises(CorruptFile):
-        stored_examples(examples_id, store=world.store)
-    with pytest.raises(InvalidRequest, match="made with 3"):
-        again.create_and_store_batch(4, step=0, timeout_s=WAIT_S)
-
-
-@pytest.mark.proves("D6")
-def test_a_batch_without_examples_is_stored_too(world: SamplerWorld) -> None:
-    world.writer().flush(*(GroupSpec(example_id=f"e-{i}", rewards=(1.0, 1.0)) for i in range(2)))
-    sampler = world.open()
-    sampler.resume(None)
-    examples_id = made_by(sampler).create_and_store_batch(step=0, timeout_s=WAIT_S)
-    found = stored_examples(examples_id, store=world.store).examples
-    assert (len(found), found.policy_versions) == (0, ())
-    assert found.tokens.dtype == np.int32
-
-
-def test_a_step_that_was_replaced_keeps_what_the_maker_keeps_of_it_now(world: SamplerWorld) -> None:
-    seal(world, 2 * STEPS)
-    sampler = world.open()
-    sampler.resume(None)
-    batches = made_by(sampler)
-    first = batches.next(0, timeout_s=WAIT_S)
-    sampler.replace(first.batch, [0, 1], "bad", timeout_s=WAIT_S)
-    after = batches.next(1, timeout_s=WAIT_S)
-    before = batches.next(0, timeout_s=WAIT_S)
-    assert after.batch.carried_groups
-    assert not {*trained_uids(before)} & {*trained_uids(after)}
-    assert not {*first.batch.uids} & {*after.batch.uids}
-
-
-def test_what_is_kept_stays_when_other_numbers_of_new_groups_are_asked_for(
-    world: SamplerWorld, caplog: pytest.LogCaptureFixture
-) -> None:
-    seal(world, 2 * STEPS)
-    sampler = world.open()
-    sampler.resume(None)
-    run(made_by(sampler), 0, 2)
-    other = made_by(sampler, num_groups=1, mix={"math": 1.0})
-    assert other.next(2, timeout_s=WAIT_S).batch.carried_groups
-    assert "carries nothing" not in caplog.text
-
-
-@pytest.mark.parametrize("lost", ["file", "step", "shaping"])
-def test_after_a_step_that_cannot_be_made_again_nothing_is_carried(
-    lost: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(memory_world()) as world:
-        world.configure(max_policy_lag=-1)
-        writer = world.writer()
-        for i in range(8):
-            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5)))
-        sampler = world.open()
-        step = sampler.resume(1000 if lost == "step" else None)
-        if lost == "shaping":
-            sampler.next_batch(0, 1, timeout_s=WAIT_S)
-            step = sampler.resume(0)
-        if lost == "file":
-            run(made_by(sampler), 0, 1)
-            sampler.checkpointed(0)
-            found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
-            world.store.delete(found.groups[0].origin.path)
-            world.restart()
-            sampler = world.open()
-            step = sampler.resume(0)
-        training = made_by(sampler).next(step, timeout_s=WAIT_S)
-        assert f"step {step} carries nothing from the one before: " in caplog.text
-        assert training.batch.carried_groups == 0
-        again = made_by(sampler).next(step, timeout_s=WAIT_S)
-        assert everything(again) == everything(training)
-
-
-@pytest.mark.parametrize("final", [False, True])
-def test_a_store_that_is_away_is_no_reason_to_carry_nothing(final: bool) -> None:
-    with closing(memory_world()) as world:
-        seal(world, 8)
-        sampler = world.open()
-        sampler.resume(None)
-        run(made_by(sampler), 0, 1)
-        if final:
-            sampler.checkpointed(0)
-        found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
-        world.restart()
-        sampler = world.open()
-        world.store.delete(found.groups[0].origin.path)  # All that there is.
-        assert sampler.resume(0 if final else None, later="replay") == int(final)
-        with pytest.raises(StoreAway):
-            made_by(sampler).next(1, timeout_s=WAIT_S)
