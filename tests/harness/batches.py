@@ -17,6 +17,24 @@ from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.served import ServedBatch
 
 
+def batch_event(step: int) -> BatchServed:
+    """Of a batch without groups: what is tested with it has its own."""
+    return BatchServed(
+        epoch=0,
+        nonce="n",
+        now_ts=7,
+        trainer_epoch=1,
+        step=step,
+        batch_id="b",
+        seed=0,
+        request="{}",
+        policy_step=-1,
+        cursor=(),
+        groups=(),
+        digest=b"d",
+    )
+
+
 def assembled(
     *files: Sequence[GroupSpec],
     step: int = 3,
@@ -33,20 +51,7 @@ def assembled(
         for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
             parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
             signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
-    event = BatchServed(
-        epoch=0,
-        nonce="n",
-        now_ts=7,
-        trainer_epoch=1,
-        step=step,
-        batch_id="b",
-        seed=0,
-        request="{}",
-        policy_step=-1,
-        cursor=(),
-        groups=(),
-        digest=b"d",
-    )
+    event = batch_event(step)
     agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
         ServedBatch.of(event, 0),

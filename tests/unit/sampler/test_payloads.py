@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.batches import batch_event
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.events import BatchServed
 from rollstream.schemas.fields import REQUIRED_ARRAYS
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
@@ -179,21 +179,7 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
 
 
 def batch_of(step: int) -> ServedBatch:
-    event = BatchServed(
-        epoch=0,
-        nonce="n",
-        now_ts=7,
-        trainer_epoch=1,
-        step=step,
-        batch_id="b",
-        seed=0,
-        request="{}",
-        policy_step=-1,
-        cursor=(),
-        groups=(),
-        digest=b"d",
-    )
-    return ServedBatch.of(event, 0)
+    return ServedBatch.of(batch_event(step), 0)
 
 
 def batch(

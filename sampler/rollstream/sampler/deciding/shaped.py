@@ -136,7 +136,7 @@ class NextShapedBatch(BatchCommand):
         """As many groups as can be served, up to ``num_groups``; None: fewer than ``min_groups``
         can."""
         found, drops = self._choose(state, self.num_groups, now_us)
-        if found is not None:
+        if found is not None or self.min_groups == self.num_groups:
             return found, drops
         found, drops = self._choose(state, self.min_groups, now_us)
         if found is None:
