@@ -1,16 +1,18 @@
 """Measures how many durable steps a second the HTTP gateway takes, beside ``AsyncRolloutProducer``.
 
 ``python -m benchmarks.gateway``: four processes post batches of 16 steps over HTTP, one call after
-another, and each waits until the broker has its batch. In turns with it one process publishes
-rollouts of the same arrays from 64 coroutines, as many as the others have on their way. The first
-second of each turn is not counted. Processor time is that of the gateway alone, and of the producer
-alone: it says the same on a machine that does other things as well.
+another, and each waits until the broker has its batch; in turns with lists of numbers and in the
+compact form. In turns with them one process publishes rollouts of the same arrays from 64
+coroutines, as many as the others have on their way. The first second of each turn is not counted.
+Processor time is that of the gateway alone, and of the producer alone: it says the same on a
+machine that does other things as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import http.client
 import itertools
 import re
@@ -40,7 +42,9 @@ from rollstream.producers import AsyncRolloutProducer
 from rollstream.runtime.config.load import load_config
 
 CLIENTS, BATCH = 4, 16
-PROMPT_TOKENS, RESPONSE_TOKENS = 128, 128  # A step has 256 tokens.
+PROMPT_TOKENS = 128
+RESPONSE_TOKENS = (128, 256)
+FORMS = ("lists", "compact")
 WARM_UP_S = 1.0
 VOCABULARY = 150_000
 POLICY = {"policy_version": "step-1", "weight_step": 1}
@@ -66,12 +70,14 @@ def main() -> None:
             for number in range(CLIENTS)
         ]
         direct = [stack.enter_context(child("producer", _publish, (kafka.bootstrap,)))]
-        turns: dict[str, list[Turn]] = {"gateway": [], "producer": []}
+        turns: dict[tuple[int, str], list[Turn]] = {}
         producer_pid = direct[0].process.pid
         assert producer_pid is not None
-        for _ in range(arguments.rounds):
-            turns["gateway"].append(_turn(http, pid, arguments.seconds))
-            turns["producer"].append(_turn(direct, producer_pid, arguments.seconds))
+        for _, tokens in itertools.product(range(arguments.rounds), RESPONSE_TOKENS):
+            for form in (*FORMS, "producer"):
+                children, process = (direct, producer_pid) if form == "producer" else (http, pid)
+                turn = _turn(children, process, (arguments.seconds, tokens, form))
+                turns.setdefault((tokens, form), []).append(turn)
         for one in (*http, *direct):
             one.pipe.send(None)
             one.process.join(STOP_TIMEOUT_S)
@@ -85,11 +91,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _turn(children: list[Child], pid: int, seconds: float) -> Turn:
+def _turn(children: list[Child], pid: int, wanted: tuple[float, int, str]) -> Turn:
     before = psutil.Process(pid).cpu_times()
     for one in children:
-        one.pipe.send(seconds)
-    counts = [one.receive(START_TIMEOUT_S + seconds) for one in children]
+        one.pipe.send(wanted)
+    counts = [one.receive(START_TIMEOUT_S + wanted[0]) for one in children]
     after = psutil.Process(pid).cpu_times()
     used_s = after.user + after.system - before.user - before.system
     return Turn(sum(rate for rate, _ in counts), 1e6 * used_s / sum(total for _, total in counts))
@@ -124,16 +130,11 @@ def _post(address: str, token: str, pipe: Connection) -> None:
     """A client: posts batches for as long as it is told, and sends back its rate."""
     path = f"/v1/environments/{ENVIRONMENT}/steps?durable=true"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    arrays = _arrays()
-    step = {
-        "prompt_ids": arrays["prompt_tokens"].tolist(),
-        "response_ids": arrays["output_tokens"].tolist(),
-        "logprobs": arrays["logprobs"].tolist(),
-        **POLICY,
-    }
     uid = uuid4().hex
     numbers = itertools.count()
-    while (seconds := pipe.recv()) is not None:
+    while (wanted := pipe.recv()) is not None:
+        seconds, tokens, form = wanted
+        step = {**_sent(_arrays(tokens), form), **POLICY}
         connection = http.client.HTTPConnection(address, timeout=START_TIMEOUT_S)
         counted = total = 0
         begun_s, end_s = None, time.monotonic() + WARM_UP_S + seconds
@@ -158,13 +159,13 @@ def _post(address: str, token: str, pipe: Connection) -> None:
 
 def _publish(bootstrap: str, pipe: Connection) -> None:
     """The same without HTTP, from coroutines of one process."""
-    while (seconds := pipe.recv()) is not None:
-        pipe.send(asyncio.run(_publish_for(bootstrap, seconds)))
+    while (wanted := pipe.recv()) is not None:
+        pipe.send(asyncio.run(_publish_for(bootstrap, *wanted[:2])))
 
 
-async def _publish_for(bootstrap: str, seconds: float) -> tuple[float, int]:
+async def _publish_for(bootstrap: str, seconds: float, tokens: int) -> tuple[float, int]:
     end_s = time.monotonic() + WARM_UP_S + seconds
-    arrays, uid, numbers, counted = _arrays(), uuid4().hex, itertools.count(), 0
+    arrays, uid, numbers, counted = _arrays(tokens), uuid4().hex, itertools.count(), 0
 
     async def work(producer: AsyncRolloutProducer) -> None:
         nonlocal counted
@@ -186,26 +187,36 @@ async def _publish_for(bootstrap: str, seconds: float) -> tuple[float, int]:
     return counted / seconds, next(numbers)
 
 
-def _arrays() -> dict[str, Any]:
+def _arrays(response_tokens: int) -> dict[str, Any]:
     rng = np.random.default_rng(7)
     return {
         "prompt_tokens": rng.integers(0, VOCABULARY, PROMPT_TOKENS, dtype=np.int32),
-        "output_tokens": rng.integers(0, VOCABULARY, RESPONSE_TOKENS, dtype=np.int32),
-        "logprobs": -rng.random(RESPONSE_TOKENS, dtype=np.float32),
+        "output_tokens": rng.integers(0, VOCABULARY, response_tokens, dtype=np.int32),
+        "logprobs": -rng.random(response_tokens, dtype=np.float32),
     }
 
 
-def _report(turns: dict[str, list[Turn]]) -> str:
-    lines = [f"{'steps/s':12}{'p50':>10}{'least':>10}{'most':>10}{'cpu us/step':>14}"]
-    for name, each in turns.items():
+def _sent(arrays: dict[str, Any], form: str) -> dict[str, Any]:
+    """The same in a step's fields."""
+    named = zip(("prompt_ids", "response_ids", "logprobs"), arrays.values(), strict=True)
+    if form == "lists":
+        return {name: array.tolist() for name, array in named}
+    return {
+        name: {"dtype": str(array.dtype), "base64": base64.b64encode(array).decode()}
+        for name, array in named
+    }
+
+
+def _report(turns: dict[tuple[int, str], list[Turn]]) -> str:
+    head = f"{'response':>8} {'form':10}{'p50':>10}{'least':>10}{'most':>10}{'cpu us/step':>14}"
+    lines = [f"{head}{'of producer, p50':>18}{'least':>8}"]
+    for (tokens, form), each in turns.items():
         rates, cpu = [one.rate for one in each], np.median([one.cpu_us for one in each])
-        numbers = f"{np.median(rates):10,.0f}{min(rates):10,.0f}{max(rates):10,.0f}"
-        lines.append(f"{name:12}{numbers}{cpu:14.0f}")
-    pairs = zip(turns["gateway"], turns["producer"], strict=True)
-    ratios = [gateway.rate / producer.rate for gateway, producer in pairs]
-    lines.append(
-        f"gateway to producer, of a round: p50 {np.median(ratios):.2f}, least {min(ratios):.2f}"
-    )
+        pairs = zip(each, turns[tokens, "producer"], strict=True)
+        ratios = [one.rate / producer.rate for one, producer in pairs]
+        numbers = f"{np.median(rates):10,.0f}{min(rates):10,.0f}{max(rates):10,.0f}{cpu:14.0f}"
+        of_producer = f"{np.median(ratios):18.2f}{min(ratios):8.2f}"
+        lines.append(f"{tokens:8} {form:10}{numbers}{of_producer}")
     return "\n".join(lines)
 
 

@@ -6,9 +6,11 @@ longest first, whose packs go to ranks in turn; and the lower bound, the fewest 
 tokens with equal counts on every rank. No Kafka, and no processes.
 
 From batches to packed arrays is measured beside ``memcpy`` of arrays of the packs' sizes, array for
-array, in turn and each batch once, so that caches hold none; the shares are of each pair. Freed
-memory stays mapped, so that neither pays for page faults. Times are processor time; GB/s counts the
-bytes written, all rectangles.
+array, in turn and each batch once, so that caches hold none of what is read; what is written was
+freed just before, and caches hold much of it, for both. The shares are of each pair. The last
+column is of the machine's ``memcpy``: of arrays that are several times as large as its caches, as
+STREAM measures it (McCalpin 1995). Freed memory stays mapped, so that nothing pays for page faults.
+Times are processor time; GB/s counts the bytes written, all rectangles.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.scenarios import GROUPS_PER_BATCH
 from benchmarks.workload import LOGNORMAL_MAX, LOGNORMAL_MEAN, LOGNORMAL_SIGMA, PROMPT_TOKENS
-from rollstream.sampler import Examples, PackPlan, Packs, plan_packs
+from rollstream.sampler import Batch, Examples, PackPlan, Packs, plan_packs
 from rollstream.sampler.shaping.packs.plan import ATTENTION_WEIGHT
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.store.warm_memory import keep_memory_warm
@@ -37,6 +38,8 @@ RANKS = 8
 GROUP_SIZE = 8
 LENGTHS = (8_192, 32_768)
 PERCENTILES = (50, 99, 100)
+LARGE_BYTES = 256 * 1024 * 1024
+LARGE_COPIES = 9
 
 
 class Row(NamedTuple):
@@ -173,7 +176,11 @@ def _print_filling(length: int, count: int) -> None:
         row[2], examples = _timed(partial(Examples.of, batch))
         row[3], _ = _timed(partial(_filled, examples, plan))
     in_one, copied, made, filled = seconds.T
-    print(f"{'processor time':24}{'ms':>9}{'GB/s':>8}{'of memcpy: p25':>16}{'p50':>8}{'p75':>8}")
+    of_machine = _large_copies_per_s()
+    print(
+        f"{'processor time':24}{'ms':>9}{'GB/s':>8}{'of memcpy: p25':>16}{'p50':>8}{'p75':>8}"
+        f"{f'of {of_machine / 1e9:.1f} GB/s':>16}"
+    )
     for name, took in {
         "memcpy": copied,
         "memcpy of one block": in_one,
@@ -181,8 +188,19 @@ def _print_filling(length: int, count: int) -> None:
         "batch to packs": made + filled,
     }.items():
         shares = "".join(f"{p:8.2f}" for p in np.percentile(copied / took, (25, 50, 75)))
-        rate = np.median(written / took) / 1e9
-        print(f"{name:24}{np.median(took) * 1e3:9.2f}{rate:8.1f}{'':8}{shares}", flush=True)
+        rate = np.median(written / took)
+        print(
+            f"{name:24}{np.median(took) * 1e3:9.2f}{rate / 1e9:8.1f}{'':8}{shares}"
+            f"{rate / of_machine:16.2f}",
+            flush=True,
+        )
+
+
+def _large_copies_per_s() -> float:
+    """Bytes that ``memcpy`` writes in a second where no cache holds them."""
+    source, target = (np.full(LARGE_BYTES, value, np.uint8) for value in (1, 0))
+    took = [_timed(partial(np.copyto, target, source))[0] for _ in range(LARGE_COPIES)]
+    return LARGE_BYTES / float(np.median(took))
 
 
 def _copied(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -199,28 +217,48 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.thread_time() - start, result
 
 
-def _batch(lengths: NDArray[np.int64], seed: int) -> Any:
-    """What ``Examples.of`` reads of a batch."""
+def _batch(lengths: NDArray[np.int64], seed: int) -> Batch:
+    """A batch of these lengths; what ``Examples.of`` does not read of it says nothing."""
     rng = np.random.default_rng(seed)
     total, count = int(lengths.sum()), len(lengths)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     loss_mask = np.arange(total) - np.repeat(offsets[:-1], lengths) >= PROMPT_TOKENS
-    return SimpleNamespace(
+    nothing: Any = None
+    texts = ("",) * count
+    return Batch(
+        step=0,
+        batch_id="",
+        digest=b"",
         tokens=rng.integers(0, 150_000, total, np.int32),
         offsets=offsets,
+        prompt_lengths=np.minimum(lengths, PROMPT_TOKENS).astype(np.int32),
         loss_mask=loss_mask,
         logprobs=np.where(loss_mask, -rng.random(total, np.float32), np.float32(0)),
+        rewards=np.zeros(count, np.float32),
+        reward_components={},
         group_index=np.arange(count, dtype=np.int32) // GROUP_SIZE,
         trajectory_index=np.arange(count, dtype=np.int32),
         trajectory_returns=rng.random(count, np.float32),
-        num_trajectories=count,
+        uids=texts,
         weight_steps=np.zeros(count, np.int64),
+        off_branch=np.zeros(count, np.bool_),
+        environments=texts,
+        example_ids=texts,
         policy_versions=("v",) * count,
+        policy_epochs=np.zeros(count, np.int32),
+        stop_reasons=texts,
         token_arrays=TokenArrays({}, {}),
-        actor_logprobs=None,
-        ref_logprobs=None,
-        token_rewards=None,
-        token_weight_steps=None,
+        sampled=nothing,
+        slots=(),
+        columns=(),
+        dp_rank=0,
+        dp_size=1,
+        policy_step=0,
+        algorithm=0,
+        current_step=0,
+        groups_ready=0,
+        waited_s=0.0,
+        read_group=None,
     )
 
 

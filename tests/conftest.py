@@ -13,28 +13,15 @@ from hypothesis import settings
 from harness.kafka import KafkaFactory, own_brokers, start_kafka
 from rollstream.console.broker import EmbeddedKafka
 
-# Of folders whose tests share a broker, or start processes: in a run on several cores each group is
-# run one after the other, in one process, and the two side by side. Everything else runs anywhere.
-ONE_AFTER_THE_OTHER = {"contract": "contract", "chaos": "processes", "integration": "processes"}
-
 # No test asserts a time, and a busy machine is no failure.
 settings.register_profile("rollstream", deadline=None)
 settings.load_profile("rollstream")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Names the group of each test that has one; without several processes it changes nothing."""
-    tests = Path(__file__).parent
-    for item in items:
-        group = ONE_AFTER_THE_OTHER.get(item.path.relative_to(tests).parts[0])
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _own_folder_for_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Processes of one run share a Ray, and no others: they find each other in this folder. Its
-    name is short, since Ray makes sockets in it."""
+    """What the tests of one process start shares a Ray, and nobody else does: they find each other
+    in this folder. Its name is short, since Ray makes sockets in it."""
     tmp_path_factory.getbasetemp()  # This stays where it is.
     with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
         before = os.environ.get("TMPDIR")
@@ -48,7 +35,8 @@ def _own_folder_for_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A real broker, started once for the whole run; tests make their own topics on it."""
+    """A real broker that is started once, by each process of a run on several cores; tests make
+    their own topics on it."""
     with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 

@@ -8,7 +8,17 @@ from harness.retired_words import GLOSSARY, retired, uses
 from harness.source_tree import ROOT
 
 KINDS = ("*.py", "*.md", "*.avsc", "*.toml", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
-NOT_OURS = {".venv", ".git", "build", "dist", "site", "runs", ".hypothesis", "node_modules"}
+NOT_OURS = {
+    ".venv",
+    ".venv-torch",
+    ".git",
+    "build",
+    "dist",
+    "site",
+    "runs",
+    ".hypothesis",
+    "node_modules",
+}
 
 
 def texts() -> list[Path]:

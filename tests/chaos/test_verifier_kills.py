@@ -9,6 +9,7 @@ import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import kafka_world
+from harness.sealing import SHORT_SESSIONS
 from harness.verifying import VerifierProcess, first_rewards
 
 pytestmark = pytest.mark.broker
@@ -23,16 +24,18 @@ def test_a_verifier_that_is_killed_leaves_no_group_out_and_scores_none_twice(
 ) -> None:
     world = kafka_world(kafka_bootstrap, tmp_path)
     world.configure(score_timeout_s=4e9)
+    kafka = world.config.kafka.model_copy(update={"client": SHORT_SESSIONS})
+    config = world.config.model_copy(update={"kafka": kafka})
     try:
         flushed = world.writer().flush(*[GroupSpec(rewards=(None, None))] * GROUPS)
         sealed = {group.group_id for group in flushed.groups}
         for step in STEPS:
-            process = VerifierProcess(world.config, groups=GROUPS, die_at=step)
+            process = VerifierProcess(config, groups=GROUPS, die_at=step)
             try:
                 assert process.wait() == -signal.SIGKILL
             finally:
                 process.close()
-        process = VerifierProcess(world.config, groups=GROUPS)
+        process = VerifierProcess(config, groups=GROUPS)
         try:
             assert process.wait() == 0
         finally:

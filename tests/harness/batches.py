@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of, group_columns
+from rollstream.sampler.deciding.choose import ALGORITHM
 from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.joining import GroupRows
@@ -32,6 +33,7 @@ def batch_event(step: int) -> BatchServed:
         cursor=(),
         groups=(),
         digest=b"d",
+        algorithm=ALGORITHM,
     )
 
 

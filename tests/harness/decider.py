@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of
@@ -14,7 +15,7 @@ from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, 
 from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.deciding.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
-from rollstream.sampler.serving.ahead import MakesAhead
+from rollstream.sampler.serving.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import (
@@ -30,6 +31,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -111,7 +113,7 @@ class Decider:
             ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
             ahead.close()
         context = ResultContext(
-            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record
+            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record, _no_logs
         )
         return read(command.result(self.state, context))
 
@@ -134,7 +136,7 @@ class Decider:
     def progress(self) -> Progress:
         return self.do(AskProgress())
 
-    def likely_next(self, command: NextBatch) -> list[Share]:
+    def likely_next(self, command: LooksAhead) -> list[Share]:
         return command.likely_next(self.state, self._now())
 
     def _now(self) -> Now:
@@ -156,3 +158,7 @@ class Decider:
 
 def _no_record(step: int, trainer_epoch: int) -> Any:
     raise AssertionError(f"step {step} is read from the record")
+
+
+def _no_logs(groups: Sequence[KnownGroup]) -> Any:
+    raise AssertionError(f"{len(groups)} groups are read from the seal logs")

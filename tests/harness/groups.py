@@ -46,6 +46,7 @@ EVERY_COLUMN = (
     "token_rewards",
     "token_weight_steps",
     "metadata",
+    "group_uids",
 )
 """What ``next_batch`` may be asked for of groups with ``every_extra``."""
 

@@ -42,14 +42,16 @@ def _new_rollouts(draw: st.DrawFn, lowest_step: int) -> list[Rollout]:
     rollouts: list[Rollout] = []
     for group in range(draw(st.integers(0, 6))):
         problem = draw(st.sampled_from(ENVIRONMENTS)), draw(st.sampled_from(["a", "b", "c", "d"]))
-        step = draw(st.integers(lowest_step, 3))
+        step, epoch = draw(st.integers(lowest_step, 3)), draw(st.integers(0, 1))
         rewards = st.integers(-16, 16).map(lambda eighths: eighths / 8) | st.sampled_from(
             [0.0, 1.0]
         )
         for reward in draw(st.lists(rewards, min_size=1, max_size=5)):
             own = step - draw(st.integers(0, min(step - lowest_step, 1)))
             index = len(rollouts)
-            rollouts.append(Rollout(index, group, *problem, own, f"step-{own}", reward, 10 + index))
+            before = draw(st.integers(0, epoch))
+            rollout = Rollout(index, group, *problem, own, f"step-{own}", reward, 10 + index)
+            rollouts.append(rollout._replace(policy_epoch=epoch - before))
     return rollouts
 
 

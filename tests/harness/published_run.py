@@ -31,12 +31,13 @@ class Run:
     def publish(
         self,
         *examples: str,
-        weight_step: int = 0,
+        weight_step: int | Sequence[int] = 0,
         rewards: Sequence[float | None] = (0.0, 1.0),
         **fields: Any,
     ) -> None:
         """A group of two, or of as many as there are rewards, for each example, each rollout from
-        a replica of its own: ``EXAMPLE-0``, ``EXAMPLE-1``."""
+        a replica of its own: ``EXAMPLE-0``, ``EXAMPLE-1``. ``weight_step`` may be one a token."""
+        steps = [weight_step] if isinstance(weight_step, int) else weight_step
         clock, broker = self.line.clock, self.line.broker()
         with RolloutProducer(environment="math", broker=broker, clock=clock) as producer:
             for example in examples:
@@ -48,7 +49,7 @@ class Run:
                         group_uid=f"group of {example}",
                         group_size=len(rewards),
                         replica_id=f"worker-{index}",
-                        policy_version=f"step-{weight_step}",
+                        policy_version=f"step-{max(steps)}",
                         weight_step=weight_step,
                         logprobs=[-0.5] * len(sampled["output_tokens"]),
                         reward=reward,

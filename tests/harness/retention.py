@@ -12,7 +12,6 @@ from harness.retiring import requested
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import Sealer, audit
 from rollstream.consumers.retention.owner import ASK_EVERY_S, DELETE_EVERY_S
-from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler import Batch, Sampler
 from rollstream.schemas import codec
 from rollstream.schemas.events import Retired
@@ -60,8 +59,7 @@ class RetentionWorld(SealWorld):
 
     def register(self, name: str) -> None:
         """One more sampler that draws from the environment, from the next process on."""
-        section = SamplerConfig(environments=("math",))
-        samplers = {**self.config.samplers, name: section}
+        samplers = {**self.config.samplers, name: self.sampler_section()}
         self.config = self.config.model_copy(update={"samplers": samplers})
         specs = [spec for spec in specs_for(self.layout, {}, [name]) if name in spec.name]
         self.broker.admin().create(specs, TIMEOUT_S)

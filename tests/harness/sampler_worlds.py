@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from harness.groups import GroupWriter
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -20,6 +22,12 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
+
+WITHOUT_RAY = pytest.mark.parametrize(
+    "world", ["memory", pytest.param("kafka", marks=pytest.mark.broker)], indirect=True
+)
+"""For a test whose commands and replies cross to an actor in other tests of its file: what else it
+tests is the same code there, and each actor is a process to be started."""
 
 ENVIRONMENTS = {"code": 1, "math": 2}
 TIMEOUT_S = 30.0
@@ -127,7 +135,7 @@ class SecondClient(SamplerApi):
         sampler: may be replaced by another of its name, as an actor is that was killed.
     """
 
-    def __init__(self, sampler: Sampler, rank_reader: RankReader | None = None) -> None:
+    def __init__(self, sampler: SamplerApi, rank_reader: RankReader | None = None) -> None:
         super().__init__(
             sampler._name,
             sampler._clock,

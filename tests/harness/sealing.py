@@ -101,7 +101,7 @@ class SealWorld:
             ),
             store=StoreConfig(root=f"file://{root or '/nowhere'}"),
             environments={"math": self.environment},
-            samplers={name: SamplerConfig(environments=("math",)) for name in samplers},
+            samplers=dict.fromkeys(samplers, self.sampler_section()),
         )
         self.blobs: Blobs = open_store(self.config.store.root) if real else MemoryBlobs()
         self.broker: Broker = KafkaBroker(kafka) if real else MemoryBroker(self.logs)
@@ -116,6 +116,12 @@ class SealWorld:
             clock=self.clock,
             entropy=SeededEntropy(10**9 + seed),
         )
+
+    def sampler_section(self) -> SamplerConfig:
+        """Of each sampler. In memory none grants shares: what does goes by the machine's time, and
+        folds what was sealed whenever it looks."""
+        in_memory = isinstance(self.clock, ManualClock)
+        return SamplerConfig(environments=("math",), admission=not in_memory)
 
     def source(self, partition: int = 0) -> TopicPartition:
         return TopicPartition(self.layout.rollouts("math"), partition)

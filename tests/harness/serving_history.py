@@ -128,7 +128,7 @@ class _History:
                     self._replaced.add(batch[slot])
                     batch[slot] = self._serve(chosen, event.step)
                 if event.step in self._shaped:
-                    self._shaped[event.step] = self._shaped[event.step].replaced_by(event)
+                    self._shaped[event.step] = self._shaped[event.step].replaced_by(event, 0)
             case Dropped():
                 for group in event.groups:
                     self._drop(ref_of(group))

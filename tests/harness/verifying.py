@@ -26,7 +26,7 @@ from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
 READ_TIMEOUT_S = 60.0
-EXIT_TIMEOUT_S = 120.0  # A killed member of the group is forgotten after 10 s.
+EXIT_TIMEOUT_S = 120.0  # A killed member of the group is forgotten after a while.
 TESTS = Path(__file__).resolve().parent.parent
 
 

@@ -1,5 +1,5 @@
-"""The whole way, from an env worker's publish to a trainer's batch, with processes as users run
-them; which Kafka carries it is the caller's choice."""
+"""The whole way, from an env worker's publish to a trainer's batch, with a sealer's process and
+commands as users run them; which Kafka carries it is the caller's choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from rollstream.console.app import build
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Batch, SamplerClient
@@ -70,22 +72,20 @@ class Deployment:
         )
 
     def run(self, *arguments: str) -> str:
-        """What a command that succeeds prints."""
-        done = subprocess.run(
-            self._command(*arguments),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
-        assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
+        """What a command that succeeds prints; in this process, since a new one takes longer to
+        import everything than most commands take."""
+        done = CliRunner().invoke(build(), [*arguments, "--config", str(self.config)])
+        assert done.exit_code == 0, f"{arguments}: {done.output}\n{done.exception!r}"
         return done.stdout
 
     @contextmanager
     def sealer(self) -> Iterator[None]:
         """``rollstream seal`` as a process; at the end it is told to stop, and must leave well."""
         with (self.config.parent / "sealer.log").open("w+b") as log:
-            process = subprocess.Popen(self._command("seal"), stdout=log, stderr=log)
+            command = [sys.executable, "-m", "rollstream.console.entry", "seal"]
+            process = subprocess.Popen(
+                [*command, "--config", str(self.config)], stdout=log, stderr=log
+            )
             try:
                 yield
                 process.send_signal(signal.SIGTERM)
@@ -105,10 +105,6 @@ class Deployment:
         with contextlib.suppress(ValueError):  # It never was.
             actor = actor_name(self.sampler, load_config(self.config))
             ray.kill(ray.get_actor(actor, namespace=RAY_NAMESPACE))
-
-    def _command(self, *arguments: str) -> list[str]:
-        entry = [sys.executable, "-m", "rollstream.console.entry"]
-        return [*entry, *arguments, "--config", str(self.config)]
 
 
 def goes_the_whole_way(bootstrap: str, folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
 from harness.kafka import KafkaFactory
@@ -200,7 +201,7 @@ def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Pat
     gateway = GatewayProcess(world, tmp_path)
     names = {"GATEWAY": str(gateway.client.base_url), "TOKEN": TOKENS["math"]}
     (with_curl,) = snippets(GUIDE, "sh")
-    (with_python,) = snippets(GUIDE, "python")
+    with_python = "\n".join(snippets(GUIDE, "python"))
     subprocess.run(
         ["sh", "-c", with_curl], env={**os.environ, **names}, check=True, timeout=TIMEOUT_S
     )
@@ -211,9 +212,13 @@ def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Pat
     assert [(one.entry.kind, one.fields["segment_idx"]) for one in found] == [
         (EntryKind.SEGMENT, 0),
         (EntryKind.SEGMENT, 1),
-        (EntryKind.ENDED, 2),
+        (EntryKind.ENDED, 3),
+        (EntryKind.SEGMENT, 2),
     ]
     assert {one.fields["rollout_uid"] for one in found} == {"run-17"}
+    compact = found[-1].fields
+    assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2023, 2748]
+    assert np.frombuffer(compact["logprobs"], "<f4").tolist() == [np.float32(-0.02)]
 
 
 def test_while_the_broker_is_away_calls_end_by_their_deadline(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import shutil
 import subprocess
 import uuid
@@ -42,7 +43,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("Go is not installed")
     built = tmp_path_factory.mktemp("go") / "go_producer"
     command = [go, "build", "-o", str(built), "."]
-    run(command, ROOT / "examples/go_producer", BUILD_TIMEOUT_S)
+    # Processes of one run build it one after the other: what the first compiled is kept by Go.
+    with (tmp_path_factory.getbasetemp().parent / "go_producer.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(command, ROOT / "examples/go_producer", BUILD_TIMEOUT_S)
     return built
 
 

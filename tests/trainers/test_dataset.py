@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.forking import told_in_a_fork
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.ray_world import RayWorld
 from harness.sampler_worlds import LocalWorld, memory_world
@@ -105,6 +107,10 @@ def test_who_resumes_gets_the_same_steps_again_from_where_the_dataset_was(
     again.load_state_dict(state)
     (last,) = loader(again)
     assert same(last, batches[2])
+    again.load_state_dict({"step": 4})
+    assert list(loader(again)) == []
+    with pytest.raises(InvalidRequest, match="steps is -1; give 0 or more"):
+        RolloutDataset(sampler, first_step=0, steps=-1, num_groups=GROUPS)
 
 
 def test_the_item_is_what_shape_makes_of_the_batch(world: LocalWorld) -> None:
@@ -157,6 +163,42 @@ def test_workers_that_could_not_ask_are_refused_with_the_remedy(
     dataset = RolloutDataset(refuse_to_open, first_step=0, num_groups=GROUPS)
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         next(iter(loader(dataset, **options)))
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_forked_over_a_live_sampler_are_refused_at_once_and_it_goes_on(
+    ray_world: RayWorld, num_workers: int
+) -> None:
+    write_groups(ray_world, GROUPS)
+    sampler = ray_world.open()
+    first = sampler.resume(None)
+    attach = partial(SamplerClient.attach, ray_world.name, config=ray_world.config)
+    for source in (sampler, attach):
+        dataset = RolloutDataset(source, first_step=first, num_groups=GROUPS)
+        forked = loader(
+            dataset, num_workers=num_workers, multiprocessing_context="fork", timeout=WAIT_S
+        )
+        with pytest.raises(InvalidRequest, match="give DataLoader"):
+            next(iter(forked))
+    (batch,) = loader(RolloutDataset(sampler, first_step=first, steps=1, num_groups=GROUPS))
+    sampler.ack(batch)
+
+
+def test_a_dataset_that_came_from_another_process_is_refused_in_a_fork_of_this_one() -> None:
+    dataset = RolloutDataset(refuse_to_open, first_step=0, num_groups=GROUPS)
+    came = pickle.loads(pickle.dumps(dataset))
+    with pytest.raises(InvalidRequest, match="multiprocessing_context='spawn'"):
+        next(iter(loader(came, num_workers=1, multiprocessing_context="fork", timeout=WAIT_S)))
+
+
+@pytest.mark.broker
+def test_a_forked_process_that_iterates_is_refused(ray_world: RayWorld) -> None:
+    sampler = ray_world.open()
+    attach = partial(SamplerClient.attach, ray_world.name, config=ray_world.config)
+    for source in (sampler, attach):
+        dataset = RolloutDataset(source, first_step=0, num_groups=GROUPS)
+        assert "was forked off" in told_in_a_fork(partial(next, iter(dataset)))
 
 
 def test_a_worker_cannot_have_a_sampler_that_is_open_here(world: LocalWorld) -> None:

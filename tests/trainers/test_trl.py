@@ -224,6 +224,13 @@ def test_the_ratio_to_the_generator_is_truncated() -> None:
     assert (ratio < untruncated).any()
 
 
+@pytest.mark.parametrize("ratio_max", [0, -1.0, float("nan"), "2", True])
+def test_a_ratio_that_truncates_nothing_is_refused(ratio_max: Any) -> None:
+    batch = real_batch(columns=("actor_logprobs",))
+    with pytest.raises(InvalidRequest, match=r"ratio_max is .*; give a"):
+        grpo_inputs(batch, Examples.of(batch), pad_id=PAD, ratio_max=ratio_max)
+
+
 def test_examples_without_log_probs_are_refused_with_the_remedy() -> None:
     silent = {"logprobs": None}
     batch = batch_of([GroupSpec(extras=({}, silent))])

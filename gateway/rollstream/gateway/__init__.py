@@ -7,6 +7,7 @@ Map, a line a file:
 
 - ``app``       the routes, over a writer of steps (``create_app``)
 - ``models``    what requests and answers hold, checked without a loop over tokens (pure)
+- ``bodies``    a body's bytes as what they say, or the problem with them (pure)
 - ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
 - ``examples``  of the OpenAPI page
 - ``problems``  errors as problem details, RFC 9457 (pure)
@@ -22,7 +23,8 @@ import rollstream.runtime.config  # noqa: F401 - First: it says which extra is m
 from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import MissingExtra
 
-_missing = [name for name in ("fastapi", "httptools", "uvicorn", "uvloop") if not find_spec(name)]
+_NEEDED = ("fastapi", "fastapi_offline", "httptools", "msgspec", "uvicorn", "uvloop")
+_missing = [name for name in _NEEDED if not find_spec(name)]
 if _missing:
     raise MissingExtra(f"the gateway needs {', '.join(_missing)}; {how_to_install('gateway')}")
 

@@ -6,36 +6,47 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import ValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
-from rollstream.gateway import problems
+from rollstream.gateway import bodies, problems
+from rollstream.gateway.bodies import BodyT
 from rollstream.gateway.examples import COMPLETE, STEPS
 from rollstream.gateway.intake import Intake, StepsWriter, Turn
 from rollstream.gateway.models import (
     Accepted,
     Body,
+    CallQuery,
     CompleteBody,
     Health,
     Problem,
-    StepBody,
     StepsBody,
 )
-from rollstream.gateway.problems import MEDIA_TYPE, Refused, explained, refused
+from rollstream.gateway.problems import (
+    MEDIA_TYPE,
+    Refused,
+    explained,
+    refused,
+    shown,
+    wrong_values,
+)
 from rollstream.gateway.tokens import Tokens
+from rollstream.producers import Step
+from rollstream.producers.step_segments import at_index
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
 
 REACH_TIMEOUT_S = 2.0  # How long a probe waits for the broker.
 _log = logging.getLogger("rollstream.gateway")
-BodyT = TypeVar("BodyT", bound=Body)
 Reach = Callable[[float], object]
 
 
@@ -82,12 +93,13 @@ def create_app(
         yield
         await intake.drain()
 
-    app = FastAPI(
+    app = FastAPIOffline(  # Its page loads nothing from elsewhere.
         title="Rollstream gateway",
         description="Takes steps of trajectories from agent gateways, in any language.",
         version="1",
         docs_url="/docs",
         redoc_url=None,
+        redirect_slashes=False,  # A redirect would lead to whichever host the caller names.
         lifespan=lifespan,
         exception_handlers={
             RollstreamError: _answer_error,
@@ -98,6 +110,9 @@ def create_app(
     )
     tokens = Tokens(config.gateway.tokens)
     app.state.gateway = _Gateway(frozenset(config.environments), tokens, intake, _Probe(reach))
+    for route in app.routes:  # So far the pages, and not all of them answer it.
+        if isinstance(route, Route) and route.methods and "GET" in route.methods:
+            route.methods = {*route.methods, "HEAD"}
     app.include_router(_probes)
     app.include_router(_steps)
     return app
@@ -129,47 +144,70 @@ async def _authorised(
         if not allowed:
             raise refused(
                 problems.NO_TOKEN,
-                "the token is missing or not known; send Authorization: Bearer TOKEN with one of "
-                "gateway.tokens",
+                "the token is missing or not known",
+                "send Authorization: Bearer TOKEN with one of gateway.tokens",
+                "Authorization",
             )
         if environment not in allowed:
             raise refused(
                 problems.FORBIDDEN,
-                f"the token is not one of environment {environment!r}; use one of "
-                f"gateway.tokens.{environment}",
+                f"the token is not one of environment {shown(environment)}",
+                f"use one of gateway.tokens.{problems.shortened(environment)}, or correct the "
+                "environment's name",
+                "Authorization",
             )
     if environment not in gateway.environments:
         raise refused(
             problems.UNKNOWN,
-            f"environment {environment!r} is not configured; correct the path, or add a section to "
-            "the gateway's configuration",
+            f"environment {shown(environment)} is not configured",
+            "correct the path, or add a section to the gateway's configuration",
+            "environment",
+            shown(environment),
         )
     return environment
 
 
 _Environment = Annotated[str, Depends(_authorised)]
-_Durable = Annotated[
-    bool, Query(description="Answer 200, and only once the broker has it; else 202 at once.")
-]
+
+
+async def _query(request: Request, query: Annotated[CallQuery, Query()]) -> CallQuery:
+    """What stands behind the ``?``, once each."""
+    for name in request.query_params:
+        if (count := len(request.query_params.getlist(name))) > 1:
+            finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
+            raise refused(problems.INVALID, finding, remedy, name, f"{count} values")
+    return query
+
+
+_Query = Annotated[CallQuery, Depends(_query)]
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
-    responses=_problems(400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 504),
+    responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
 )
 
 
-def _taking(model: type[Body], schema: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+def _taking(model: type[Body], example: dict[str, Any]) -> dict[str, Any]:
     """The body of a route, which FastAPI does not parse itself: it would do so in Python."""
-    content = {"application/json": {"schema": schema, "example": example}}
+    content = {"application/json": {"schema": _schema(model), "example": example}}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _steps_schema() -> dict[str, Any]:
-    """Whole, without definitions to refer to."""
-    schema = StepsBody.model_json_schema()
-    del schema["$defs"]
-    schema["properties"]["steps"]["items"] = StepBody.model_json_schema()
-    return schema
+def _schema(model: type[Body]) -> Any:
+    """Whole: a path of an OpenAPI document cannot refer to definitions of its own."""
+    (whole,), named = msgspec.json.schema_components([model], ref_template="{name}")
+
+    def inlined(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [inlined(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            beside = {name: one for name, one in schema.items() if name != "$ref"}
+            return inlined({**named[schema["$ref"]], **beside})
+        return {name: inlined(one) for name, one in schema.items()}
+
+    return inlined(whole)
 
 
 @_steps.post(
@@ -177,19 +215,19 @@ def _steps_schema() -> dict[str, Any]:
     status_code=202,
     response_model=Accepted,
     responses={200: {"model": Accepted, "description": "The broker has all of them"}},
-    openapi_extra=_taking(StepsBody, _steps_schema(), STEPS),
+    openapi_extra=_taking(StepsBody, STEPS),
 )
-async def submit_steps(
-    request: Request, environment: _Environment, durable: _Durable = False
-) -> Response:
+async def submit_steps(request: Request, environment: _Environment, query: _Query) -> Response:
     """Publishes steps; repeated ones count once."""
     intake = _intake(request)
     async with intake.request() as turn:
-        body = await _body(turn, request, StepsBody)
-        steps = [one.step() for one in body.steps]
-        del body  # Its lists of numbers take many times the arrays of the steps.
-        await intake.submit(turn, steps, environment, durable)
-        return _accepted(intake, environment, len(steps), durable)
+        # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
+        steps = _steps_of(await _body(turn, request, StepsBody))
+        try:
+            await intake.submit(turn, steps, environment, query.durable)
+        except InvalidRollout as wrong:
+            raise wrong_values(wrong, steps) from None
+        return _accepted(intake, environment, len(steps), query.durable)
 
 
 @_steps.post(
@@ -197,30 +235,37 @@ async def submit_steps(
     status_code=202,
     response_model=Accepted,
     responses={200: {"model": Accepted, "description": "The broker has it"}},
-    openapi_extra=_taking(CompleteBody, CompleteBody.model_json_schema(), COMPLETE),
+    openapi_extra=_taking(CompleteBody, COMPLETE),
 )
 async def complete_trajectory(
-    request: Request, environment: _Environment, trajectory_uid: str, durable: _Durable = False
+    request: Request, environment: _Environment, trajectory_uid: str, query: _Query
 ) -> Response:
     """The trajectory has ended with the newest step that was submitted. Not needed where that step
     has `is_last`."""
     intake = _intake(request)
     async with intake.request() as turn:
         body = await _body(turn, request, CompleteBody)
-        await intake.complete(turn, trajectory_uid, body, environment, durable)
-        return _accepted(intake, environment, 1, durable)
+        try:
+            await intake.complete(turn, trajectory_uid, body, environment, query.durable)
+        except InvalidRollout as wrong:
+            given = {**msgspec.structs.asdict(body), "trajectory_uid": trajectory_uid}
+            raise wrong_values(wrong, given) from None
+        return _accepted(intake, environment, 1, query.durable)
 
 
+@_probes.head("/healthz", include_in_schema=False)
 @_probes.get("/healthz", response_model=Health)
 async def healthz() -> Response:
     """Whether the process answers at all."""
     return _json(Health(status="ok"), 200)
 
 
+@_probes.head("/readyz", include_in_schema=False)
 @_probes.get("/readyz", response_model=Health, responses=_problems(503))
 async def readyz(request: Request) -> Response:
-    """Whether the broker answers; its outage makes a gateway not ready, and no reason to restart
-    it."""
+    """Whether calls are taken, for load balancers: the broker answers, and the gateway does not
+    end. An outage of the broker is no reason to restart it."""
+    _intake(request).check_open()
     await request.app.state.gateway.probe.ask()
     return _json(Health(status="ok"), 200)
 
@@ -231,24 +276,32 @@ def _intake(request: Request) -> Intake:
 
 
 async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    encoding = request.headers.get("content-encoding", "identity")
-    if kind != "application/json" or encoding != "identity":
-        raise refused(
-            problems.UNSUPPORTED,
-            f"the body is {problems.shown(kind)}, encoded as {problems.shown(encoding)}; send "
-            "Content-Type: application/json, not compressed",
-        )
+    for header, usual, wanted in (
+        ("Content-Type", "", "application/json"),
+        ("Content-Encoding", "identity", "identity"),
+    ):
+        said = request.headers.get(header, usual)
+        if said.partition(";")[0].strip().lower() != wanted:
+            remedy = "send Content-Type: application/json, not compressed"
+            finding = f"{header} is {shown(said)}"
+            raise refused(problems.UNSUPPORTED, finding, remedy, header, shown(said))
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     try:
         raw = await turn.body(request.stream(), size)
     except ClientDisconnect:
-        raise refused(problems.CUT_OFF, "the connection ended first; send it again") from None
+        raise refused(problems.CUT_OFF, "the connection ended first", "send it again") from None
+    return bodies.read(raw, model)
+
+
+def _steps_of(body: StepsBody) -> list[Step]:
+    steps: list[Step] = []
     try:
-        return model.model_validate_json(raw)
-    except ValidationError as error:
-        raise problems.invalid(error.errors(include_url=False)[0]) from None
+        for one in body.steps:
+            steps.append(one.step())
+    except InvalidRollout as wrong:
+        raise wrong_values(at_index(wrong, len(steps)), steps) from None
+    return steps
 
 
 def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Response:
@@ -273,26 +326,17 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _answer(problems.invalid(error.errors()[0]))
+    return _answer(problems.wrong_query(error.errors()[0]))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    problem = Problem(
-        type="about:blank",
-        title=str(error.detail),
-        status=error.status_code,
-        detail=f"{request.method} {request.url.path}: {error.detail}; /docs lists what there is",
-    )
-    return _answer(Refused(problem, error.headers))
+    allowed = (error.headers or {}).get("Allow")
+    found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
+    return _answer(found)
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """The server logs the traceback."""
-    problem = Problem(
-        type="about:blank",
-        title="Internal Server Error",
-        status=500,
-        detail="a defect of the gateway, which its log explains; a retry of the call is harmless",
-    )
-    return _answer(Refused(problem))
+    remedy = "its log explains it; a retry of the call is harmless"
+    return _answer(refused(problems.DEFECT, "a defect of the gateway", remedy))

@@ -69,13 +69,12 @@ class Intake:
         Raises:
             Refused: there are ``max_requests`` already, or the process ends.
         """
-        if self._draining:
-            raise refused(problems.DRAINING, "this gateway ends; send it to another, or again soon")
+        self.check_open()
         if self._requests >= self._config.max_requests:
             raise refused(
                 problems.BUSY,
-                f"{self._requests} requests are answered at once, gateway.max_requests; send this "
-                "one again later",
+                f"{self._requests} requests are answered at once, gateway.max_requests",
+                "send this one again later",
             )
         # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
         self._writer.take_failures()
@@ -86,6 +85,15 @@ class Intake:
         finally:
             self._requests -= 1
             self._pending_bytes -= turn.held
+
+    def check_open(self) -> None:
+        """Raises:
+        Refused: the process ends.
+        """
+        if self._draining:
+            raise refused(
+                problems.DRAINING, "this gateway ends", "send it to another, or again soon"
+            )
 
     async def drain(self) -> None:
         """Takes nothing more, and waits up to ``drain_timeout_s`` for the broker to have what was
@@ -112,15 +120,17 @@ class Intake:
         if turn.held + size > most:
             raise refused(
                 problems.TOO_LARGE,
-                f"the body has more than {most} bytes, gateway.max_body_bytes; send fewer steps a "
-                "call",
+                f"the body has more than {most} bytes, gateway.max_body_bytes",
+                "send fewer steps a call",
+                "the body",
+                f"{turn.held + size} bytes or more",
             )
         if self._pending_bytes + size > self._config.max_pending_bytes:
             raise refused(
                 problems.FULL,
                 f"{self._pending_bytes} bytes are on their way to the broker, and "
-                f"gateway.max_pending_bytes is {self._config.max_pending_bytes}; send it again "
-                "later, none of this call was taken",
+                f"gateway.max_pending_bytes is {self._config.max_pending_bytes}",
+                "send it again later, none of this call was taken",
             )
         turn.held += size
         self._pending_bytes += size
@@ -177,7 +187,8 @@ class Intake:
             raise refused(
                 problems.LATE,
                 f"the broker did not answer within {turn.deadline.timeout_s:g} s, "
-                "gateway.timeout_s, and may have it; send it again, a retry is harmless",
+                "gateway.timeout_s, and may have it",
+                "send it again, a retry is harmless",
             ) from late
 
     def _settle(self, task: asyncio.Task[None], held: int) -> None:
@@ -188,7 +199,9 @@ class Intake:
         )
         if error is None:
             return
-        self.undelivered[environment] += count
+        # Of a call some steps may have arrived; of one that was given up nobody knows.
+        lost = error.entries if isinstance(error, DeliveryFailed) else count
+        self.undelivered[environment] += lost
         now_s = self._clock.monotonic_s()
         if now_s - self._logged_s >= _LOG_EVERY_S:
             self._logged_s = now_s
@@ -232,7 +245,7 @@ class Turn:
         except TimeoutError as late:
             raise refused(
                 problems.SLOW,
-                f"the body did not come within {self.deadline.timeout_s:g} s, gateway.timeout_s; "
+                f"the body did not come within {self.deadline.timeout_s:g} s, gateway.timeout_s",
                 "send it again, in smaller calls",
             ) from late
         return b"".join(parts)

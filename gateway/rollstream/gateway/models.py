@@ -1,104 +1,281 @@
-"""What requests and answers hold. Pydantic checks a body in one pass over its bytes, in Rust: no
-token is looked at in Python."""
+"""What requests and answers hold. msgspec checks a body in one pass over its bytes, in C: no token
+is looked at in Python."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from struct import pack
+from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, WithJsonSchema
+from msgspec import Meta
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollstream.producers import Step
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.metadata import ObjectText, object_text
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import (
+    FLOAT32_MAX,
     INT_MAX,
     LOGPROB_MAX,
     LONG_MAX,
     NAME_CHARS_MAX,
     VERSION_BYTES_MAX,
+    BrokenRule,
 )
 
+N_ROLLOUTS_MAX = 65_536  # A group that waits for more than ever come is never whole.
 STEPS_MAX = 1_024  # Of one call, so that checking it holds the event loop for milliseconds.
+_I4, _F4 = np.dtype("<i4"), np.dtype("<f4")
 
-Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
-# The first bad value ends the check, so that a bad body costs no more than a good one.
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=INT_MAX)]], Field(fail_fast=True)]
-LogProbs = Annotated[list[Annotated[FiniteFloat, Field(le=LOGPROB_MAX)]], Field(fail_fast=True)]
-
-# Told whole, since a path of an OpenAPI document cannot refer to definitions of its own.
-Metadata = Annotated[dict[str, JsonValue], WithJsonSchema({"type": "object"})]
+_TokenId = Annotated[int, Meta(ge=0, le=INT_MAX)]
+_LogProb = Annotated[float, Meta(ge=-FLOAT32_MAX, le=LOGPROB_MAX)]
 
 
-class Body(BaseModel):
-    """No unknown keys, and no text or truth value for a number."""
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """No unknown keys, and no text or truth value for a number.
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    Attributes:
+        takes: by each path in it, without indexes, what to give there.
+    """
+
+    takes: ClassVar[Mapping[str, str]]
 
 
-class StepBody(Body):
+_B64 = "[A-Za-z0-9+/]"
+_BYTES = Meta(
+    description="The values' bytes, 4 each, the lowest first, as RFC 4648 writes them.",
+    # So many characters as whole values have.
+    extra_json_schema={
+        "pattern": f"^({_B64}{{16}})*({_B64}{{5}}[AQgw]==|{_B64}{{10}}[AEIMQUYcgkosw048]=)?$"
+    },
+)
+
+
+class PackedTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Token ids in the compact form."""
+
+    dtype: Literal["int32"]
+    base64: Annotated[bytes, _BYTES]
+
+
+class PackedLogProbs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Log-probabilities in the compact form."""
+
+    dtype: Literal["float32"]
+    base64: Annotated[bytes, _BYTES]
+
+
+class StepBody(Body, frozen=True, kw_only=True):
     """One step of a trajectory: what the policy saw, and what it answered."""
 
-    prompt_ids: TokenIds
-    """Token ids of the whole context that the policy saw."""
-    response_ids: TokenIds
-    """Token ids that it sampled."""
-    logprobs: LogProbs | None = None
-    """Natural logarithms of the probabilities of `response_ids`, under the policy that sampled; one
-    for each."""
-    reward: FiniteFloat | None = None
-    """Of this step; null: it has none, and the trajectory's return is the sum of others'."""
-    trajectory_uid: Name
-    """Unique among all; with `step_index` it makes a retry harmless."""
-    prompt_uid: Name
-    """Of the prompt whose trajectories make one group."""
-    step_index: Annotated[int, Field(ge=0, le=INT_MAX)]
-    """From 0, without gaps; steps may come in any order."""
-    policy_version: Annotated[str, Field(min_length=1, max_length=VERSION_BYTES_MAX)]
-    """Of the weights that sampled."""
-    weight_step: Annotated[int, Field(ge=UNKNOWN_STEP, le=LONG_MAX)]
-    """Optimizer steps behind them; -1: not known, and no bound on lag holds."""
-    is_last: bool = False
-    """Whether the trajectory ends with it."""
-    n_rollouts: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
-    """Trajectories of this prompt, best in each of its steps; null: as before, else the
-    environment's `target_group_size`."""
-    metadata: Metadata | None = None
-    """Whatever JSON can hold."""
-    policy_epoch: Annotated[int, Field(ge=0, le=INT_MAX)] = 0
-    """Counts the resumes of the policy's trainer."""
-    lineage: Annotated[str, Field(max_length=NAME_CHARS_MAX)] = ""
-    """Of the model; policies are compared only within one."""
-    example_id: Annotated[str, Field(max_length=NAME_CHARS_MAX)] = ""
-    """The problem that was worked on; empty: `prompt_uid`."""
+    prompt_ids: Annotated[
+        list[_TokenId] | PackedTokens,
+        Meta(description="Token ids of the whole context that the policy saw."),
+    ]
+    response_ids: Annotated[
+        list[_TokenId] | PackedTokens, Meta(description="Token ids that it sampled.")
+    ]
+    logprobs: Annotated[
+        list[_LogProb] | PackedLogProbs | None,
+        Meta(
+            description="Natural logarithms of the probabilities of `response_ids`, under the "
+            "policy that sampled; one for each."
+        ),
+    ] = None
+    reward: Annotated[
+        Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)] | None,
+        Meta(
+            description="Of this step; null: it has none, and the trajectory's return is the sum "
+            "of others'."
+        ),
+    ] = None
+    trajectory_uid: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=NAME_CHARS_MAX,
+            description="Unique among all; with `step_index` it makes a retry harmless.",
+        ),
+    ]
+    prompt_uid: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=NAME_CHARS_MAX,
+            description="Of the prompt whose trajectories make one group.",
+        ),
+    ]
+    step_index: Annotated[
+        int,
+        Meta(ge=0, le=INT_MAX, description="From 0, without gaps; steps may come in any order."),
+    ]
+    policy_version: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=VERSION_BYTES_MAX,
+            description="Of the weights that sampled.",
+        ),
+    ]
+    weight_step: Annotated[
+        int,
+        Meta(
+            ge=UNKNOWN_STEP,
+            le=LONG_MAX,
+            description="Optimizer steps behind them; -1: not known, and no bound on lag holds.",
+        ),
+    ]
+    is_last: Annotated[bool, Meta(description="Whether the trajectory ends with it.")] = False
+    n_rollouts: Annotated[
+        Annotated[int, Meta(ge=1, le=N_ROLLOUTS_MAX)] | None,
+        Meta(
+            description="Trajectories of this prompt, best in each of its steps; null: as before, "
+            "else the environment's `target_group_size`."
+        ),
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever JSON can hold.")] = None
+    policy_epoch: Annotated[
+        int, Meta(ge=0, le=INT_MAX, description="Counts the resumes of the policy's trainer.")
+    ] = 0
+    lineage: Annotated[
+        str,
+        Meta(
+            max_length=NAME_CHARS_MAX,
+            description="Of the model; policies are compared only within one.",
+        ),
+    ] = ""
+    example_id: Annotated[
+        str,
+        Meta(
+            max_length=NAME_CHARS_MAX,
+            description="The problem that was worked on; empty: `prompt_uid`.",
+        ),
+    ] = ""
 
     def step(self) -> Step:
-        """The same for a writer."""
-        given = self.__dict__.copy()
-        given["prompt_ids"] = np.array(self.prompt_ids, np.int32)
-        given["response_ids"] = np.array(self.response_ids, np.int32)
+        """The same for a writer.
+
+        Raises:
+            InvalidRollout: the bytes of a compact form are of no whole number of values.
+        """
+        given = msgspec.structs.asdict(self)
+        given["prompt_ids"] = _array("prompt_ids", self.prompt_ids, "i", _I4)
+        given["response_ids"] = _array("response_ids", self.response_ids, "i", _I4)
         if self.logprobs is not None:
-            given["logprobs"] = np.array(self.logprobs, np.float32)
+            given["logprobs"] = _array("logprobs", self.logprobs, "f", _F4)
+        given["metadata"] = _held(self.metadata)
         return Step(**given)
 
 
-class StepsBody(Body):
+def _held(metadata: dict[str, Any] | None) -> dict[str, Any] | ObjectText | None:
+    """As text, since a call may be long in being answered, and objects take 24 times their JSON
+    where they are many empty ones. The writer refuses what cannot be written."""
+    try:
+        return None if metadata is None else ObjectText(object_text("metadata", metadata))
+    except BrokenRule:
+        return metadata
+
+
+def _array(
+    name: str, given: list[Any] | PackedTokens | PackedLogProbs, code: str, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    if isinstance(given, list):
+        return np.frombuffer(pack(f"<{len(given)}{code}", *given), dtype)
+    if len(given.base64) % dtype.itemsize:
+        raise InvalidRollout(
+            f"{name}.base64 has {len(given.base64)} bytes; give {dtype.itemsize} for each value, "
+            f"as {given.dtype} has"
+        )
+    return np.frombuffer(given.base64, dtype)
+
+
+_NAME = f"give a text of 1 to {NAME_CHARS_MAX} characters"
+_WHOLE = f"give a whole number from 0 to {INT_MAX}, without quotes and without .0"
+_STEPS = f"give a list of 1 to {STEPS_MAX} steps"
+_TOKENS = (
+    f"give a list of token ids, whole numbers from 0 to {INT_MAX} without quotes and without .0, "
+    'or {"dtype": "int32", "base64": …}'
+)
+_LOGPROBS = (
+    f"give a list of finite numbers of at most {LOGPROB_MAX:g}, or "
+    '{"dtype": "float32", "base64": …}, or null'
+)
+_BASE64 = "give the base64 (RFC 4648, with padding) of 4 bytes for each value, the lowest first"
+
+
+class StepsBody(Body, frozen=True, kw_only=True):
     """Steps, of any trajectories of one environment."""
 
-    steps: Annotated[list[StepBody], Field(min_length=1, max_length=STEPS_MAX, fail_fast=True)]
-    """All of them are taken, or none is."""
+    takes = {
+        "": 'give an object: {"steps": […]}',
+        "steps": _STEPS,
+        "steps[]": 'give an object: {"prompt_ids": […], …}',
+        "steps[].prompt_ids": _TOKENS,
+        "steps[].prompt_ids.dtype": 'give "int32"',
+        "steps[].prompt_ids.base64": _BASE64,
+        "steps[].response_ids": _TOKENS,
+        "steps[].response_ids.dtype": 'give "int32"',
+        "steps[].response_ids.base64": _BASE64,
+        "steps[].logprobs": _LOGPROBS,
+        "steps[].logprobs.dtype": 'give "float32"',
+        "steps[].logprobs.base64": _BASE64,
+        "steps[].reward": f"give a finite number without quotes, from {-FLOAT32_MAX:.8g} to "
+        f"{FLOAT32_MAX:.8g}, or null",
+        "steps[].trajectory_uid": _NAME,
+        "steps[].prompt_uid": _NAME,
+        "steps[].step_index": _WHOLE,
+        "steps[].policy_version": f"give a text of 1 to {VERSION_BYTES_MAX} characters",
+        "steps[].weight_step": f"give a whole number from {UNKNOWN_STEP} to {LONG_MAX}, without "
+        "quotes and without .0",
+        "steps[].is_last": "give true or false, without quotes",
+        "steps[].n_rollouts": f"give a whole number from 1 to {N_ROLLOUTS_MAX}, without quotes and "
+        "without .0, or null",
+        "steps[].metadata": "give an object, with numbers that fit 64 bits, or null",
+        "steps[].policy_epoch": _WHOLE,
+        "steps[].lineage": f"give a text of at most {NAME_CHARS_MAX} characters",
+        "steps[].example_id": f"give a text of at most {NAME_CHARS_MAX} characters",
+    }
+
+    steps: Annotated[
+        list[StepBody],
+        Meta(min_length=1, max_length=STEPS_MAX, description="All of them are taken, or none is."),
+    ]
 
 
-class CompleteBody(Body):
+class CompleteBody(Body, frozen=True, kw_only=True):
     """The end of a trajectory, where no step said it."""
 
-    prompt_uid: Name
-    """Of its prompt."""
-    steps: Annotated[int, Field(ge=1, le=INT_MAX)] | None = None
-    """How many it has: it is complete once all of them are in the log, in whatever order calls
-    arrive. null: those that are in the log before this; give it where calls overlap, or where there
-    are several gateways."""
+    takes = {
+        "": 'give an object: {"prompt_uid": …}',
+        "prompt_uid": _NAME,
+        "steps": f"give a whole number from 1 to {INT_MAX}, without quotes and without .0, or null",
+    }
+
+    prompt_uid: Annotated[
+        str, Meta(min_length=1, max_length=NAME_CHARS_MAX, description="Of its prompt.")
+    ]
+    steps: Annotated[
+        Annotated[int, Meta(ge=1, le=INT_MAX)] | None,
+        Meta(
+            description="How many it has: it is complete once all of them are in the log, in "
+            "whatever order calls arrive. null: those that are in the log before this; give it "
+            "where calls overlap, or where there are several gateways."
+        ),
+    ] = None
+
+
+class CallQuery(BaseModel):
+    """What a call may say behind the `?` of its path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    durable: bool = Field(
+        default=False, description="Answer 200, and only once the broker has it; else 202 at once."
+    )
 
 
 class Accepted(BaseModel):
@@ -121,7 +298,7 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """Problem details (RFC 9457); `field`, `value` and `remedy` where one value is wrong."""
+    """Problem details (RFC 9457); `field` and `value` where one value is wrong."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -132,5 +309,8 @@ class Problem(BaseModel):
     detail: str
     """What was wrong, the value, and what to do."""
     field: str | None = None
+    """Where in the body, or which part of the request: `steps[3].prompt_ids[7]`."""
     value: str | None = None
+    """What was there, shortened."""
     remedy: str | None = None
+    """What to do."""

@@ -1,22 +1,31 @@
-"""Errors as problem details (RFC 9457): the same texts as the SDK's typed errors. Pure."""
+"""Errors as problem details (RFC 9457). Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import ErrorDetails
 
-from rollstream.gateway.models import Problem
-from rollstream.producers.errors import DeliveryFailed, ProducerError, RolloutTooLarge
+from rollstream.gateway.models import CallQuery, Problem
+from rollstream.producers import Step
+from rollstream.producers.errors import (
+    Contradiction,
+    DeliveryFailed,
+    ProducerError,
+    RolloutTooLarge,
+)
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
+_LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
-_SAID = re.compile(r"(?:(steps\[\d+\]): )?(\S+) ((?:is|has) .*?); (.*)", re.DOTALL)
+_SAID = re.compile(
+    r"(?:steps\[(\d+)\]: )?((\w+)(?:\.\w+)?(?:\[(\d+)\])?) (?:is|has) (.*?); (.*)", re.DOTALL
+)
 
 
 class Refused(RollstreamError):
@@ -41,38 +50,48 @@ class _Kind(NamedTuple):
 
 
 INVALID = _Kind(422, "invalid-request", "The request breaks a rule")
+CONTRADICTS = _Kind(409, "contradicts", "It contradicts what was submitted before")
 NOT_JSON = _Kind(400, "not-json", "The body is not JSON")
 CUT_OFF = _Kind(400, "cut-off", "The body ended before its end")
 UNSUPPORTED = _Kind(415, "unsupported-media-type", "The body is of another media type")
 NO_TOKEN = _Kind(401, "no-token", "The call needs a token")
 FORBIDDEN = _Kind(403, "forbidden", "The token is another environment's")
 UNKNOWN = _Kind(404, "unknown-environment", "There is no such environment")
+NO_PATH = _Kind(404, "unknown-path", "There is no such path")
+NO_METHOD = _Kind(405, "wrong-method", "The path takes another method")
 SLOW = _Kind(408, "slow-request", "The body did not come in time", retry=True)
 TOO_LARGE = _Kind(413, "too-large", "The request is too large")
 FULL = _Kind(429, "full", "More is on its way than may be", retry=True)
 BUSY = _Kind(503, "busy", "Too many requests at once", retry=True)
 DRAINING = _Kind(503, "draining", "This gateway ends", retry=True)
 UNAVAILABLE = _Kind(503, "broker-unavailable", "The broker did not take it", retry=True)
+DEFECT = _Kind(500, "defect", "A defect of the gateway")
 LATE = _Kind(504, "no-answer-in-time", "The broker did not answer in time", retry=True)
 KINDS = (
-    *(NOT_JSON, NO_TOKEN, FORBIDDEN, UNKNOWN, SLOW, TOO_LARGE, UNSUPPORTED, INVALID),
-    *(FULL, BUSY, DRAINING, UNAVAILABLE, LATE, CUT_OFF),
+    *(NOT_JSON, NO_TOKEN, FORBIDDEN, UNKNOWN, NO_PATH, NO_METHOD, SLOW, TOO_LARGE, UNSUPPORTED),
+    *(INVALID, CONTRADICTS, FULL, BUSY, DRAINING, UNAVAILABLE, DEFECT, LATE, CUT_OFF),
 )
 
 
-def refused(kind: _Kind, detail: str, **named: str) -> Refused:
+def refused(
+    kind: _Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
+) -> Refused:
     """A problem of this kind.
 
     Args:
-        detail: what was wrong, the value, and what to do.
-        named: ``field``, ``value`` and ``remedy``, where one value is wrong.
+        finding: what was wrong, and the value.
+        remedy: what to do.
+        field: where, if one value is wrong.
+        value: what was there.
     """
     problem = Problem(
         type=f"urn:rollstream:problem:{kind.name}",
         title=kind.title,
         status=kind.status,
-        detail=detail,
-        **named,
+        detail=f"{finding}; {remedy}",
+        field=field,
+        value=value,
+        remedy=remedy,
     )
     headers = {"Retry-After": str(RETRY_AFTER_S)} if kind.retry else {}
     if kind is NO_TOKEN:
@@ -85,61 +104,89 @@ def explained(error: RollstreamError) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, InvalidRollout):
-        kind = TOO_LARGE if isinstance(error, RolloutTooLarge) else INVALID
-        return refused(kind, str(error), **_named(str(error)))
+        return wrong_values(error, {})
     if isinstance(error, BufferFull):
-        return refused(FULL, f"{error}; try again later, none of this call was taken")
+        return refused(FULL, str(error), "try again later, none of this call was taken")
     if isinstance(error, BrokerUnavailable | DeliveryFailed):
-        return refused(UNAVAILABLE, f"{error}; a retry of this call is harmless")
+        return refused(UNAVAILABLE, str(error), "send it again, a retry is harmless")
     assert isinstance(error, BrokerError | ProducerError), error
-    return refused(UNAVAILABLE, str(error))
+    finding, remedy = _parts(str(error))
+    return refused(UNAVAILABLE, finding, remedy)
 
 
-def _named(text: str) -> dict[str, str]:
-    """Field, value and remedy of a producer's message, where it is about one field."""
-    found = _SAID.fullmatch(text)
-    if found is None:
-        return {}
-    at, field, value, remedy = found.groups()
-    return {"field": f"{at}.{field}" if at else field, "value": value, "remedy": remedy}
+def wrong_values(error: InvalidRollout, given: Sequence[Step] | Mapping[str, Any]) -> Refused:
+    """The problem of values that the writer refused.
+
+    Args:
+        given: the steps of the call, or its values by their names.
+    """
+    kind = TOO_LARGE if isinstance(error, RolloutTooLarge) else INVALID
+    kind = CONTRADICTS if isinstance(error, Contradiction) else kind
+    said = _SAID.fullmatch(str(error))
+    if said is None:
+        finding, remedy = _parts(str(error))
+        return refused(kind, finding, remedy)
+    step, field, name, at, finding, remedy = said.groups()
+    value = shortened(finding)
+    values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    if step is not None and isinstance(given, Sequence) and int(step) < len(given):
+        values = given[int(step)]._asdict()
+    if name in values and "." not in field:
+        value = shown(values[name] if at is None else values[name][int(at)].item())
+    field = field if step is None else f"steps[{step}].{field}"
+    return refused(kind, str(error).removesuffix(f"; {remedy}"), remedy, field, value)
 
 
-def invalid(problem: ErrorDetails) -> Refused:
-    """The problem of a body or query that pydantic refused; the first of what it found."""
-    field = _path(problem["loc"])
-    if problem["type"] == "json_invalid":
-        return refused(NOT_JSON, f"{problem['msg']}; send JSON in UTF-8")
-    if problem["type"] == "missing":
-        remedy = "give it"
-        return refused(INVALID, f"{field} is missing; {remedy}", field=field, remedy=remedy)
+def _parts(text: str) -> tuple[str, str]:
+    """What was wrong, and what to do."""
+    finding, _, remedy = text.partition("; ")
+    return finding, remedy or "correct it"
+
+
+def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refused:
+    """The problem of a path or method that there is not.
+
+    Args:
+        allowed: the path's methods, where they are known.
+    """
+    if status == NO_METHOD.status:
+        remedy = f"use {allowed}, /docs lists what there is" if allowed else _LISTED
+        finding = f"the method of {shortened(path)} is {shortened(method)}"
+        problem = refused(NO_METHOD, finding, remedy, "method", shown(method))
+        return Refused(problem.problem, {"Allow": allowed} if allowed else None)
+    finding = f"the path is {shown(path)}, which there is not"
+    return refused(NO_PATH, finding, _LISTED, "path", shown(path))
+
+
+def wrong_query(problem: ErrorDetails) -> Refused:
+    """The problem of what stands behind the ``?``; of several, one."""
+    name = shortened(str(problem["loc"][-1]))
     value = shown(problem["input"])
     if problem["type"] == "extra_forbidden":
-        remedy = "leave it out, or correct its name"
-        detail = f"{field} is no field; {remedy}"
-        return refused(INVALID, detail, field=field, value=value, remedy=remedy)
-    remedy = problem["msg"].removeprefix("Input should be ")
-    remedy = f"give {remedy}" if remedy != problem["msg"] else remedy
-    detail = f"{field} is {value}; {remedy}"
-    return refused(INVALID, detail, field=field, value=value, remedy=remedy)
+        names = ", ".join(CallQuery.model_fields)
+        remedy = f"leave it out, or correct its name: {names}"
+        return refused(INVALID, f"there is no query parameter {name!r}", remedy, name, value)
+    remedy = "give true or false"
+    return refused(INVALID, f"the query parameter {name!r} is {value}", remedy, name, value)
 
 
-def _path(where: tuple[int | str, ...]) -> str:
-    """``steps[3].prompt_ids[7]``"""
-    path = ""
-    for part in where:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or "the body"
+def shortened(text: str) -> str:
+    """Its beginning."""
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
 def shown(value: Any) -> str:
     """The beginning of a value, which may be of any size."""
-    if isinstance(value, list | dict):
-        kind = "list" if isinstance(value, list) else "mapping"
-        return f"a {kind} of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)}"
     if isinstance(value, str):
         value = value[: _SHOWN_CHARS_MAX + 1]
+    elif value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    elif hasattr(value, "__len__"):
+        return f"a list of {len(value)}"
     try:
         text = repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits.
-        return f"a {type(value).__name__} that is too long to be shown"
-    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+        return "a number of more than 4,300 digits"
+    return shortened(text)

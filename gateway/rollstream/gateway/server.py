@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import socket
@@ -104,6 +105,7 @@ def serve(
         address, at = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         _log.info("listening on http://%s:%d, its API at /docs", shown, at)
+        gc.freeze()  # Modules and routes stay: collections need not look at them again.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_until(stopping, _Server(settings), listening))
 

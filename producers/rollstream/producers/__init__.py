@@ -20,6 +20,7 @@ Map, a line a file:
 - ``steps``        how groups and trajectories publish entry by entry, awaited or not
 - ``step_producer``  ``StepProducer`` and ``AsyncStepProducer``
 - ``step_segments``  a step of a trajectory as a rollout segment (pure)
+- ``submitted``    what a writer of steps submitted, so that contradictions are refused (pure)
 - ``open_prompts``  bounds the prompts that a writer of steps began and that have not ended (pure)
 - ``process``      what becomes of producers when a process is forked, and when it ends
 - ``scores``       ``ScoreProducer``
@@ -34,6 +35,7 @@ from rollstream.producers.admission.policies import FollowedPolicy
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.errors import (
+    Contradiction,
     DeliveryFailed,
     FlushTimedOut,
     ForkedProducer,
@@ -67,6 +69,7 @@ __all__ = [
     "AsyncTrajectory",
     "BrokerUnavailable",
     "BufferFull",
+    "Contradiction",
     "DeliveryFailed",
     "FlushTimedOut",
     "FollowedPolicy",

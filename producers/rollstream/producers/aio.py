@@ -93,7 +93,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     async def append_to_group(self, **rollout: Unpack[AppendedArguments]) -> str:
         """``RolloutProducer.append_to_group``, which returns once the rollout is in the log; errors
         are those of ``publish``."""
-        outgoing = self._outbox.appended(rollout)
+        outgoing = self._outbox.rollout(self._outbox.appended(rollout))
         await self._deliver(outgoing)
         return outgoing.rollout_uid
 

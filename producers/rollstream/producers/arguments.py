@@ -75,10 +75,15 @@ class RolloutArguments(MemberArguments, total=False):
     replica_id: str
 
 
-class AppendedArguments(TurnArguments, total=False):
-    """One rollout more of a group (see ``RolloutProducer.append_to_group``)."""
+class WholeArguments(TurnArguments, total=False):
+    """One whole rollout more of a dispatched group (see ``Group.append``)."""
 
     rollout_uid: str
+
+
+class AppendedArguments(WholeArguments, total=False):
+    """One rollout more of a group (see ``RolloutProducer.append_to_group``)."""
+
     example_id: Required[str]
     environment: str
     group_uid: Required[str]

@@ -161,7 +161,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
 
         Arguments and errors are those of ``publish``; ``InvalidRollout`` where no group is named.
         """
-        outgoing = self._outbox.appended(rollout)
+        outgoing = self._outbox.rollout(self._outbox.appended(rollout))
         self._send(outgoing, raise_earlier=True, of_a_block=False)
         return outgoing.rollout_uid
 

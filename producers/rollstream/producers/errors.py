@@ -108,6 +108,11 @@ class NotAdmitted(ProducerError, TimeoutError):
         self.open_groups = tuple(open_groups)
 
 
+class Contradiction(InvalidRollout):
+    """A step, or a trajectory's end, contradicts what this writer submitted before; nothing was
+    queued. The message names field, value, what it contradicts and what to do."""
+
+
 class RolloutTooLarge(InvalidRollout):
     """A rollout, what is attached to it, or the steps of one call have ``size`` bytes, more than
     ``limit``; nothing was published. ``limit`` is None where the broker refused it, which does not
@@ -133,6 +138,7 @@ class DeliveryFailed(ProducerError):
             ``flush`` was up; they stay queued. 0 from every other call.
         nothing_queued: the failures are those of earlier calls, and what this call was given was
             not queued: repeat the call too.
+        entries: how many rollout segments and control events failed; several may be of one rollout.
     """
 
     def __init__(
@@ -144,6 +150,7 @@ class DeliveryFailed(ProducerError):
         *,
         outstanding: int = 0,
         nothing_queued: bool = False,
+        entries: int | None = None,
     ) -> None:
         failed = [counted(len(uids), "rollout")] if uids else []
         failed += [counted(len(group_uids), "control event")] if group_uids else []
@@ -164,6 +171,7 @@ class DeliveryFailed(ProducerError):
         self.group_uids = tuple(group_uids)
         self.outstanding = outstanding
         self.nothing_queued = nothing_queued
+        self.entries = len(uids) + len(group_uids) if entries is None else entries
 
 
 class ScoresNotDelivered(DeliveryFailed):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
-from rollstream.producers.arguments import MemberArguments, takes
+from rollstream.producers.arguments import MemberArguments, WholeArguments, takes
 from rollstream.producers.membership import Membership
 from rollstream.producers.outbox import Outgoing
 from rollstream.producers.steps import Queue, Send, at_once
@@ -52,6 +52,16 @@ class Group:
         without ``replica_id``.
         """
         return at_once(self._membership.publish(member, self._send))
+
+    @takes(WholeArguments)
+    def append(self, **rollout: Unpack[WholeArguments]) -> str:
+        """Publishes one whole rollout more than ``group_size`` and returns its uid at once.
+
+        Before the last member is published or failed, as the group is sealed then:
+        ``InvalidRollout`` from then on. It is not waited for where the block is left. Arguments and
+        other errors are those of ``publish``.
+        """
+        return at_once(self._membership.append(rollout, self._send))
 
     def wanted(self) -> bool:
         """Whether what the group is sampled by would still be served: the oldest policy that it was
@@ -107,6 +117,11 @@ class AsyncGroup:
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
         return await self._membership.publish(member, self._deliver)
+
+    @takes(WholeArguments)
+    async def append(self, **rollout: Unpack[WholeArguments]) -> str:
+        """One rollout more (see ``Group.append``); returns its uid once the broker has it."""
+        return await self._membership.append(rollout, self._deliver)
 
     def wanted(self) -> bool:
         """As ``Group.wanted``; not awaited."""

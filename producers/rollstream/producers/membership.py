@@ -30,6 +30,7 @@ class Membership:
         self.address = address
         self.outbox = outbox
         self._stamped = outbox.stamped(address)
+        self._stamped_appended = outbox.stamped(address._replace(group_size=0))  # As it is by then.
         self._admitted: set[str] = set()
         self._ended: set[str] = set()
         self._failed = 0
@@ -43,9 +44,7 @@ class Membership:
 
     async def publish(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
-        for name in GroupAddress._fields:
-            if name in given:
-                raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
+        _refuse_address(given)
         segment = self.outbox.segment(given, self._stamped)
         outgoing = self.outbox.rollout(segment)
         self.sampled_by(segment)
@@ -60,6 +59,21 @@ class Membership:
         if given.get("is_last_segment", True):
             self._ended.add(uid)
         return uid
+
+    async def append(self, given: Mapping[str, Any], send: Send) -> str:
+        """Publishes one whole rollout more (``WholeArguments``), beside the members that are
+        counted here; returns its uid."""
+        _refuse_address(given)
+        if self._missing() <= 0:
+            raise InvalidRollout(
+                f"group {self.address.group_uid} has all its {self.address.group_size} members, so "
+                "it is sealed; append before the last of them is published"
+            )
+        segment = self.outbox.appended(given, self._stamped_appended)
+        outgoing = self.outbox.rollout(segment)
+        self.sampled_by(segment)
+        await send(outgoing)
+        return outgoing.rollout_uid
 
     async def fail(
         self, send: Send, reason: str | BaseException, count: int = 1, rollout_uid: str = ""
@@ -127,6 +141,12 @@ class Membership:
     def _missing(self) -> int:
         """Members that were neither published to their end nor failed."""
         return self.address.group_size - len(self._ended) - self._failed
+
+
+def _refuse_address(given: Mapping[str, Any]) -> None:
+    for name in GroupAddress._fields:
+        if name in given:
+            raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
 
 
 def reason_of(error: BaseException) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from rollstream.producers.errors import Contradiction
 from rollstream.producers.step_segments import Step
-from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BufferFull
 
 MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_PROMPT_S``.
@@ -70,7 +70,7 @@ class OpenPrompts:
 
         Raises:
             BufferFull: they begin prompts, and too many would be open.
-            InvalidRollout: a step contradicts one before it.
+            Contradiction: a step contradicts one before it.
         """
         self._forget_old(now_s)
         found: list[int] = []
@@ -82,7 +82,7 @@ class OpenPrompts:
             known = self._prompts.get(named)
             size = sizes.get(named) or (known.size if known else 0)
             if step.n_rollouts is not None and size not in (0, step.n_rollouts):
-                raise InvalidRollout(
+                raise Contradiction(
                     f"steps[{index}]: n_rollouts is {step.n_rollouts}, and was {size} in an "
                     f"earlier step of prompt {named}; give all of them the same"
                 )
@@ -91,7 +91,7 @@ class OpenPrompts:
             uid = step.trajectory_uid
             prompt = prompts.get(uid) or self.prompt_of(uid)
             if prompt not in ("", named):
-                raise InvalidRollout(
+                raise Contradiction(
                     f"steps[{index}]: prompt_uid is {named!r}, and trajectory {uid} "
                     f"belongs to prompt {prompt!r}; give each trajectory a uid of its own"
                 )
@@ -125,7 +125,6 @@ class OpenPrompts:
         prompt_uid = self.prompt_of(trajectory_uid) or prompt_uid
         prompt = self._prompts.get(prompt_uid)
         if prompt is None:
-            self._trajectories.pop(trajectory_uid, None)
             return
         known = self._see(trajectory_uid, prompt_uid, now_s)
         if not known.ended:
@@ -156,8 +155,7 @@ class OpenPrompts:
 
     def _close(self, prompt_uid: str) -> None:
         for uid in self._prompts.pop(prompt_uid).members:
-            if self._trajectories[uid].ended:
-                del self._trajectories[uid]
+            self._trajectories[uid].ended = False  # Known on, so that a repeated end finds it.
 
     def _forget_first(self) -> None:
         uid, known = self._trajectories.popitem(last=False)

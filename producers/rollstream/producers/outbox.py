@@ -29,9 +29,9 @@ REASON_CHARS_MAX = 500
 # difference.
 _MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
 _CONTROL_BYTES = 128  # Of a control event, about.
-_UID = PLAIN.index("rollout_uid")
+_UID, _SEGMENT_IDX = map(PLAIN.index, ("rollout_uid", "segment_idx"))
 _kind = attrgetter("kind")
-_NOT_APPENDED = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
+_OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -47,13 +47,17 @@ class Outgoing:
         key: decides on its partition.
         address: that partition, once it is gathered.
         group_uid: empty where it is about no group that was named.
+        segment_idx: of a segment; None where the entry is of another kind.
         rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
             the producer lives.
         answer: of an awaited publish; its result is what kept the entry out of the log, if anything
             did.
     """
 
-    __slots__ = ("address", "answer", "entry", "group_uid", "key", "rollout_uid", "size", "topic")
+    __slots__ = (
+        *("address", "answer", "entry", "group_uid", "key", "rollout_uid", "segment_idx", "size"),
+        "topic",
+    )
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
         self.topic = topic
@@ -63,6 +67,7 @@ class Outgoing:
         example_id: str
         example_id, self.group_uid = entry.plain[:2]
         self.key = self.group_uid or example_id
+        self.segment_idx: int | None = None if entry.kind else entry.plain[_SEGMENT_IDX]
         self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
 
@@ -128,16 +133,18 @@ class Outbox:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
         return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
 
-    def appended(self, given: Mapping[str, Any]) -> Outgoing:
+    def appended(
+        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
+    ) -> Segment:
         """A whole rollout (``AppendedArguments``) that makes the group that it names one larger."""
-        for name in _NOT_APPENDED & given.keys():
-            raise TypeError(f"{name!r} is not given: append_to_group adds one whole rollout")
-        environment, entry, size = self.segment(given)
+        for name in _OF_SEGMENTS & given.keys():
+            raise TypeError(f"{name!r} is not given: one whole rollout is appended")
+        environment, entry, size = self.segment(given, stamped)
         if not entry.fields["group_uid"]:
             raise InvalidRollout(
                 "group_uid is ''; name the group that is to be one member larger, or publish()"
             )
-        return self.rollout((environment, entry._replace(kind=EntryKind.APPENDED), size))
+        return environment, entry._replace(kind=EntryKind.APPENDED), size
 
     def rollout(self, of: Segment) -> Outgoing:
         """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""
@@ -205,6 +212,10 @@ class Outbox:
         self._environments[topic] = environment
         return topic
 
+    def environment_of(self, topic: str) -> str:
+        """The environment of a topic that was made here."""
+        return self._environments[topic]
+
     def keep_failures(self, outgoing: Sequence[Outgoing], error: RollstreamError) -> None:
         """For ``raise_failures``. That the producer lives is told again soon."""
         told = [(one, error) for one in outgoing if one.rollout_uid or one.group_uid]
@@ -233,6 +244,7 @@ class Outbox:
             str(failed[0][1]),
             outstanding=outstanding,
             nothing_queued=nothing_queued,
+            entries=len(failed),
         )
 
     def _control(

@@ -17,8 +17,8 @@ class Score:
     """What one rollout is given.
 
     Attributes:
-        reward: finite; it takes the place of the reward of the rollout's last segment.
-        rewards: named components, finite.
+        reward: finite in float32; it takes the place of the reward of the rollout's last segment.
+        rewards: named components, finite in float32.
         flags: texts for people, and for readers of the set of scores.
     """
 

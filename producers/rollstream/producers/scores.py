@@ -107,7 +107,7 @@ class ScoreProducer:
         """Queues the score of one rollout, or the same one for each rollout of a group.
 
         Args:
-            reward: finite; what the rollout's last segment earned.
+            reward: finite in float32; what the rollout's last segment earned.
             rollout_uid: as the env worker published it; or give ``group_id``.
             group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files.
             rewards: named components, which go before published ones of the same names.

@@ -38,17 +38,7 @@ def check_names(stamped: Mapping[str, Any], namespace: Any, generation: Any) -> 
             check_name_in_topic(name)
         except BadName as wrong:
             raise InvalidSettings(f"{field} {wrong}") from None
-    return _generation(generation)
-
-
-def _generation(generation: Any) -> int:
-    try:
-        number = whole_number("generation", generation)
-    except BrokenRule as broken:
-        raise InvalidSettings(f"{broken}, 1 or more") from None
-    if number < 1:
-        raise InvalidSettings(f"generation is {number}; give a whole number, 1 or more")
-    return number
+    return at_least_1("generation", generation)
 
 
 def check_broker(bootstrap: Any, broker: Any) -> None:
@@ -95,24 +85,15 @@ def check_policy_request(environment: Any, lineage: Any, newer_than: Any) -> Non
         )
 
 
-def check_groups(groups: Any) -> None:
-    """So many groups can be asked for."""
+def at_least_1(name: str, value: Any) -> int:
+    """The whole number, which is 1 or more."""
     try:
-        number = whole_number("groups", groups)
+        number = whole_number(name, value)
     except BrokenRule as broken:
         raise InvalidSettings(f"{broken}, 1 or more") from None
     if number < 1:
-        raise InvalidSettings(f"groups is {number}; give a whole number, 1 or more")
-
-
-def check_open_prompts(max_open_prompts: Any) -> None:
-    """So many prompts can be open."""
-    try:
-        number = whole_number("max_open_prompts", max_open_prompts)
-    except BrokenRule as broken:
-        raise InvalidSettings(f"{broken}, 1 or more") from None
-    if number < 1:
-        raise InvalidSettings(f"max_open_prompts is {number}; give a whole number, 1 or more")
+        raise InvalidSettings(f"{name} is {number}; give a whole number, 1 or more")
+    return number
 
 
 def check_timeout(timeout_s: Any, *, zero_allowed: bool = False) -> None:

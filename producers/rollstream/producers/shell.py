@@ -28,7 +28,7 @@ from rollstream.producers.outbox import Outbox, Outgoing
 from rollstream.producers.process import watch
 from rollstream.producers.sending import Sender
 from rollstream.producers.settings import (
-    check_groups,
+    at_least_1,
     check_policy_request,
     check_timeout,
 )
@@ -172,7 +172,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
             NotAuthorised, BrokerUnavailable: likewise.
         """
-        check_groups(groups)
+        at_least_1("groups", groups)
         environment = checked("environment", environment or self._outbox.environment)
         return self._admitted(self._share_wanted(environment, groups, "", timeout_s))
 

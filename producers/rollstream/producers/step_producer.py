@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.aio import Answers, AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
+from rollstream.producers.errors import Contradiction
+from rollstream.producers.group import AsyncGroup, Group
 from rollstream.producers.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
 from rollstream.producers.outbox import Outbox, Outgoing
-from rollstream.producers.settings import check_open_prompts
-from rollstream.producers.shell import TIMEOUT_S
+from rollstream.producers.settings import at_least_1
+from rollstream.producers.shell import (
+    TIMEOUT_S,
+    AdmittedT,
+    GroupT,
+    ProducerShell,
+    TrajectoryT,
+)
 from rollstream.producers.step_segments import (
     Step,
     at_index,
+    check_has_tokens,
     checked_steps,
     segment_arguments,
 )
+from rollstream.producers.submitted import Submitted, contents_of
+from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.validate import (
     GroupAddress,
     checked,
@@ -25,74 +38,142 @@ from rollstream.producers.validate import (
     checked_whole,
 )
 from rollstream.runtime.clock import Clock
-from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 
 class _Submission(NamedTuple):
-    """Checked steps of one environment, their groups' sizes, and their entries."""
+    """Checked steps of one environment, their groups' sizes, their entries, and what tells their
+    contents apart."""
 
     environment: str
     steps: Sequence[Step]
     sizes: Sequence[int]
     outgoing: Sequence[Outgoing]
+    contents: Sequence[int]
+
+
+_NOTHING = Submitted()  # Nothing is added to it.
 
 
 class _Entries:
-    """Makes entries of steps, and knows which prompts are open. No I/O."""
+    """Makes entries of steps, and knows which prompts are open, and what was submitted. No I/O."""
 
     def __init__(self, outbox: Outbox, max_open_prompts: int) -> None:
         self._outbox = outbox
         self._max_open_prompts = max_open_prompts
-        self._open: dict[str, OpenPrompts] = {}  # By environment.
+        # By environment; kept once steps were queued, and so its topic exists.
+        self._open: dict[str, OpenPrompts] = {}
+        self._submitted: dict[str, Submitted] = {}
+        # What did not reach the log, or perhaps did not, since the last call; any thread adds.
+        self._lost: deque[Outgoing] = deque()
 
     def make(self, steps: Iterable[Step], environment: str, now_s: float) -> _Submission:
         checked("environment", environment)
-        found = checked_steps(list(steps))
+        self._forget_lost()
+        found = checked_steps(steps)
         sizes = self._open_prompts(environment).sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
                 given = segment_arguments(step, environment, size)
-                outgoing.append(self._outbox.rollout(self._outbox.segment(given)))
+                segment = self._outbox.segment(given)
+                check_has_tokens(segment)
+                outgoing.append(self._outbox.rollout(segment))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        return _Submission(environment, found, sizes, outgoing)
+        contents = contents_of(outgoing)
+        self._submitted.get(environment, _NOTHING).check(found, contents)
+        return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
-        environment, steps, sizes, _ = submission
+        environment, steps, sizes, _, contents = submission
         self._open.setdefault(environment, self._open_prompts(environment)).add(steps, sizes, now_s)
+        self._submitted.setdefault(environment, Submitted()).add(steps, contents)
+
+    def lose(self, outgoing: Iterable[Outgoing]) -> None:
+        """These did not reach the log, or perhaps did not: others may come in their place, from the
+        next call on."""
+        self._lost.extend(outgoing)
+
+    def lose_unanswered(self, outgoing: Sequence[Outgoing], answers: Answers) -> None:
+        """Those of these that are not known to be in the log."""
+        each = zip(outgoing, answers, strict=True)
+        self.lose(one for one, answer in each if not answer.done() or answer.cancelled())
+
+    def _forget_lost(self) -> None:
+        while self._lost:
+            lost = self._lost.popleft()
+            submitted = self._submitted.get(self._outbox.environment_of(lost.topic))
+            if submitted is not None:
+                submitted.forget(lost)
 
     def make_end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Outgoing:
         checked("environment", environment)
+        self._forget_lost()
         uid = checked_filled_name("trajectory_uid", trajectory_uid)
-        prompt = prompt_uid or self._open_prompts(environment).prompt_of(uid)
+        known = self._open_prompts(environment).prompt_of(uid)
+        prompt = prompt_uid or known
         if not prompt:
             raise InvalidRollout(
                 f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
                 "name its prompt"
             )
         prompt = checked_filled_name("prompt_uid", prompt)
+        if known not in ("", prompt):
+            raise Contradiction(
+                f"prompt_uid is {prompt!r}, and trajectory {uid} belongs to prompt {known!r}; name "
+                "that one"
+            )
         count = 0 if steps is None else checked_whole("steps", steps)
         if steps is not None and count < 1:
             raise InvalidRollout(
                 f"steps is {count}; give 1 or more, or None where each step is in the log by now"
             )
+        self._submitted.get(environment, _NOTHING).check_end(uid, count)
         return self._outbox.ended(GroupAddress(environment, prompt, prompt, 0, "train"), uid, count)
 
-    def end(self, environment: str, ended: Outgoing, now_s: float) -> None:
+    def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
         self._open_prompts(environment).end(ended.rollout_uid, ended.group_uid, now_s)
+        self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
 
     def _open_prompts(self, environment: str) -> OpenPrompts:
-        """Of an environment; kept once steps were queued, and so its topic exists."""
         known = self._open.get(environment)
         return OpenPrompts(self._max_open_prompts) if known is None else known
 
 
-class StepProducer(RolloutProducer):
+class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
+    """What both kinds are made with."""
+
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        at_least_1("max_open_prompts", max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = _Entries(self._outbox, max_open_prompts)
+
+
+class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
     """Publishes steps in batches, in the background; an error names every trajectory with a step
     that failed. Never waits for readers, nor for room.
 
@@ -131,30 +212,14 @@ class StepProducer(RolloutProducer):
         ...     )
     """
 
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        max_open_prompts: int = MAX_OPEN_PROMPTS,
-        worker_id: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        check_open_prompts(max_open_prompts)
-        super().__init__(
-            bootstrap,
-            worker_id=worker_id,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
-        self._entries = _Entries(self._outbox, max_open_prompts)
+    def _begin(self) -> None:
+        super()._begin()
         self._submitting = threading.Lock()
+
+    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
+        super()._settle(outgoing, error)
+        if error is not None:
+            self._entries.lose(outgoing)
 
     def submit_step(self, step: Step, *, environment: str) -> None:
         """``submit_steps`` of one."""
@@ -166,6 +231,8 @@ class StepProducer(RolloutProducer):
 
         Raises:
             InvalidRollout: names the index of the step, field, value and remedy.
+            Contradiction: likewise; of the last 65,536 steps, trajectories and prompts of an
+                environment that were submitted here.
             RolloutTooLarge: together they are over the queue's bound; split the call.
             BufferFull: at once: the queue has no room for them now, or steps begin prompts while
                 ``max_open_prompts`` are open. Nothing was dropped; submit them again later.
@@ -192,7 +259,7 @@ class StepProducer(RolloutProducer):
 
         Args:
             prompt_uid: may be left out where steps of it were submitted here in the last 300 s, and
-                of no more than 65,536 other trajectories since.
+                of no more than 65,536 other trajectories since; so in a repeated call, too.
             steps: how many it has; it is complete once all of them are in the log. None: those up
                 to the newest one that is in the log before this; a step behind it breaks the
                 trajectory. So give it where other connections submit steps, or one may have failed.
@@ -200,6 +267,7 @@ class StepProducer(RolloutProducer):
 
         Raises:
             InvalidRollout: the prompt is not known here and none is named; or names what is wrong.
+            Contradiction: it is another trajectory's length, or prompt, than was submitted here.
             BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as
                 ``submit_steps``.
         """
@@ -207,39 +275,20 @@ class StepProducer(RolloutProducer):
         with self._submitting:
             end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
             self._send_together([end])
-            self._entries.end(environment, end, self._clock.monotonic_s())
+            self._entries.end(environment, end, steps, self._clock.monotonic_s())
 
 
-class AsyncStepProducer(AsyncRolloutProducer):
+class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], AsyncRolloutProducer):
     """``StepProducer`` with ``await``: a call returns once the broker has the steps, or raises.
 
     Belongs to one event loop; all its coroutines may share it. ``timeout_s`` bounds the broker's
     answer. The arguments are those of ``StepProducer``.
     """
 
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        max_open_prompts: int = MAX_OPEN_PROMPTS,
-        worker_id: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        check_open_prompts(max_open_prompts)
-        super().__init__(
-            bootstrap,
-            worker_id=worker_id,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
-        self._entries = _Entries(self._outbox, max_open_prompts)
+    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
+        super()._settle(outgoing, error)
+        if error is not None:
+            self._entries.lose(outgoing)
 
     async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
         """``submit_steps`` of one."""
@@ -270,7 +319,11 @@ class AsyncStepProducer(AsyncRolloutProducer):
             answers = self._submit(submission.outgoing, durable)
             self._entries.add(submission, self._clock.monotonic_s())
             if durable:
-                await self._await_answers(submission.outgoing, answers)
+                try:
+                    await self._await_answers(submission.outgoing, answers)
+                except BaseException:
+                    self._entries.lose_unanswered(submission.outgoing, answers)
+                    raise
 
     async def complete_trajectory(
         self,
@@ -287,9 +340,13 @@ class AsyncStepProducer(AsyncRolloutProducer):
         await self._find_in_time(topic)
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
         answers = self._submit([end], durable)
-        self._entries.end(environment, end, self._clock.monotonic_s())
+        self._entries.end(environment, end, steps, self._clock.monotonic_s())
         if durable:
-            await self._await_answers([end], answers)
+            try:
+                await self._await_answers([end], answers)
+            except BaseException:
+                self._entries.lose_unanswered([end], answers)
+                raise
 
     def _submit(self, outgoing: Sequence[Outgoing], durable: bool) -> Answers:
         if not durable:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from rollstream.producers.validate import checked_filled_name, checked_flag, checked_whole
+from rollstream.producers.validate import (
+    Segment,
+    checked_filled_name,
+    checked_flag,
+    checked_whole,
+)
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ingest.entry import PLAIN
+from rollstream.schemas.metadata import ObjectText
 
 
 class Step(NamedTuple):
@@ -15,7 +23,7 @@ class Step(NamedTuple):
 
     Attributes:
         prompt_ids: token ids of the whole context that the policy saw.
-        response_ids: token ids that it sampled.
+        response_ids: token ids that it sampled; a step has a token in one of them at least.
         reward: that this step earned; the trajectory's return is their sum. None: not known; in the
             last step of a trajectory its group then waits for a score (``ScoreProducer``).
         trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
@@ -28,7 +36,7 @@ class Step(NamedTuple):
             the first one of the prompt, and with each where several writers take its steps. None:
             as before, else the environment's ``target_group_size``.
         logprobs: of ``response_ids``, under the policy that sampled.
-        metadata: whatever JSON can hold.
+        metadata: whatever JSON can hold; or an ``ObjectText`` of it.
         policy_epoch: counts the resumes of the policy's trainer.
         lineage: policies are compared only within one.
         example_id: the problem; empty: ``prompt_uid``. The same in all steps of a prompt.
@@ -45,7 +53,7 @@ class Step(NamedTuple):
     is_last: bool = False
     n_rollouts: int | None = None
     logprobs: Any = None
-    metadata: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | ObjectText | None = None
     policy_epoch: int = 0
     lineage: str = ""
     example_id: str = ""
@@ -61,15 +69,18 @@ _NAMES = {
     "segment_idx": "step_index",
     "is_last_segment": "is_last",
 }
+_COUNTS = (PLAIN.index("prompt_count"), PLAIN.index("token_count"))
 _NAMED = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
-def checked_steps(steps: Sequence[Any]) -> list[Step]:
+def checked_steps(steps: Any) -> list[Step]:
     """The steps, once what their order and groups depend on was checked.
 
     Raises:
         InvalidRollout: names the index, field, value and remedy.
     """
+    if isinstance(steps, Step) or not isinstance(steps, Iterable):
+        raise InvalidRollout(f"steps is {steps!r:.200}; give a sequence of Steps")
     return [_checked(index, step) for index, step in enumerate(steps)]
 
 
@@ -113,6 +124,16 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
         "reward": step.reward,
         "metadata": step.metadata or {},
     }
+
+
+def check_has_tokens(segment: Segment) -> None:
+    """A step has a token, of its prompt or of its response: of none a sequence of length 0 would be
+    made, over which no loss is a mean."""
+    if not any(itemgetter(*_COUNTS)(segment[1].plain)):
+        raise InvalidRollout(
+            "prompt_ids is empty, and so is response_ids; give the context that the policy saw, or "
+            "leave the step out"
+        )
 
 
 def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:

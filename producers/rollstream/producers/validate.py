@@ -77,7 +77,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_reward(name: str, value: Any) -> float:
-    """The finite number, once it was checked; ``InvalidRollout``."""
+    """The number, which is finite in float32, once it was checked; ``InvalidRollout``."""
     number: float = _checked(_finite, name, value)
     return number
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas import rules
@@ -34,6 +35,14 @@ def whole_number(name: str, value: Any) -> int:
     return found
 
 
+def at_least(name: str, value: Any, lowest: int) -> int:
+    """The value, which is a whole number no lower than that."""
+    found = whole_number(name, value)
+    if found < lowest:
+        raise InvalidRequest(f"{name} is {found}; give {lowest} or more")
+    return found
+
+
 def token_id(name: str, value: Any) -> int:
     """The value, which is a whole number that int32, and so a token, has room for."""
     if value is None:
@@ -52,6 +61,30 @@ def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of whole numbers")
     return tuple([whole_number(f"a number in {name}", value) for value in values])
+
+
+def array(values: Any) -> NDArray[Any]:
+    """The values as NumPy has them; of objects, which is what no check takes, where their parts
+    differ in length or some are masked."""
+    if isinstance(values, np.ma.MaskedArray):
+        return np.asarray(None)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(None)
+
+
+def indices(name: str, values: Any, count: int, *, from_end: bool = False) -> NDArray[np.int64]:
+    """The values, which are indices of ``count`` things; where ``from_end`` also negative ones,
+    which count from the end."""
+    found = array(values)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise InvalidRequest(f"{name} is {values!r:.200}; give a sequence of whole numbers")
+    lowest = -count if from_end else 0
+    for wrong in found[(found < lowest) | (found >= count)].tolist():
+        raise InvalidRequest(f"{name} has {wrong}; there are {count}, which count from 0")
+    at = found.astype(np.int64)
+    return np.where(at < 0, at + count, at)
 
 
 def marks(name: str, values: Any) -> tuple[bool, ...]:

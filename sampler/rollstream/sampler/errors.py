@@ -79,12 +79,20 @@ class GroupsUnreadable(SamplerError):
         step: of the batch.
         digest: of the batch.
         groups: slot of the recorded batch to group id, of those that cannot be read.
+        finding: which groups, and why, without what to do.
     """
 
     def __init__(
-        self, message: str, *, step: int, digest: bytes, groups: Mapping[int, str]
+        self,
+        message: str,
+        *,
+        step: int,
+        digest: bytes,
+        groups: Mapping[int, str],
+        finding: str = "",
     ) -> None:
         super().__init__(message)
+        self.finding = finding or message
         self.step = step
         self.digest = digest
         self.groups = dict(groups)
@@ -106,6 +114,10 @@ class ArrayMissing(SamplerError, KeyError):
 
 class TooManyOpenBatches(SamplerError):
     """As many served batches as ``max_open_batches`` allows are not final."""
+
+
+class ForkedSampler(SamplerError):
+    """The sampler was opened before this process was forked off; open one in each process."""
 
 
 class SamplerUnavailable(SamplerError, TimeoutError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from rollstream.schemas.errors import RollstreamError
@@ -12,6 +14,31 @@ from rollstream.schemas.errors import RollstreamError
 Recency = Literal["uniform", "linear", "exp"]
 RewardWeighting = Literal["uniform", "spread"]
 Order = Literal["age", "ready"]
+
+
+POOL_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "order": "ready",
+        "max_policy_lag": -1,
+        "max_rollout_step_delay": -1,
+        "max_rollout_timestamp_delay": -1.0,
+        "off_branch": "keep",
+        "max_samples": 1,
+        "samples_per_insert": None,
+    }
+)
+"""With which a ``TrajectoryPool`` reads; instead of -1 any number below 0 does, or none."""
+
+
+def differs_from_pool(value_of: Callable[[str], Any]) -> list[str]:
+    """The names of settings with which no ``TrajectoryPool`` reads."""
+
+    def fits(value: Any, needed: Any) -> bool:
+        if needed in (-1, -1.0):
+            return value is None or value < 0
+        return bool(value == needed)
+
+    return [name for name, needed in POOL_SETTINGS.items() if not fits(value_of(name), needed)]
 
 
 class UnknownSettings(RollstreamError):
@@ -101,10 +128,22 @@ class Choosing:
         """Whether weights that are too old keep anything from being served."""
         return self.max_policy_lag >= 0 or self.max_rollout_step_delay >= 0
 
+    def oldest_made_us(self, now_us: int) -> int | None:
+        """When what is served at ``now_us`` was made at the earliest, microseconds; None: there is
+        no limit."""
+        if self.max_rollout_timestamp_delay < 0:
+            return None
+        return now_us - int(self.max_rollout_timestamp_delay * 1e6)
+
     @property
     def bounds_reward(self) -> bool:
         """Whether what its rollouts earned keeps a group from being served."""
         return self.min_mean_reward is not None or self.max_mean_reward is not None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether an example that was served lately comes after others."""
+        return self.order != "ready"
 
     def names(self) -> tuple[str, ...]:
         """The environments' names."""

@@ -14,8 +14,16 @@ DEPTH_MAX = 100
 _SHALLOW_CHARS = 2 * DEPTH_MAX  # So short a text has no brackets for more, opened and closed.
 
 
+class ObjectText(str):
+    """What ``object_text`` made of a mapping; held, it takes its bytes and no objects."""
+
+    __slots__ = ()
+
+
 def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
     """A mapping that is to be metadata, as JSON; ``BrokenRule`` where it cannot be."""
+    if value.__class__ is ObjectText:
+        return str(value)
     if not isinstance(value, Mapping):
         raise BrokenRule(name, f"is {value!r:.200}", "give a mapping")
     for key in value:

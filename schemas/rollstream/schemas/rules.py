@@ -44,6 +44,8 @@ VERSION_BYTES_MAX = 200
 _READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")  # By readers of partitioned paths.
 _SHORT_VERSION = VERSION_BYTES_MAX // 12  # A character takes at most 12 bytes when it is escaped.
 SPLITS = ("train", "eval")
+# Batches have rewards in float32: what is beyond it is infinite there.
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 LOGPROB_MAX = 1e-3  # Rounding in the kernels of inference engines takes a certain token above 0.
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
@@ -95,9 +97,13 @@ def check_number(name: str, number: int) -> None:
 
 
 def check_finite(name: str, number: float) -> None:
-    """The number is neither NaN nor infinite."""
+    """The number is neither NaN nor infinite, and float32 has room for it, as batches have it."""
     if not isfinite(number):
         raise BrokenRule(name, f"is {number}", "give a finite number, or None where none is due")
+    if abs(number) > FLOAT32_MAX:
+        within = f"from {-FLOAT32_MAX:.8g} to {FLOAT32_MAX:.8g}"
+        remedy = f"float32, as batches have it, has no room for it: give a number {within}"
+        raise BrokenRule(name, f"is {number}", remedy)
 
 
 def check_name(name: str, value: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import isfinite
 from operator import attrgetter
 
 from rollstream.schemas.events import RolloutScore, Scored, ServedScore
+from rollstream.schemas.rules import FLOAT32_MAX
 
 BY_TIME = attrgetter("logged_ts", "by_group", "scorer")  # Of ``ServedScore``; the last counts.
 NO_VERSION = 0  # Of a rollout that a scorer has said nothing of; versions count from 1.
@@ -107,8 +107,9 @@ def why_unusable(event: Scored) -> str:
         return "it names no scorer, or nothing that was scored"
     if not event.group_id and not event.scores[0].rollout_uid:
         return "it names neither a group nor a rollout"
-    if not all(isfinite(n) for one in event.scores for n in (one.reward, *one.rewards.values())):
-        return "a reward in it is not finite"
+    rewards = (n for one in event.scores for n in (one.reward, *one.rewards.values()))
+    if not all(abs(reward) <= FLOAT32_MAX for reward in rewards):
+        return "a reward in it is not finite in float32"
     return ""
 
 

@@ -122,7 +122,7 @@ def test_a_member_is_appended_behind_what_the_group_has(stage: Stage) -> None:
         await producer.publish(group_size=2, **group, **sampled())
         with pytest.raises(InvalidRollout, match="group_uid is ''; name the group"):
             await producer.append_to_group(example_id="ex", group_uid="", **sampled())
-        with pytest.raises(TypeError, match="'group_size' is not given: append_to_group adds one"):
+        with pytest.raises(TypeError, match="'group_size' is not given: one whole rollout is"):
             await producer.append_to_group(group_size=3, **group, **sampled())
         return await producer.append_to_group(rollout_uid="more", **group, **sampled())
 
@@ -132,6 +132,45 @@ def test_a_member_is_appended_behind_what_the_group_has(stage: Stage) -> None:
     assert (more.partition, more.entry.key) == (first.partition, "g")
     (record,) = records_from(gather([more.record], [1 if more.record is first.record else 0]))
     assert (record.rollout_uid, record.group_size, record.is_last_segment) == ("more", 0, True)
+
+
+@pytest.mark.proves("A17")
+def test_a_dispatched_group_takes_one_more_until_its_last_member_is_there(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            await group.publish(rollout_uid="a", **sampled())
+            assert await group.append(rollout_uid="more", **sampled()) == "more"
+            with pytest.raises(TypeError, match="'group_uid' is the group's"):
+                await group.append(group_uid="g", **sampled())
+            with pytest.raises(TypeError, match="'segment_idx' is not given: one whole rollout"):
+                await group.append(segment_idx=1, **sampled())
+            await group.publish(rollout_uid="b", **sampled())
+            with pytest.raises(InvalidRollout, match="has all its 2 members, so it is sealed"):
+                await group.append(rollout_uid="late", **sampled())
+
+    stage.play(scenario)
+    dispatched, *members = stage.log()
+    assert [one.fields["rollout_uid"] for one in members] == ["a", "more", "b"]
+    assert [one.entry.kind for one in members] == [
+        EntryKind.SEGMENT,
+        EntryKind.APPENDED,
+        EntryKind.SEGMENT,
+    ]
+    addresses = [
+        (one.partition, one.fields["group_uid"], one.fields["example_id"]) for one in members
+    ]
+    assert addresses == 3 * [(dispatched.partition, dispatched.fields["group_uid"], "ex")]
+
+
+@pytest.mark.proves("A17", "F16")
+def test_whoever_is_appended_fills_no_place_of_a_group_that_is_left_early(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=3) as group:
+            await group.publish(**sampled())
+            await group.append(**sampled())
+
+    stage.play(scenario)
+    assert failures_of(stage.log()) == [(2, "left early")]
 
 
 @pytest.mark.proves("A8")

@@ -197,6 +197,7 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
     [
         (step(prompt_ids=[-1]), r"steps\[1\]: prompt_ids"),
         (step(response_ids=["x"]), r"steps\[1\]: response_ids"),
+        (step(prompt_ids=[], response_ids=[]), r"steps\[1\]: prompt_ids is empty, .*; give the"),
         (step(trajectory=""), r"steps\[1\]: trajectory_uid is ''"),
         (step(prompt=""), r"steps\[1\]: prompt_uid is ''"),
         (step(index=-1), r"steps\[1\]: step_index is -1"),
@@ -214,6 +215,16 @@ def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told
     async def scenario(producer: Producer) -> None:
         with pytest.raises(InvalidRollout, match=told):
             await producer.submit_steps([step("first", n_rollouts=2), wrong])
+
+    stage.play(scenario)
+    assert stage.log() == []
+
+
+@pytest.mark.parametrize("wrong", [None, 3, step("alone")], ids=["None", "number", "a step"])
+def test_what_is_no_sequence_of_steps_is_refused(stage: Stage, wrong: Any) -> None:
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(InvalidRollout, match=r"steps is .*; give a sequence of Steps"):
+            await producer.submit_steps(wrong)
 
     stage.play(scenario)
     assert stage.log() == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld, log_end
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, log_end
 from rollstream.sampler import (
     Batch,
     InvalidRequest,
@@ -35,6 +35,10 @@ WRONG: dict[str, tuple[Call, str]] = {
     "mix empty": (lambda s, b: s.next_batch(1, 1, mix={}), r"mix {} gives no shares; use numbers"),
     "mix zero": (lambda s, b: s.next_batch(1, 1, mix={"math": 0}), r"mix {'math': 0} gives no"),
     "mix list": (lambda s, b: s.next_batch(1, 1, mix=["math"]), r"mix is \['math'\]; give a map"),
+    "mix other": (
+        lambda s, b: s.next_batch(1, 1, mix={"mth": 1}),
+        r"names \['mth'\], but sampler .* serves .*'math'\]; correct the name",
+    ),
     "mix text": (lambda s, b: s.next_batch(1, 1, mix={"math": "1"}), r"mix .*'1'.* use numbers"),
     "ranks": (lambda s, b: s.next_batch(1, 2, dp_rank=2, dp_size=4), r"dp_size 4 is above num_gr"),
     "rank text": (lambda s, b: s.next_batch(1, 2, dp_rank="0"), r"dp_rank is '0'; give a whole"),
@@ -154,6 +158,7 @@ def test_numpys_integers_are_integers_at_every_call(world: SamplerWorld) -> None
     assert check.same
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F20")
 def test_who_looks_and_replays_is_told_the_same(world: SamplerWorld) -> None:
     first_batch(world)

@@ -15,6 +15,7 @@ import pytest
 
 from harness.attached import attaching
 from harness.brokers import until
+from harness.forking import told_in_a_fork
 from harness.groups import GroupSpec
 from harness.ray_world import RayWorld
 from harness.sampler_worlds import log_end
@@ -153,3 +154,13 @@ def test_the_shared_ray_is_for_this_machine_alone_and_gives_way_to_nobody(
             if socket.status == psutil.CONN_LISTEN
         }
         assert listening == {LOOPBACK}
+
+
+def test_a_child_forked_off_a_process_that_is_connected_to_ray_cannot_attach(
+    world: RayWorld,
+) -> None:
+    sampler = world.open()
+    told = told_in_a_fork(lambda: SamplerClient.attach(world.name, config=world.config))
+    assert "was forked off one that is connected to Ray" in told
+    assert "get_context('spawn')" in told
+    assert sampler.stats().pid

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld, log_end
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, log_end
 from rollstream.sampler import InvalidRequest, NotEnoughGroups, SamplerView
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.store.layout import batch_path
@@ -138,3 +139,18 @@ def test_purging_drops_what_is_ready_and_flushing_waits_for_the_files(world: Sam
     assert sampler.stats().outcomes == {"by_trainer": 3}
     sampler.flush()
     assert world.store.info(batch_path(world.name, 0, 0)) is not None
+
+
+@WITHOUT_RAY
+def test_after_a_flush_all_that_was_sealed_before_is_known(world: SamplerWorld) -> None:
+    """Also while a call waits for groups, for whom a thread reads what is sealed."""
+    sampler, writer = world.open(), world.writer()
+    sampler.resume(None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sampler.next_batch, 0, 30, timeout_s=WAIT_S)
+        for count in range(1, 30):
+            writer.flush(*specs(1))
+            sampler.flush()
+            assert sampler.stats().ready == {"math": count}
+        writer.flush(*specs(1))
+        assert waiting.result().num_groups == 30

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld
 from rollstream.producers import Score, ScoreProducer
 from rollstream.sampler import Batch, NotEnoughGroups, SamplerApi
 from rollstream.sampler.history import check_from_files, replay_step
-from rollstream.schemas.events import Flushed
+from rollstream.schemas import codec
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.events import Flushed, RolloutScore, Scored
+from rollstream.schemas.rules import FLOAT32_MAX
 from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 60.0
@@ -75,6 +78,7 @@ def test_a_group_is_ready_once_its_last_score_is_there(
     np.testing.assert_array_equal(batch.reward_components["compiles"], [1.0, np.nan])
 
 
+@WITHOUT_RAY
 def test_a_whole_group_is_scored_at_once_and_before_its_seal(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -122,6 +126,7 @@ def test_a_served_batch_keeps_its_scores_through_everything(
     assert replayed.same
 
 
+@WITHOUT_RAY
 def test_a_named_scorer_goes_before_what_was_published(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -138,6 +143,7 @@ def test_a_named_scorer_goes_before_what_was_published(
     assert batch.reward_components["format"].tolist() == [9.0, 0.5]
 
 
+@WITHOUT_RAY
 def test_without_a_named_scorer_a_published_reward_stays(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -150,6 +156,7 @@ def test_without_a_named_scorer_a_published_reward_stays(
     assert rewards_by_uid(served(sampler)) == {one: 0.5, other: 6.0}
 
 
+@WITHOUT_RAY
 def test_a_named_version_is_waited_for_and_repetitions_are_none(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -167,6 +174,7 @@ def test_a_named_version_is_waited_for_and_repetitions_are_none(
     assert served(sampler).rewards.tolist() == [4.0, 4.0]
 
 
+@WITHOUT_RAY
 def test_groups_whose_scores_are_equal_are_left_out_as_others_are(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -218,7 +226,7 @@ def test_one_extreme_reward_or_score_stops_no_sampler_and_loses_no_other_group(
     rewards = ((1.0, 0.0), (sys.float_info.max, 1.0), (None, 1.0), (0.5, 1.0))
     specs = [GroupSpec(rewards=of, example_id=f"ex-{i}") for i, of in enumerate(rewards)]
     flushed = world.writer().flush(*specs)
-    scores.publish(rollout_uid=uids(flushed)[4], reward=-sys.float_info.max)
+    scores.publish(rollout_uid=uids(flushed)[4], reward=-FLOAT32_MAX)
     scores.flush()
     sampler = world.open()
     sampler.resume(None)
@@ -230,6 +238,7 @@ def test_one_extreme_reward_or_score_stops_no_sampler_and_loses_no_other_group(
     assert sampler.stats().outcomes == {"filtered": 1}
 
 
+@WITHOUT_RAY
 def test_a_group_that_nobody_scores_is_dropped_and_counted(world: SamplerWorld) -> None:
     world.configure(score_timeout_s=60.0)
     world.writer().flush(LATE)
@@ -241,6 +250,7 @@ def test_a_group_that_nobody_scores_is_dropped_and_counted(world: SamplerWorld) 
     assert sampler.stats().outcomes == {"unscored": 1}
 
 
+@WITHOUT_RAY
 def test_what_is_no_score_is_passed_over(world: SamplerWorld, scores: ScoreProducer) -> None:
     topic = Layout.of(world.config.kafka).scores("math")
     writer = world.broker().writer()
@@ -248,13 +258,28 @@ def test_what_is_no_score_is_passed_over(world: SamplerWorld, scores: ScoreProdu
         writer.append(topic, b"no event", partition=partition)
     writer.flush(WAIT_S)
     flushed = world.writer().flush(LATE)
-    scores.publish(group_id=flushed.groups[0].group_id, reward=1.0)
+    group_id = flushed.groups[0].group_id
+    with pytest.raises(InvalidRollout, match=r"reward is 1e\+308; float32, .* 3.4028235e\+38"):
+        scores.publish(group_id=group_id, reward=1e308)
+    with pytest.raises(InvalidRollout, match=r"rewards\['tests'\] is 1e\+39; float32"):
+        scores.upsert_scores(group_id, {"u": Score(0.0, {"tests": 1e39})})
+    scores.publish(group_id=group_id, reward=1.0)
     scores.flush()
+    # They come later, so they would count.
+    for reward, rewards in ((1e308, {}), (2.0, {"tests": -1e39})):
+        score = RolloutScore("", reward, rewards, ())
+        scored = Scored(
+            scorer="tests", attempt="a", group_id=group_id, scored_ts=1, scores=(score,)
+        )
+        for partition in range(2):
+            writer.append(topic, codec.encode(scored), partition=partition)
+    writer.flush(WAIT_S)
     sampler = world.open()
     sampler.resume(None)
     assert served(sampler).rewards.tolist() == [1.0, 1.0]
 
 
+@WITHOUT_RAY
 def test_how_long_scorers_take_is_told(world: SamplerWorld, scores: ScoreProducer) -> None:
     flushed = world.writer().flush(LATE)
     sampler = world.open()

@@ -4,17 +4,21 @@ and over Ray."""
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, memory_world
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
-from rollstream.sampler.history import lineage_of_step
+from rollstream.sampler import GroupsUnreadable
+from rollstream.sampler.history import lineage_of_step, replay_step, report_of
+from rollstream.sampler.shaping.carried import left_over
 from rollstream.store.errors import StoreAway
 
 pytestmark = pytest.mark.proves("D2")
 STEPS = 6
+AWAY_S = 3.0  # A store that is away is waited for as long.
 
 
 def test_a_step_that_was_replaced_keeps_what_the_maker_keeps_of_it_now(world: SamplerWorld) -> None:
@@ -43,7 +47,7 @@ def test_what_is_kept_stays_when_other_numbers_of_new_groups_are_asked_for(
     assert "carries nothing" not in caplog.text
 
 
-@pytest.mark.parametrize("lost", ["file", "step", "shaping"])
+@pytest.mark.parametrize("lost", ["mixed", "step", "shaping"])
 def test_after_a_step_that_cannot_be_made_again_nothing_is_carried(
     lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -51,13 +55,15 @@ def test_after_a_step_that_cannot_be_made_again_nothing_is_carried(
         world.configure(max_policy_lag=-1)
         writer = world.writer()
         for i in range(8):
-            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5)))
+            steps = (0, 1, 0, 1) if lost == "mixed" else None
+            rewards = (0.0, 1.0, i % 3, 0.5)
+            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=rewards, weight_steps=steps))
         sampler = world.open()
         step = sampler.resume(1000 if lost == "step" else None)
         if lost == "shaping":
             sampler.next_batch(0, 1, timeout_s=WAIT_S)
             step = sampler.resume(0)
-        if lost == "file":
+        if lost == "mixed":
             run(made_by(sampler), 0, 1)
             sampler.checkpointed(0)
             found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
@@ -83,8 +89,66 @@ def test_a_store_that_is_away_is_no_reason_to_carry_nothing(final: bool) -> None
             sampler.checkpointed(0)
         found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
         world.restart()
+        kafka = world.config.kafka.model_copy(update={"timeout_s": AWAY_S})
+        world.config = world.config.model_copy(update={"kafka": kafka})
         sampler = world.open()
         world.store.delete(found.groups[0].origin.path)  # All that there is.
         assert sampler.resume(0 if final else None, later="replay") == int(final)
         with pytest.raises(StoreAway):
             made_by(sampler).next(1, timeout_s=WAIT_S)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_of_three_groups_that_are_left_over_the_one_whose_file_is_lost_is_not_carried(
+    saved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the step was remembered when the file went, or is known from the record alone."""
+    with closing(memory_world()) as world:
+        world.configure(cache_bytes=0)
+        writer = world.writer()
+        for i in range(8):
+            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5)))
+        asked: dict[str, Any] = {"num_groups": 3, "batch_size": 2}
+        sampler = world.open()
+        sampler.resume(None)
+        batches = made_by(sampler, **asked)
+        first = batches.next(0, timeout_s=WAIT_S)
+        batches.ack(first)
+        sampler.checkpointed(0)
+        left = {
+            one.group_id: one.wanted.tolist() for one in left_over(first.batch, first.made.kept)
+        }
+        assert len(left) == 3
+        found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+        lost, path = first.batch.sampled.group_ids[1], found.groups[1].origin.path
+        world.store.delete(path)
+        if saved:
+            world.restart()
+            sampler = world.open()
+            sampler.resume(0)
+            batches = made_by(sampler, **asked)
+        else:
+            with pytest.raises(GroupsUnreadable, match="carried from the step before"):
+                batches.next(1, timeout_s=WAIT_S)
+            sampler.resume(0, later="release")
+        second = batches.next(1, timeout_s=WAIT_S)
+        carried = second.batch.sampled.group_ids[-second.batch.carried_groups :]
+        assert {*carried} == {*left} - {lost}
+        assert second.batch.num_groups == 5
+        used = second.batch.used
+        assert used is not None
+        for group, group_id in enumerate(carried, start=3):
+            rows = second.batch.group_index == group
+            trajectories = second.batch.trajectory_index[rows]
+            assert (~used[trajectories]).tolist() == left[group_id]
+        assert not {*trained_uids(first)} & {*trained_uids(second)}
+        assert "step 1 does not carry groups that are lost: " in caplog.text
+        told = report_of(world.name, config=world.config, broker=world.broker())
+        assert [*told.carry_lost] == [lost]
+        assert told.carry_lost[lost].endswith(f"cannot be read: there is no blob {path}")
+        again = made_by(sampler, **asked).next(1, timeout_s=WAIT_S)
+        assert everything(again) == everything(second)
+        (decision,) = replay_step(world.name, 1, config=world.config, broker=world.broker())[-1:]
+        assert decision.same
+        with pytest.raises(GroupsUnreadable, match=path):
+            made_by(sampler, **asked).next(0, timeout_s=WAIT_S)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,7 @@ def test_a_batch_over_ray_is_that_of_this_process_bit_for_bit(world: RayWorld) -
     with world.successor() as successor:
         here = successor.next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
     arrays = {name: (array.dtype, array.tobytes()) for name, array in here.arrays().items()}
-    assert len(arrays) == 17
+    assert len(arrays) == 18
     assert {n: (array.dtype, array.tobytes()) for n, array in over_ray.arrays().items()} == arrays
     assert (over_ray.uids, over_ray.metadata, over_ray.sampled, over_ray.slots) == (
         here.uids,
@@ -228,6 +229,17 @@ except SamplerUnavailable as error:
     print(error)
 """
 
+ATTACH_TO_OWN_RAY = """
+import sys
+from rollstream.sampler import SamplerClient, SamplerUnavailable
+name, config = sys.argv[1:]
+try:
+    SamplerClient.attach(name, config=config)
+    print("attached")
+except SamplerUnavailable as error:
+    print(error)
+"""
+
 
 def attached_elsewhere(world: RayWorld, **environment: str) -> str:
     """What a process of its own prints that attaches by the address of this one's Ray."""
@@ -250,6 +262,49 @@ def test_a_process_joins_by_address_with_the_token_and_is_told_without(world: Ra
     told = attached_elsewhere(world, RAY_AUTH_MODE="disabled", **once)
     assert told.startswith("no connection to Ray at ADDRESS")
     assert "set RAY_AUTH_MODE=token" in told
+
+
+@pytest.fixture
+def new_user() -> Iterator[dict[str, str]]:
+    """The environment of a user whom no Ray has left a token yet."""
+    with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp", ignore_cleanup_errors=True) as home:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        yield {**kept, "HOME": home}
+
+
+def test_the_first_processes_of_a_user_on_a_machine_attach_at_once(
+    world: RayWorld, new_user: dict[str, str]
+) -> None:
+    """Two start at the same time, each its own Ray, since they have no folder in common."""
+    folders = [Path(new_user["HOME"]) / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", ATTACH_TO_OWN_RAY, world.name, str(world.config_file())],
+            env={**new_user, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for folder in folders
+    ]
+    printed = [process.communicate(timeout=120)[0].strip() for process in started]
+    assert printed == ["attached", "attached"], "without a warning, too"
+
+
+def test_a_ray_that_cannot_start_says_why(world: RayWorld, new_user: dict[str, str]) -> None:
+    too_long_for_a_socket = Path(new_user["HOME"]) / ("x" * 100)
+    too_long_for_a_socket.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", ATTACH_TO_OWN_RAY, world.name, str(world.config_file())],
+        env={**new_user, "TMPDIR": str(too_long_for_a_socket)},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Ray did not start on this machine: OSError" in done.stdout
 
 
 def test_attach_refuses_what_cannot_work(world: RayWorld) -> None:

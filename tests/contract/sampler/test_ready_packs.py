@@ -15,7 +15,7 @@ from harness.sampler_worlds import SamplerWorld, memory_world
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import ChannelA, ChannelB, InvalidRequest, ReadyPacks, SamplerApi
-from rollstream.sampler.history import lineage_of_step
+from rollstream.sampler.history import lineage_of_step, report_of
 
 RANKS = 2
 WAIT_S = 30.0
@@ -156,6 +156,32 @@ def test_after_a_resume_that_replays_who_comes_new_decides_as_was_decided(
     assert (one.batch.digest, one.metrics) == (other.batch.digest, other.metrics)
 
 
+@pytest.mark.proves("C1")
+@pytest.mark.parametrize(("b_ratio", "b_steps"), [(0.0, []), (1.0, [*range(12)]), (0.1, [9])])
+def test_the_schedule_goes_on_after_a_resume_where_it_was(
+    b_ratio: float, b_steps: list[int]
+) -> None:
+    config = settings(b_ratio=b_ratio)
+    wants = "stage2_ab/async/policy_wants_b"
+    found = {}
+    with closing(memory_world()) as world:
+        sampler = world.open()
+        sampler.resume(None)
+        for first, last in ((0, 8), (6, 12)):  # Two steps behind the checkpoint are done again.
+            ready = ReadyPacks(sampler, config, dp_rank=0, dp_size=1)
+            for step in range(first, last):
+                decided = ready.next_step(step)
+                found[step] = decided.metrics[wants]
+                ready.ack(decided)
+                if step == 5:
+                    sampler.checkpointed(5)
+            world.restart()
+            sampler = world.open()
+            sampler.resume(5, later="release")
+    assert [step for step, wanted in found.items() if wanted] == b_steps
+    assert len(found) == 12
+
+
 @pytest.mark.proves("C3", "C4")
 def test_after_a_resume_that_releases_the_queue_is_what_the_checkpoint_left(
     world: SamplerWorld,
@@ -222,6 +248,37 @@ def test_settings_that_cannot_work_with_these_ranks_are_refused(world: SamplerWo
         ReadyPacks(sampler, settings(), dp_rank=2, dp_size=2)
 
 
+@pytest.mark.proves("C2", "F20")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": None}, "sampler is None; give a sampler"),
+        ({"config": {"pack_length": 8}}, "config is {'pack_length': 8}; give load_config"),
+        ({"advantages": "gae"}, "advantage 'gae' is unknown; use one of"),
+        ({"columns": "metadata"}, "columns is 'metadata'; give a sequence of names"),
+        ({"dp_rank": True}, "dp_rank is True; give a whole number"),
+        ({"dp_size": 0}, "dp_rank 0 is none of dp_size 0"),
+        ({"pad_id": None}, "pad_id is None"),
+    ],
+)
+def test_arguments_that_no_step_could_use_are_refused_before_the_first(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with closing(memory_world()) as world:
+        right = {"sampler": world.open(), "config": settings(), "dp_rank": 0, "dp_size": 1}
+        with pytest.raises((InvalidRequest, ConfigError), match=message):
+            ReadyPacks(**{**right, **arguments})
+
+
+@pytest.mark.proves("F20")
+def test_what_is_no_decision_is_not_acked() -> None:
+    wrong: Any = None
+    with closing(memory_world()) as world:
+        ready = of_rank(world.open(), 0)
+        with pytest.raises(InvalidRequest, match="decided is None; give what next_step returned"):
+            ready.ack(wrong)
+
+
 def test_a_step_by_itself_waits_for_its_groups_and_trains_on_all(world: SamplerWorld) -> None:
     world.writer().flush(*specs(0, 3, version=0))
     sampler = resumed(world, 3)
@@ -274,6 +331,69 @@ def test_after_a_resume_with_other_settings_nothing_is_trained_on_twice(
     assert len(uids) == len(set(uids)) > 4
 
 
+@pytest.mark.proves("C3", "C4")
+@pytest.mark.parametrize(
+    "changed", [{"num_groups": 1}, {"prefetch_target_packs": 7, "num_groups": 5}]
+)
+def test_a_resume_that_asks_for_more_or_fewer_groups_keeps_the_queue(
+    world: SamplerWorld, changed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    was: dict[str, Any] = {"b_ratio": 1.0, "num_groups": 4, "prefetch_target_packs": 4}
+    world.writer().flush(*specs(0, 10, version=0))
+    sampler = resumed(world, 10)
+    before = ReadyPacks(sampler, settings(**was), dp_rank=0, dp_size=1)
+    first, second = (before.next_step(step, timeout_s=WAIT_S) for step in range(2))
+    for decided in (first, second):
+        before.ack(decided)
+    sampler.checkpointed(0)
+    world.restart()
+    successor = world.open()
+    assert successor.resume(0, later="replay") == 1
+    after = ReadyPacks(successor, settings(**{**was, **changed}), dp_rank=0, dp_size=1)
+    assert everything(after.next_step(1, timeout_s=WAIT_S)) == everything(second)
+    assert successor.resume(0, later="release") == 1
+    anew = after.next_step(1, timeout_s=WAIT_S)
+    assert queue_of(anew) == queue_of(second) != {}
+    new = anew.batch.num_groups - anew.batch.carried_groups
+    assert new == changed["num_groups"], "of the six that are ready"
+    assert "carries nothing" not in caplog.text
+    uids = [*_uids(first), *_uids(anew)]
+    assert len(uids) == len(set(uids)) == 4
+
+
+@pytest.mark.proves("C4", "C5")
+def test_workers_that_name_their_weights_themselves_fill_the_same_packs() -> None:
+    """What is of one epoch and step is one version, whatever its name."""
+
+    def decisions(name: Callable[[int, int], str]) -> list[tuple[Any, ...]]:
+        with closing(memory_world()) as world:
+            world.configure(max_policy_lag=-1)
+            world.writer().flush(
+                *[
+                    GroupSpec(
+                        example_id=f"ex-{step}-{worker}",
+                        weight_step=step,
+                        extras=({"policy_version": name(step, worker)},) * 2,
+                    )
+                    for step in range(3)
+                    for worker in range(8)
+                ]
+            )
+            sampler = resumed(world, 24)
+            config = settings(b_ratio=1.0, num_groups=8, prefetch_target_packs=8)
+            ready = ReadyPacks(sampler, config, dp_rank=0, dp_size=4)
+            found = []
+            for step in range(4):
+                decided = ready.next_step(step, timeout_s=WAIT_S)
+                ready.ack(decided)
+                found.append((type(decided), dict(decided.metrics)))
+            return found
+
+    by_worker = decisions(lambda step, worker: f"w{worker}-step-{step}")
+    assert by_worker == decisions(lambda step, _: f"step-{step}")
+    assert [kind for kind, _ in by_worker] == [ChannelB] * 4
+
+
 def _uids(decided: ChannelA | ChannelB) -> list[str]:
     """Of the trajectories that it trains on."""
     if isinstance(decided, ChannelA):
@@ -287,22 +407,12 @@ def _after_next_batch(world: SamplerWorld, sampler: SamplerApi) -> None:
     sampler.resume(0)
 
 
-def _after_a_lost_file(world: SamplerWorld, sampler: SamplerApi) -> None:
-    of_rank(sampler, 0).next_step(0, timeout_s=WAIT_S)
-    sampler.resume(0)
-    origin = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
-    world.store.delete(origin.groups[0].origin.path)
-    world.restart()
-    world.open().resume(0)
-
-
 @pytest.mark.proves("C3")
 @pytest.mark.parametrize(
     ("prepare", "step", "why"),
     [
         (lambda _, sampler: sampler.resume(1000), 1001, "no batch of step 1000 is held"),
         (_after_next_batch, 1, "step 0 was served by next_batch"),
-        (_after_a_lost_file, 1, "there is no blob"),
     ],
 )
 def test_after_a_step_that_cannot_be_known_the_queue_begins_empty_and_it_is_said(
@@ -323,6 +433,27 @@ def test_after_a_step_that_cannot_be_known_the_queue_begins_empty_and_it_is_said
         assert decided.batch.carried_groups == 0
         other = of_rank(sampler, 1).next_step(step, timeout_s=WAIT_S)
         assert (other.batch.digest, other.metrics) == (decided.batch.digest, decided.metrics)
+
+
+@pytest.mark.proves("C3")
+def test_the_queue_lacks_a_group_whose_file_is_lost_and_no_other() -> None:
+    with closing(memory_world()) as world:
+        for n in range(6):
+            world.writer().flush(*specs(n, 1, version=0))
+        sampler = resumed(world, 6)
+        decided = of_rank(sampler, 0).next_step(0, timeout_s=WAIT_S)
+        ids = decided.batch.sampled.group_ids
+        sampler.resume(0)
+        origin = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+        world.store.delete(origin.groups[0].origin.path)
+        world.restart()
+        sampler = world.open()
+        sampler.resume(0)
+        after = of_rank(sampler, 0).next_step(1, timeout_s=WAIT_S)
+        assert [*queue_of(after)] == [*ids[1:]]
+        told = report_of(world.name, config=world.config, broker=world.broker())
+        assert [*told.carry_lost] == [ids[0]]
+        assert everything(of_rank(sampler, 0).next_step(1, timeout_s=WAIT_S)) == everything(after)
 
 
 def test_a_step_that_was_replaced_leaves_what_it_leaves_now(world: SamplerWorld) -> None:

@@ -97,13 +97,18 @@ def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: Sam
     writer.flush(*specs(3, extras=(every_extra(), routed_experts())))
     sampler = world.open()
     plain = sampler.next_batch(0, 3, timeout_s=WAIT_S)
-    assert (plain.columns, dict(plain.token_arrays), plain.metadata) == ((), {}, None)
+    assert (plain.columns, dict(plain.token_arrays), plain.metadata, plain.group_uids) == (
+        (),
+        {},
+        None,
+        None,
+    )
     asked: tuple[tuple[str, ...], ...] = (("token_rewards",), EVERY_COLUMN, ("routed_experts",))
     for columns in asked:
         batch = sampler.next_batch(0, 3, timeout_s=WAIT_S, columns=columns)
         arrays = batch.arrays()
         named = {name.removeprefix("token_arrays/") for name in arrays.keys() - plain.arrays()}
-        assert named == set(columns) - {"metadata"}
+        assert named == set(columns) - {"metadata", "group_uids"}
         without = {name: arrays[name].tobytes() for name in plain.arrays()}
         assert without == {name: array.tobytes() for name, array in plain.arrays().items()}
         assert (batch.digest, batch.batch_id) == (plain.digest, plain.batch_id)
@@ -117,6 +122,8 @@ def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: Sam
     experts = record.token_arrays["routed_experts"]
     assert np.array_equal(arrays["token_arrays/routed_experts"][outputs], experts)
     assert batch.metadata == ({"temperature": 0.8}, {}) * 3
+    groups = [batch.records(index)[0].group_uid for index in range(3)]
+    assert batch.group_uids == tuple(uid for uid in groups for _ in range(2))
     writer.flush(GroupSpec(example_id="spare"))
     replaced = sampler.replace(batch, [1], "tried", timeout_s=WAIT_S)
     assert replaced.columns == EVERY_COLUMN

@@ -12,7 +12,7 @@ import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.ray_world import RayWorld
-from harness.sampler_worlds import LocalWorld, SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld
 from rollstream.sampler import (
     AsyncSamplerClient,
     Batch,
@@ -162,6 +162,7 @@ def test_an_empty_batch_is_a_batch(world: SamplerWorld) -> None:
     assert world.open().progress().final_step == 1
 
 
+@WITHOUT_RAY
 def test_decisions_are_made_again_and_files_hold_what_was_carried(
     world: SamplerWorld, two_steps: tuple[SamplerApi, Batch, Batch]
 ) -> None:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from harness.training_batches import WAIT_S, made_by, seal
 from rollstream.sampler import (
     GrpoBatchMaker,
@@ -77,6 +77,7 @@ def test_storing_again_from_another_process_gives_the_same_id_and_leaves_the_fil
         again.create_and_store_batch(4, step=0, timeout_s=WAIT_S)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D6")
 def test_a_batch_without_examples_is_stored_too(world: SamplerWorld) -> None:
     world.writer().flush(*(GroupSpec(example_id=f"e-{i}", rewards=(1.0, 1.0)) for i in range(2)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
 from rollstream.sampler import (
     Batch,
@@ -84,6 +84,7 @@ def test_a_step_that_was_lost_is_made_again_as_it_was(world: SamplerWorld) -> No
     assert everything(made_by(world.open()).next(3, timeout_s=WAIT_S)) == everything(again)
 
 
+@WITHOUT_RAY
 def test_the_same_object_goes_on_after_a_resume_that_released(world: SamplerWorld) -> None:
     seal(world, 2 * STEPS)
     sampler = world.open()
@@ -119,6 +120,7 @@ def test_a_resume_from_behind_all_that_is_held_carries_nothing_and_says_so(
         assert everything(made_by(sampler).next(2, timeout_s=WAIT_S)) == everything(again)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D2", "A16")
 def test_groups_that_are_filtered_whole_count_as_such_and_give_their_capacity_back(
     world: SamplerWorld,
@@ -144,6 +146,7 @@ def test_groups_that_are_filtered_whole_count_as_such_and_give_their_capacity_ba
     assert (totals.dropped, totals.trained) == ({"filtered": 2}, 4)
 
 
+@WITHOUT_RAY
 def test_a_step_with_nothing_to_train_on_is_empty_and_acked(world: SamplerWorld) -> None:
     world.writer().flush(*(GroupSpec(example_id=f"e-{i}", rewards=(1.0, 1.0)) for i in range(2)))
     sampler = world.open()
@@ -157,6 +160,7 @@ def test_a_step_with_nothing_to_train_on_is_empty_and_acked(world: SamplerWorld)
     assert batches.next(1, timeout_s=WAIT_S).batch.carried_groups == 0
 
 
+@WITHOUT_RAY
 def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
     world: SamplerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,6 +178,7 @@ def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
     assert other.next(3, timeout_s=WAIT_S).batch.carried_groups
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D3")
 def test_a_mixture_asks_for_groups_in_its_shares(world: SamplerWorld) -> None:
     """Though both environments have enough of both; without it their examples would take turns."""
@@ -194,6 +199,7 @@ def test_a_mixture_asks_for_groups_in_its_shares(world: SamplerWorld) -> None:
         made_by(sampler, maker, num_groups=4, batch_size=8, mix={"math": 1.0}).next(0)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D3")
 def test_an_environment_with_less_than_its_share_is_warned_of_once(
     world: SamplerWorld, caplog: pytest.LogCaptureFixture
@@ -212,6 +218,7 @@ def test_an_environment_with_less_than_its_share_is_warned_of_once(
     assert said[0].startswith("step 0 has 2 trajectories of code less")
 
 
+@WITHOUT_RAY
 def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:
     sampler = world.open()
     sampler.resume(None)
@@ -227,6 +234,7 @@ def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:
         made_by(sampler).next(-1, timeout_s=WAIT_S)
 
 
+@WITHOUT_RAY
 def test_segments_of_a_trajectory_stay_together_and_batches_say_what_was_used(
     world: SamplerWorld,
 ) -> None:
@@ -254,6 +262,7 @@ def member(uid: str, step: int = 0, **fields: Any) -> dict[str, Any]:
     return {"rollout_uid": uid, "weight_step": step, **fields}
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A15")
 @pytest.mark.parametrize("limit", ["max_policy_lag", "max_rollout_step_delay"])
 def test_what_was_kept_is_not_trained_on_once_it_is_too_old(
@@ -284,6 +293,7 @@ def test_what_was_kept_is_not_trained_on_once_it_is_too_old(
     assert [everything(again.next(step)) for step in range(3)] == [*map(everything, found)]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A15")
 @pytest.mark.parametrize(("off_branch", "stale"), [("drop", 2), ("keep", 0)])
 def test_what_was_kept_is_not_trained_on_once_it_is_off_the_branch(

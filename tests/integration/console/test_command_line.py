@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ import pytest
 from harness.owned_logs import in_time, owner_of
 from harness.rollouts import encode_segment
 from harness.seal_events import flushed
+from rollstream.console.broker.ports import free_ports
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -69,9 +69,7 @@ class Program:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with a configuration whose Kafka `rollstream up` serves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = next(free_ports())  # None that an outgoing connection may take until it is listened on.
     (tmp_path / "rollstream.toml").write_text(
         f'[kafka]\nbootstrap = "127.0.0.1:{port}"\n'
         f'[store]\nroot = "file://{tmp_path}/store"\n'

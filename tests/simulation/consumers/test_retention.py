@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import pytest
@@ -18,7 +18,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.schemas.events import Claimed
-from rollstream.store import BlobInfo, BlobMissing
+from rollstream.store import BlobInfo, BlobMissing, Blobs, Bytes, Pieces
 from rollstream.store.layout import manifests_prefix, retired_prefix
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
@@ -55,7 +55,8 @@ def test_files_of_final_groups_are_deleted_and_all_others_stay() -> None:
     assert world.problems() == []
     again = sampler.next_batch(step=1, num_groups=2)
     assert (again.digest, again.tokens.tobytes()) == (opened.digest, opened.tokens.tobytes())
-    assert {answer.more for answer in world.answers()} == {False}
+    whole = [answer for answer in world.answers() if not answer.more]
+    assert [answer.files for answer in whole] == [()] * world.environment.partitions
 
 
 @pytest.mark.proves("F1", "I4", "I7", "I10")
@@ -84,6 +85,40 @@ def test_killed_at_any_step_what_was_retired_is_deleted_and_nothing_else(
     assert world.files_on_disk() == sorted({*world.sealed_files()} - {*deleted})
     assert world.problems() == []
     assert len(list(world.blobs.list("retired/"))) == 1
+    asked = 2 if point is RetentionPoint.BEFORE_FORGOTTEN else 1
+    assert sum(not answer.more for answer in world.answers()) == asked, "each is answered once"
+
+
+@pytest.mark.proves("I10")
+def test_a_request_is_answered_once_readers_leave_out_what_was_retired() -> None:
+    """Who asked may list the files in the moment of the answer."""
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 8)
+    sampler = world.sampler()
+    final, _ = trained(world, sampler)
+    answered: list[list[bool]] = []
+    blobs = NoticedProjections(
+        world.blobs, lambda: answered.append([not answer.more for answer in world.answers()])
+    )
+    world.ask()
+    with world.leaving(world.sealer(store=blobs)) as sealer:
+        world.retain(sealer, sampler=sampler)
+    assert answered == [[False]], "before its one projection there is its event, and no answer"
+    assert [not answer.more for answer in world.answers()] == [False, True]
+    assert world.retired_files() == world.paths_of(final)
+
+
+class NoticedProjections(PassingBlobs):
+    """Calls ``before`` each time that files are about to be left out by readers."""
+
+    def __init__(self, inner: Blobs, before: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._before = before
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        if path.startswith("retired/"):
+            self._before()
+        super().create(path, data)
 
 
 def run_until_it_dies(

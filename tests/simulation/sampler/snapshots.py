@@ -34,14 +34,14 @@ class Snapshots(Trainers):
     ) -> None:
         self._damaging = random.Random(seed)
         self._foreign = self._of_a_twin(seed) if foreign is None else foreign
-        self.starts = Counter[str]()
+        self._damaged = Counter[str]()
         super().__init__(seed, trouble=trouble)
 
     def run(self) -> None:
         with written_at_once() as starts:
             super().run()
         self.reached["starts from a snapshot"] += starts["starts"]
-        self.reached["snapshots damaged"] += self.starts.total() - self.starts["none"]
+        self.reached += self._damaged
 
     def paths(self) -> list[str]:
         """Of the snapshots, the newest last."""
@@ -82,7 +82,8 @@ class Snapshots(Trainers):
                 self._store.replace(paths[-1], self._damaging.choice(self._foreign))
             case "empty":
                 self._store.replace(paths[-1], b"")
-        self.starts[kind] += 1
+        if kind != "none":
+            self._damaged[f"snapshots: {kind}"] += 1
 
 
 class AtOnce:

@@ -122,6 +122,22 @@ def test_a_sampler_without_a_bound_on_lag_is_a_remark_with_what_it_gives_up() ->
     assert "no limit" not in shown(status_view(Figures(samplers=(SAMPLER,)), (), bounded))
 
 
+def test_samplers_without_a_bound_on_lag_share_one_remark() -> None:
+    names = ("trainer-a", "trainer-b", "trainer-c")
+    rows = tuple(replace(SAMPLER, name=name) for name in names)
+    choosing = dict.fromkeys(names, SAMPLERS["trainer-a"])
+    text = " ".join(shown(status_view(Figures(samplers=rows), (), choosing)).split())
+    assert text.count("no limit: groups of any age") == 1
+    assert "max_policy_lag of samplers trainer-a, trainer-b and trainer-c is negative" in text
+
+
+def test_a_backlog_is_told_from_what_is_open() -> None:
+    said = "backlog: records read again at a restart; entries: what is open in them"
+    assert said in status().splitlines()
+    done = replace(PARTITION, watermark=PARTITION.ingest_end)
+    assert "restart" not in shown(status_view(Figures(partitions=(done,)), (), {}))
+
+
 def test_a_sampler_that_was_never_started_is_a_remark() -> None:
     text = " ".join(status(actor="").split())
     assert "trainer-a: was never started, and 65,536 groups are ready for it" in text

@@ -16,7 +16,7 @@ from rollstream.schemas.ingest.entry import Entry
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SettleReason
 
-LAG_ENTRIES_MAX = "rollstream.consumers.assembling.assembler.LAG_ENTRIES_MAX"
+LAG_ENTRIES_MAX = "rollstream.consumers.assembling.outcomes.LAG_ENTRIES_MAX"
 MIB = 1024 * 1024
 KIB_64 = np.arange(16 * 1024)  # Tokens of 64 KiB.
 

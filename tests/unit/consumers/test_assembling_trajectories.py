@@ -11,7 +11,7 @@ from harness.rollouts import make_entry, make_record
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.reasons import SealReason, SettleReason
 
-LAG_ENTRIES_MAX = "rollstream.consumers.assembling.assembler.LAG_ENTRIES_MAX"
+LAG_ENTRIES_MAX = "rollstream.consumers.assembling.outcomes.LAG_ENTRIES_MAX"
 
 
 def turn(drive: Drive, uid: str, idx: int, *, last: bool, **fields: object) -> int:

@@ -54,6 +54,7 @@ def test_tokens_come_from_a_variable_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
+        ('math = ["two words of a token"]', "none a space"),
         (f'math = "{TOKEN}"', "gateway.tokens.math = (not shown): must be a list"),
         (f'math = ["{TOKEN}", 7]', "gateway.tokens.math.1 = (not shown): must be a text"),
         (f'moth = ["{TOKEN}"]', "gateway.tokens names 'moth', but there is no"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -17,14 +18,17 @@ from starlette.testclient import TestClient
 from harness.producers import new_layout, published, segments_of
 from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
+from rollstream.gateway.models import N_ROLLOUTS_MAX
 from rollstream.producers import AsyncStepProducer
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.rules import INT_MAX, LONG_MAX
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
+ARRAYS = {"prompt_ids": "int32", "response_ids": "int32", "logprobs": "float32"}
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+REWARDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 METADATA = st.dictionaries(
     st.text(st.characters(codec="utf-8"), max_size=10),
     st.recursive(
@@ -41,8 +45,9 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A valid step, but for its trajectory; with or without what may be left out."""
     tokens = st.lists(st.integers(0, INT_MAX), max_size=6)
     response = draw(tokens)
+    prompt = st.lists(st.integers(0, INT_MAX), min_size=not response, max_size=6)
     step = {
-        "prompt_ids": draw(tokens),
+        "prompt_ids": draw(prompt),
         "response_ids": response,
         "step_index": draw(st.integers(0, INT_MAX)),
         "policy_version": draw(st.text("abc-/ .", min_size=1, max_size=12)),
@@ -55,9 +60,9 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     )
     optional = {
         "logprobs": st.none() | logprobs,
-        "reward": st.none() | NUMBERS,
+        "reward": st.none() | REWARDS,
         "is_last": st.booleans(),
-        "n_rollouts": st.none() | st.integers(1, INT_MAX),
+        "n_rollouts": st.none() | st.integers(1, N_ROLLOUTS_MAX),
         "metadata": st.none() | METADATA,
         "policy_epoch": st.integers(0, INT_MAX),
         "lineage": st.text(st.characters(codec="utf-8"), max_size=10),
@@ -65,6 +70,12 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
     given = draw(st.sets(st.sampled_from(sorted(optional))))
     return {**step, **{name: draw(optional[name]) for name in sorted(given)}}
+
+
+def packed(values: list[Any], dtype: str) -> dict[str, str]:
+    """The compact form."""
+    raw = np.array(values, np.dtype(dtype).newbyteorder("<")).tobytes()
+    return {"dtype": dtype, "base64": base64.b64encode(raw).decode()}
 
 
 class World:
@@ -97,13 +108,18 @@ def client(world: World) -> Iterator[TestClient]:
 
 @pytest.mark.proves("B1")
 @settings(max_examples=50)
-@given(bodies=st.lists(bodies(), min_size=1, max_size=3))
+@given(
+    bodies=st.lists(bodies(), min_size=1, max_size=3), compact=st.sets(st.sampled_from([*ARRAYS]))
+)
 def test_any_valid_step_is_published_as_it_was_sent(
-    world: World, client: TestClient, bodies: list[dict[str, Any]]
+    world: World, client: TestClient, bodies: list[dict[str, Any]], compact: set[str]
 ) -> None:
+    sent = []
     for body in bodies:
         body["trajectory_uid"], body["prompt_uid"] = uuid4().hex, uuid4().hex
-    answer = client.post(STEPS, params={"durable": True}, json={"steps": bodies})
+        given = {name for name in compact if body.get(name) is not None}
+        sent.append(body | {name: packed(body[name], ARRAYS[name]) for name in given})
+    answer = client.post(STEPS, params={"durable": True}, json={"steps": sent})
     assert answer.status_code == 200, answer.text
     found = {one["rollout_uid"]: one for one in world.segments()}
     for body in bodies:

@@ -12,6 +12,7 @@ import pytest
 from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
 from rollstream.producers.arguments import (
     DEFAULTS,
+    AppendedArguments,
     Flags,
     Floats,
     Ints,
@@ -19,6 +20,7 @@ from rollstream.producers.arguments import (
     RolloutArguments,
     SupportsArray,
     TurnArguments,
+    WholeArguments,
 )
 from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
@@ -138,6 +140,10 @@ def test_other_functions_send_the_reader_there(other: Any) -> None:
         (AsyncRolloutProducer.publish, RolloutArguments),
         (Group.publish, MemberArguments),
         (AsyncGroup.publish, MemberArguments),
+        (Group.append, WholeArguments),
+        (AsyncGroup.append, WholeArguments),
+        (RolloutProducer.append_to_group, AppendedArguments),
+        (AsyncRolloutProducer.append_to_group, AppendedArguments),
         (Trajectory.turn, TurnArguments),
         (AsyncTrajectory.turn, TurnArguments),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.faults import Fate, FaultyBroker
+from harness.faults import Fate, FaultyBroker, always_pass
 from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late
 from harness.producers import PARTITIONS, new_layout, published, segments_of
 from rollstream.producers import (
@@ -19,7 +21,9 @@ from rollstream.producers import (
     Step,
     StepProducer,
 )
+from rollstream.producers.errors import Contradiction
 from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.producers.submitted import Submitted
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
@@ -103,6 +107,108 @@ def test_a_step_of_a_sync_producer_fails_in_a_later_call() -> None:
         assert told.value.uids == ("a",)
         producer.submit_step(step("b"), environment=ENVIRONMENT)
     assert uids(broker, layout) == ["b"]
+
+
+def other(uid: str, index: int = 0, last: bool = True, size: int = 1) -> Step:
+    """Of the same trajectory and index as another step, with other content."""
+    return Step([1], (7, 7), 0.0, uid, "p", index, "step-1", 1, is_last=last, n_rollouts=size)
+
+
+@pytest.mark.parametrize("kind", ["sync", "durable", "not durable"])
+def test_what_failed_is_no_first_one_that_another_step_or_end_could_contradict(kind: str) -> None:
+    """A step, a group's size and a trajectory's length of which nothing is in the log."""
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a", "ENDED"))
+    layout = new_layout(broker, ENVIRONMENT)
+    given: dict[str, Any] = {"broker": broker, "namespace": layout.namespace}
+    end: dict[str, Any] = {"environment": ENVIRONMENT, "prompt_uid": "q"}
+
+    def with_sync() -> None:
+        with StepProducer(**given) as producer:
+            producer.submit_step(step("a"), environment=ENVIRONMENT)
+            with pytest.raises(DeliveryFailed):
+                producer.flush()
+            producer.complete_trajectory("e", steps=3, **end)
+            with pytest.raises(DeliveryFailed):
+                producer.flush()
+            broker.decide = always_pass
+            producer.submit_step(other("a", last=False), environment=ENVIRONMENT)
+            producer.submit_step(other("a", 1), environment=ENVIRONMENT)
+            producer.complete_trajectory("e", steps=2, **end)
+
+    async def with_async(durable: bool) -> None:
+        async with AsyncStepProducer(**given) as producer:
+
+            async def failed(call: Awaitable[None]) -> None:
+                if durable:
+                    with pytest.raises(DeliveryFailed):
+                        await call
+                    return
+                await call
+                with pytest.raises(DeliveryFailed):
+                    await producer.flush()
+
+            of: dict[str, Any] = {"environment": ENVIRONMENT, "durable": durable}
+            await failed(producer.submit_step(step("a"), **of))
+            await failed(producer.complete_trajectory("e", steps=3, **end, durable=durable))
+            broker.decide = always_pass
+            await producer.submit_step(other("a", last=False), **of)
+            await producer.submit_step(other("a", 1), **of)
+            await producer.complete_trajectory("e", steps=2, **end, durable=durable)
+
+    if kind == "sync":
+        with_sync()
+    else:
+        asyncio.run(with_async(durable=kind == "durable"))
+    assert uids(broker, layout) == ["a", "a"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_what_arrived_is_the_first_one_that_others_contradict(kind: str) -> None:
+    """Also where something else failed meanwhile."""
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
+    layout = new_layout(broker, ENVIRONMENT)
+    given: dict[str, Any] = {"broker": broker, "namespace": layout.namespace}
+    first = step("b", "r")
+
+    def with_sync() -> None:
+        with StepProducer(**given) as producer:
+            producer.submit_step(first, environment=ENVIRONMENT)
+            producer.flush()
+            producer.submit_step(step("a"), environment=ENVIRONMENT)
+            with pytest.raises(DeliveryFailed):
+                producer.flush()
+            with pytest.raises(Contradiction, match="the first one counts"):
+                producer.submit_step(first._replace(reward=0.5), environment=ENVIRONMENT)
+
+    async def with_async() -> None:
+        async with AsyncStepProducer(**given) as producer:
+            await producer.submit_step(first, environment=ENVIRONMENT)
+            with pytest.raises(DeliveryFailed):
+                await producer.submit_step(step("a"), environment=ENVIRONMENT)
+            with pytest.raises(Contradiction, match="the first one counts"):
+                await producer.submit_step(first._replace(reward=0.5), environment=ENVIRONMENT)
+
+    if kind == "sync":
+        with_sync()
+    else:
+        asyncio.run(with_async())
+
+
+def test_what_is_known_of_steps_takes_no_more_where_their_names_are_long() -> None:
+    """Measured beside the same number of short names."""
+
+    def held(chars: int) -> int:
+        submitted = Submitted()
+        tracemalloc.start()
+        try:
+            for number in range(500):
+                one = step(f"{number:08d}".ljust(chars, "t"), f"{number:08d}".ljust(chars, "p"))
+                submitted.add([one], [number])
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert held(4_096) < 1.5 * held(8)
 
 
 @pytest.mark.proves("B4", "B7")

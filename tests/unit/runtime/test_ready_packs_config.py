@@ -52,6 +52,22 @@ CHANNEL_B = "[samplers.a.ready_packs.channel_b]\n"
             r"mode 'async' with sync 'adapter' .*; set sync to 'full', or mode to 'step'",
         ),
         (
+            f"{SECTION}{SCHEDULE}".replace("0.1", "true"),
+            r"b_ratio = true: must be a number; for example b_ratio = 0.5",
+        ),
+        (
+            f"{SECTION}{SCHEDULE}".replace("0.1", "nan"),
+            r"b_ratio = nan: .*; for example b_ratio = 0.5",
+        ),
+        (
+            f"{SECTION}{SCHEDULE}".replace("8192", "0"),
+            r"pack_length = 0: must be greater than or equal to 1",
+        ),
+        (
+            f"{SECTION}{SCHEDULE}".replace("8192", "2147483648"),
+            r"pack_length = 2147483648: must be less than or equal to 2147483647",
+        ),
+        (
             f"{SECTION}gradient_accumulation_steps = 32\n{SCHEDULE}",
             r"queue_limit 16 is below gradient_accumulation_steps 32: .*; set it to 32 or more",
         ),

@@ -17,12 +17,12 @@ from harness.decider import Decider
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from rollstream.runtime.clock import SystemClock
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.batches import NextBatch, with_rows
+from rollstream.sampler.deciding.shaped import Carry, NextShapedBatch
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.serving import ahead
-from rollstream.sampler.serving.ahead import MakesAhead
+from rollstream.sampler.serving.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.serving.payloads import SOON_BATCHES, Payloads
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.batch import Batch
@@ -51,9 +51,13 @@ class World:
         self.store = CountingBlobs(LocalBlobs(folder))
         self.dp_size = dp_size
         self.decider = Decider(max_policy_lag=-1)
+        self.state = threading.Lock()  # As an owner's: who decides changes what is likely.
         self.seal("old", groups)
         self.payloads = Payloads(self.store, CACHE_BYTES)
-        self.looked, self.kept = threading.Event(), threading.Event()
+        self.looking = threading.Condition()
+        self.looks = 0  # That were begun.
+        self.thread: threading.Thread | None = None  # That looks.
+        self.kept = threading.Event()
         self.may_look, self.may_keep = threading.Event(), threading.Event()
         self.may_look.set()
         self.may_keep.set()
@@ -62,13 +66,17 @@ class World:
         self.buffers: list[weakref.ref[Any]] = []  # Of what was made.
         self.ahead = MakesAhead(self.payloads, self._likely, self._keep, SystemClock())
 
-    def _likely(self, command: NextBatch) -> list[Share]:
+    def _likely(self, command: LooksAhead) -> list[Share]:
         assert self.may_look.wait(WAIT_S)
-        self.looked_after.add(command.step)
-        self.looked.set()
-        if self.defect is not None:
-            raise self.defect
-        return self.decider.likely_next(command)
+        with self.looking:
+            self.thread = threading.current_thread()
+            self.looked_after.add(command.step)
+            self.looks += 1
+            self.looking.notify_all()
+        if (defect := self.defect) is not None:
+            raise defect
+        with self.state:
+            return self.decider.likely_next(command)
 
     def _keep(self, batch: AssembledBatch) -> AssembledBatch:
         buffer = batch.buffer.copy()  # Views refer to it, for it is none.
@@ -84,35 +92,60 @@ class World:
 
     def look_again(self) -> None:
         """Returns once all was made that is likely now, or could not be."""
-        for _ in range(2):  # The second look begins once the first and what it led to are over.
-            self.looked.clear()
-            self.ahead.changed()
-            assert self.looked.wait(WAIT_S)
+        # The first look that begins from now on may be one after an earlier step; the second is
+        # not, and what it led to is over when the third begins.
+        for _ in range(3):
+            with self.looking:
+                before = self.looks
+                self.ahead.changed()
+                assert self.looking.wait_for(lambda: self.looks > before, WAIT_S)  # noqa: B023
 
     def seal(self, name: str, groups: int, weight_step: int = 1) -> None:
         specs = [
             GroupSpec(example_id=f"{name}-{i}", output=3 + i % 5, weight_step=weight_step)
             for i in range(groups)
         ]
-        self.decider.seal(*specs, blobs=self.store)
+        with self.state:
+            self.decider.seal(*specs, blobs=self.store)
 
     def ask(self, step: int, rank: int = 0, *, anew: bool = False) -> Batch:
         """The rank's share; ``anew``: as another process would read it."""
         asked = NextBatch(step=step, num_groups=BATCH, dp_rank=rank, dp_size=self.dp_size)
-        if anew:
-            made = self.decider.do(asked, Payloads(self.store, CACHE_BYTES))
-        else:
-            made = self.decider.do(asked, self.payloads, self.ahead)
+        with self.state:
+            if anew:
+                made = self.decider.do(asked, Payloads(self.store, CACHE_BYTES))
+            else:
+                made = self.decider.do(asked, self.payloads, self.ahead)
         return with_rows(made).batch(waited_s=0.0, read_group=None)
+
+    def shape(self, step: int, carried: Carry = (), *, anew: bool = False) -> Batch:
+        """A shaped batch of two new groups and these."""
+        asked = NextShapedBatch(
+            step=step, settings="{}", num_groups=BATCH, min_groups=BATCH, carried=carried
+        )
+        with self.state:
+            if anew:
+                made = self.decider.do(asked, Payloads(self.store, CACHE_BYTES))
+            else:
+                made = self.decider.do(asked, self.payloads, self.ahead)
+        return with_rows(made).batch(waited_s=0.0, read_group=None)
+
+    def resume(self, saved: int) -> None:
+        """What was served beyond it is released."""
+        with self.state:
+            self.decider.do(Resume(checkpointed_step=saved, later="release"))
 
     def made(self) -> None:
         """Returns once the next batch was made, or could not be; no other is."""
         self.look_again()
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is made any more."""
         self.ahead.close()
-        deadline = Deadline(WAIT_S)
-        while any(one.name == "read-ahead" for one in threading.enumerate()):
-            assert not deadline.passed()
-            deadline.wait(0.01)
+        assert self.thread is not None
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -174,9 +207,11 @@ def test_a_damaged_group_is_not_made_ahead_and_is_told_to_who_asks(tmp_path: Pat
 
 def test_nothing_is_made_ahead_where_few_groups_are_ready(tmp_path: Path) -> None:
     world = World(tmp_path, 34)
+    before = {*threading.enumerate()}
     world.ask(0)
     world.ahead.changed()
-    assert not any(one.name == "read-ahead" for one in threading.enumerate())
+    others = {*threading.enumerate()} - before
+    assert not any(one.name == "read-ahead" for one in others)
 
 
 def test_the_next_batch_is_made_anew_however_often_groups_came_that_are_not_chosen(
@@ -238,7 +273,7 @@ def test_after_a_trainer_went_back_batches_are_made_as_before_and_none_of_later_
     world.look_again()
     world.seal("new", 400, weight_step=0)
     world.ask(4)  # Of groups that were not expected, so that the next are not tried.
-    world.decider.do(Resume(checkpointed_step=0, later="release"))
+    world.resume(0)
     world.ask(1)
     world.look_again()
     held = [buffer() for buffer in world.buffers]
@@ -261,3 +296,39 @@ def test_where_other_groups_are_chosen_than_were_expected_the_next_batches_are_n
         world.ask(step)
     world.made()
     assert world.looked_after <= {0, SOON_BATCHES}
+
+
+@pytest.mark.proves("D2")
+def test_of_a_shaped_step_nothing_is_read_that_was_likely_or_that_the_step_before_had(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, 400)
+    carried: Carry = ()
+    for step in range(4):
+        reads = world.store.reads
+        batch = world.shape(step, carried)
+        assert batch.carried_groups == len(carried)
+        if step:
+            assert world.store.reads == reads
+        assert same(batch, world.shape(step, carried, anew=True))
+        carried = tuple((one, (True, False)) for one in batch.sampled.group_ids[-4:])
+        world.look_again()
+    held = world.payloads.cached_bytes
+    for step in range(4, 9):
+        world.shape(step)
+        world.look_again()
+    assert world.payloads.cached_bytes <= held, "what no step carries any more is not held"
+    world.made()
+
+
+@pytest.mark.proves("D2")
+def test_of_a_shaped_step_other_groups_are_chosen_than_were_expected(tmp_path: Path) -> None:
+    world = World(tmp_path, 100)
+    first = world.shape(0)
+    world.look_again()
+    world.seal("new", 400, weight_step=0)
+    carried: Carry = ((first.sampled.group_ids[0], (True, True)),)
+    batch = world.shape(1, carried)
+    assert any(example.startswith("new") for example in batch.example_ids)
+    assert same(batch, world.shape(1, carried, anew=True))
+    world.end()

@@ -21,6 +21,7 @@ def group(
     start: int = 0,
     example: str = "a",
     step: int = 0,
+    epoch: int = 0,
     used: tuple[int, ...] = (),
     carried: bool = False,
 ) -> list[Rollout]:
@@ -37,6 +38,7 @@ def group(
             tokens=10,
             used=index in used,
             carried=carried,
+            policy_epoch=epoch,
         )
         for index, reward in enumerate(rewards)
     ]
@@ -55,6 +57,28 @@ def test_a_problem_is_trained_on_under_its_newest_weights() -> None:
     assert sorted(made.trajectories.tolist()) == [2, 3, 4, 5, 8, 9]
     assert made.filtered == {"older_policy": 4}
     assert made.filtered_groups.tolist() == [0, 3]
+
+
+@pytest.mark.proves("D2")
+def test_weights_of_a_later_epoch_are_newer_whatever_their_step() -> None:
+    rollouts = [
+        *group(0, (0, 1), step=8),
+        *group(1, (0, 1), start=2, step=6, epoch=1),
+        *group(2, (0, 1), start=4, step=3, example="b"),
+        *group(3, (0, 1), start=6, step=3, epoch=1, example="b"),
+        *group(4, (0, 1), start=8, step=-1, epoch=2, example="c"),
+        *group(5, (0, 1), start=10, step=0, example="c"),
+    ]
+    made = made_by(GrpoBatchMaker(), rollouts, 12)
+    assert made.filtered_groups.tolist() == [0, 2, 5], "not known, but of the later epoch"
+    assert made.filtered == {"older_policy": 6}
+
+
+@pytest.mark.proves("D2")
+def test_of_one_epoch_and_step_no_version_is_newer() -> None:
+    one, other = group(0, (0, 1), step=3), group(1, (0, 1), start=2, step=3)
+    rollouts = [*one, *(rollout._replace(policy_version="step-3.e1") for rollout in other)]
+    assert made_by(GrpoBatchMaker(), rollouts, 4).filtered == {}
 
 
 @pytest.mark.proves("D2")
@@ -91,10 +115,10 @@ def test_beyond_its_size_the_oldest_weights_leave_the_reservoir_first() -> None:
     rollouts = [
         *group(0, (0, 1), step=5, example="new"),
         *group(1, (0, 1), start=2, step=3, example="old", carried=True),
-        *group(2, (0, 1), start=4, step=4, example="middle", carried=True),
+        *group(2, (0, 1), start=4, step=2, epoch=1, example="middle", carried=True),
     ]
     made = made_by(GrpoBatchMaker(reservoir_size=3), rollouts, 0)
-    assert made.kept.tolist() == [0, 1, 4]
+    assert made.kept.tolist() == [4, 5, 0]
     assert made.filtered == {"reservoir_full": 3}
     assert made.filtered_groups.tolist() == [1]
 
@@ -130,7 +154,7 @@ def test_who_is_chosen_and_why_others_are_not_is_as_a_loop_says(
     assert {*trained, *kept} <= set(candidates)
     assert len(trained) == min(batch_size, len(candidates))
     rest = [index for index in candidates if index not in trained]
-    newest_first = sorted(rest, key=lambda index: -rollouts[index].weight_step)
+    newest_first = sorted(rest, key=lambda index: [-one for one in age(rollouts[index])])
     assert sorted(kept) == sorted(newest_first[:reservoir_size])
     if full := len(rest) - len(kept):
         reasons["reservoir_full"] = full
@@ -142,6 +166,11 @@ def test_who_is_chosen_and_why_others_are_not_is_as_a_loop_says(
         assert abs(share - exact) <= 0.5 or share in {1, batch_size - 1}
         if 0 < len(positive) < len(candidates):
             assert 0 < share < batch_size, "both signs are there"
+
+
+def age(rollout: Rollout) -> tuple[int, ...]:
+    """Greater is newer; a step that is not known is -1."""
+    return rollout.policy_epoch, rollout.weight_step
 
 
 def mean(rollouts: list[Rollout], index: int) -> float:
@@ -158,7 +187,7 @@ def naive(rollouts: list[Rollout]) -> tuple[list[int], Counter[str]]:
         same = [r for r in rollouts if (r.environment, r.example_id) == problem]
         if rollout.used:
             continue
-        if max(r.weight_step for r in same) > max(r.weight_step for r in mates):
+        if max(map(age, same)) > max(map(age, mates)):
             reasons["older_policy"] += 1
         elif len({r.reward for r in mates}) == 1:
             reasons["all_equal"] += 1

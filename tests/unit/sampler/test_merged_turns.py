@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from harness.batches import batch_of
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
-from rollstream.sampler import Batch, Examples, GrpoBatchMaker, examples_of, make_batch, rollouts_of
+from rollstream.sampler import (
+    Batch,
+    Examples,
+    GrpoBatchMaker,
+    Packs,
+    examples_of,
+    make_batch,
+    plan_packs,
+    rollouts_of,
+)
 
 pytestmark = pytest.mark.proves("A17")
 
@@ -87,6 +96,18 @@ def test_a_conversation_is_one_sequence_with_each_token_once() -> None:
         "turns/merged": 2,
         "turns/apart": 0,
     }
+
+
+def test_packs_keep_the_masks_of_merged_turns_that_count_as_many_tokens_as_the_last_output() -> (
+    None
+):
+    batch = a_batch([Turn([1], [2]), Turn([1, 2], [3, 4], mask=[True, False])], [Turn([5], [6])])
+    examples = Examples.of(batch, "dr_grpo", merge_turns=True)
+    packs = Packs.of(examples, plan_packs(examples.lengths, 6))
+    assert packs.tokens.tolist() == [[1, 2, 3, 4, 5, 6]]
+    assert packs.loss_mask.tolist() == [[False, True, True, False, False, True]]
+    assert packs.advantages.tolist() == [[0, -0.5, -0.5, 0, 0, 0.5]]
+    assert packs.generator_log_probs.tolist() == [[0, -0.125, -1.125, 0, 0, -0.125]]
 
 
 def test_a_turn_that_does_not_extend_the_one_before_stands_apart_and_is_counted() -> None:

@@ -204,6 +204,11 @@ def test_an_example_longer_than_a_pack_is_an_error_that_names_it() -> None:
         ({"lengths": [3, -1]}, "example 1 has -1 tokens; give 0 or more"),
         ({"lengths": [1.5]}, r"lengths is float64 \[1\]; give whole numbers"),
         ({"lengths": [[1]]}, r"lengths is int64 \[1, 1\]; give whole numbers"),
+        ({"lengths": [[1], [1, 2]]}, r"lengths is object \[\]; give whole numbers"),
+        ({"lengths": np.ma.array([1, 2], mask=[False, True])}, "give whole numbers"),
+        ({"lengths": [True, False]}, r"lengths is bool \[2\]; give whole numbers"),
+        ({"length": True}, "length is True; give a whole number"),
+        ({"length": 8.0}, "length is 8.0; give a whole number"),
     ],
 )
 def test_arguments_that_cannot_be_satisfied_are_refused(
@@ -211,6 +216,22 @@ def test_arguments_that_cannot_be_satisfied_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         plan_packs(**{"lengths": [3, 4], "length": 8, **arguments})
+
+
+@pytest.mark.proves("F20")
+def test_packs_are_of_examples_and_of_their_plan() -> None:
+    examples = examples_of([5, 6])
+    wrong: Any = examples.tokens
+    plan = plan_packs(examples.lengths, 8)
+    with pytest.raises(InvalidRequest, match=r"examples is array.*; give Examples.of\(batch\)"):
+        Packs.of(wrong, plan)
+    with pytest.raises(InvalidRequest, match=r"plan is array.*; give plan_packs\(examples.lengths"):
+        Packs.of(examples, wrong)
+    others = plan_packs([20, 20, 20], 8, too_long="truncate")
+    with pytest.raises(
+        InvalidRequest, match="the plan is of 3 examples and these are 2; plan with"
+    ):
+        others.metrics(examples)
 
 
 @pytest.mark.parametrize("lengths", [[], [5]], ids=["none", "one"])
@@ -296,19 +317,77 @@ def test_packs_of_a_batch_have_its_masks_and_named_arrays() -> None:
     assert not packs.loss_mask[0, used:].any()
 
 
+MASKED = {"loss_mask": (True, False, True)}
+
+
 @pytest.mark.proves("D5")
-def test_packs_have_the_same_bytes_whether_or_not_the_examples_were_read_before() -> None:
-    masked = {"loss_mask": (True, False, True)}
-    extras = [{**every_extra(), **masked}, {"logprobs": None, **masked}, every_extra()]
-    batch = batch_of([GroupSpec(rewards=(0.0, 2.0, 4.0), extras=extras, prompt=1)])
-    examples, read = Examples.of(batch, rows=[2, 0, 1]), Examples.of(batch, rows=[2, 0, 1])
-    assert np.isnan(read.generator_log_probs).any()
-    assert set(read.advantages[read.loss_mask]) == {-3, 0, 3}
-    plan = plan_packs(examples.lengths, 6, ranks=2)
+@pytest.mark.parametrize("length", [6, 2])
+@pytest.mark.parametrize(
+    ("extras", "masked"),
+    [
+        ([{**every_extra(), **MASKED}, {"logprobs": None, **MASKED}, every_extra()], True),
+        ([{}, {"logprobs": None}, {}], False),
+    ],
+    ids=["masks", "whole outputs"],
+)
+def test_packs_have_the_same_bytes_whether_or_not_all_tokens_were_computed_before(
+    extras: list[dict[str, Any]], masked: bool, length: int
+) -> None:
+    batch = batch_of([GroupSpec(rewards=(0.0, 2.0, 4.0), extras=extras, prompt=3)])
+    examples = Examples.of(batch, rows=[2, 0, 1])
+    computed = replace(Examples.of(batch, rows=[2, 0, 1]))  # Its fields are arrays.
+    assert np.isnan(computed.generator_log_probs).any()
+    assert set(computed.advantages[computed.loss_mask]) == {-3, 0, 3}
+    prompts = batch.prompt_lengths[[2, 0, 1]]
+    outputs = np.arange(len(computed.tokens)) >= np.repeat(
+        computed.offsets[:-1] + prompts, computed.lengths
+    )
+    assert np.array_equal(computed.loss_mask, outputs) == (not masked)
+    plan = plan_packs(examples.lengths, length, ranks=2, too_long="truncate")
     for rank in range(2):
         found = Packs.of(examples, plan, rank=rank, pad_id=7).arrays()
-        for name, array in Packs.of(read, plan, rank=rank, pad_id=7).arrays().items():
+        for name, array in Packs.of(computed, plan, rank=rank, pad_id=7).arrays().items():
             assert found[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.proves("D5")
+@pytest.mark.parametrize(
+    ("name", "value"), [("loss_mask", False), ("advantages", 7), ("generator_log_probs", -9)]
+)
+def test_packs_have_what_was_written_to_the_examples_before(name: str, value: float) -> None:
+    batch = batch_of([GroupSpec(rewards=(0.0, 2.0, 4.0), prompt=3)])
+    examples = Examples.of(batch, rows=[2, 0, 1])
+    for outputs in ([3, 4, 5], [9]):
+        getattr(examples, name)[outputs] = value
+    packs = Packs.of(examples, plan_packs(examples.lengths, 18))
+    (order,) = packs.examples
+    spans = [slice(*examples.offsets[i : i + 2]) for i in order.tolist()]
+    for field in ("loss_mask", "advantages", "generator_log_probs"):
+        expected = np.concatenate([getattr(examples, field)[span] for span in spans])
+        assert np.array_equal(getattr(packs, field)[0], expected), field
+    assert np.count_nonzero(getattr(packs, name) == value) >= 4
+
+
+@pytest.mark.proves("D5")
+def test_an_example_without_a_token_may_stand_where_another_begins() -> None:
+    examples = examples_of([4, 0])
+    plan = plan_packs(examples.lengths, 8)
+    placed = replace(plan, start=np.array([2, 2], np.int32))
+    packs = Packs.of(examples, placed)
+    assert packs.segment_ids.tolist() == [[0, 0, 2, 2, 2, 2, 0, 0]]
+
+
+@pytest.mark.proves("D5")
+def test_the_arrays_of_packs_are_theirs_alone_to_write_to() -> None:
+    examples = examples_of([5, 3, 4, 2])
+    plan = plan_packs(examples.lengths, 6, ranks=2)
+    before = {name: array.tobytes() for name, array in examples.arrays().items()}
+    kept = Packs.of(examples, plan).arrays()
+    of_kept = {name: array.tobytes() for name, array in kept.items()}
+    for array in Packs.of(examples, plan).arrays().values():
+        array.view(np.uint8)[...] ^= 0xFF
+    assert {name: array.tobytes() for name, array in examples.arrays().items()} == before
+    assert {name: array.tobytes() for name, array in kept.items()} == of_kept
 
 
 def test_a_plan_of_other_examples_is_refused() -> None:

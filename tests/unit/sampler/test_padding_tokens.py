@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from harness.batches import batch_of
+from harness.groups import GroupSpec
 from rollstream.sampler import Batch, Examples, InvalidRequest, Packs, plan_packs
 from rollstream.sampler.shaping.prompt_response import PromptResponse
 
@@ -46,3 +47,21 @@ def test_what_is_no_token_is_refused(
     with pytest.raises(InvalidRequest, match=message):
         shaped(batch, pad_id)
     assert shaped(batch, np.int64(2**31 - 1)) is not None
+
+
+@pytest.mark.proves("F20")
+def test_examples_of_another_batch_are_not_shaped_with_the_prompts_of_this_one() -> None:
+    batch = batch_of([GroupSpec(rewards=(0.0, 1.0), output=4)])
+    longer = batch_of([GroupSpec(rewards=(0.0, 1.0), output=5)])
+    more = batch_of([GroupSpec(rewards=(0.0, 1.0, 2.0), output=4)])
+    for other in (longer, more):
+        with pytest.raises(
+            InvalidRequest, match=r"were not made of Batch\(.*give the batch that th"
+        ):
+            PromptResponse.of(batch, Examples.of(other), 0)
+    wrong: Any = batch
+    with pytest.raises(InvalidRequest, match=r"examples is Batch.*; give Examples.of\(batch\)"):
+        PromptResponse.of(batch, wrong, 0)
+    wrong = None
+    with pytest.raises(InvalidRequest, match="batch is None; give the Batch"):
+        PromptResponse.of(wrong, Examples.of(batch), 0)

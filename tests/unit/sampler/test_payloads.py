@@ -43,9 +43,11 @@ class CountingBlobs(PassingBlobs):
         return super().read_ranges(path, spans)
 
 
-def sealed(blobs: Blobs, name: str, *, output: int = 64, **fields: Any) -> list[KnownGroup]:
+def sealed(
+    blobs: Blobs, name: str, *, output: int = 64, offset: int = 0, **fields: Any
+) -> list[KnownGroup]:
     specs = [GroupSpec(example_id=f"ex-{i}", output=output, **fields) for i in range(4)]
-    return known_groups(LOG, 0, flush_of(specs, name=name, blobs=blobs))
+    return known_groups(LOG, offset, flush_of(specs, name=name, blobs=blobs))
 
 
 def test_rows_are_those_of_the_group(blobs: Blobs) -> None:
@@ -75,7 +77,7 @@ def test_a_group_is_read_once_while_there_is_room_and_never_held_beyond_it(blobs
 
 
 def test_a_batch_leaves_when_another_step_is_asked_for(blobs: Blobs) -> None:
-    first, second = sealed(blobs, "a"), sealed(blobs, "b")
+    first, second = sealed(blobs, "a"), sealed(blobs, "b", offset=1)
     cache = Payloads(blobs, 1 << 30)
     cache.parts(0, list(enumerate(first[:3])))
     held = cache.cached_bytes
@@ -205,9 +207,10 @@ def test_what_was_read_ahead_is_there_when_it_is_asked_for_and_leaves_with_its_s
     assert [(part.slot, part.group) for part in ahead] == list(enumerate(groups[1:3]))
     batch(cache, 1, groups[1:2])
     assert cache.groups_read == 3, "it was there"
-    batch(cache, 2, groups[2:3])
-    assert cache.groups_read == 4, "what step 1 did not have has left"
-    assert cache.read_ahead(2, [(0, groups[3])], ()) is None, "the step was asked for"
+    batch(cache, 2, groups[3:])
+    batch(cache, 3, groups[2:3])
+    assert cache.groups_read == 5, "what step 1 did not have has left"
+    assert cache.read_ahead(3, [(0, groups[3])], ()) is None, "the step was asked for"
 
 
 def test_what_few_ready_groups_are_in_is_read_whole_and_held_until_all_were_served(
@@ -327,3 +330,20 @@ def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.Mon
             list(threads.map(hand_out, range(4)))
     finally:
         sys.setswitchinterval(before)
+
+
+@pytest.mark.proves("D2")
+@pytest.mark.parametrize("ready", [0, 1_000])
+def test_what_a_step_carries_is_not_read_again(tmp_path: Path, ready: int) -> None:
+    """However files were read; and what it does not carry is not held."""
+    payloads = Payloads(store := LocalBlobs(tmp_path), 1 << 20)
+    first, second = sealed(store, "a"), sealed(store, "b", offset=1)
+    payloads.parts_of_batch(batch_of(0), first, range(4), (), ready)
+    held, read = payloads.cached_bytes, payloads.groups_read
+    parts = payloads.parts_of_batch(batch_of(1), [*second, first[3]], range(5), (), ready)
+    assert payloads.groups_read == read + 4
+    uids = parts[4].columns.scalars["rollout_uid"]
+    assert list(uids[slice(*parts[4].span)]) == ["a-g3-0", "a-g3-1"]
+    payloads.parts_of_batch(batch_of(2), [second[0]], range(1), (), ready)
+    assert payloads.groups_read == read + 4
+    assert payloads.cached_bytes <= held

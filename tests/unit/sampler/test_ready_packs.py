@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler.shaping.packs.plan import PackPlan
+from rollstream.sampler.shaping.policy_order import policy_ages
 from rollstream.sampler.shaping.ready_packs.decision import (
     METRICS,
     Decision,
@@ -22,16 +23,22 @@ from rollstream.sampler.shaping.ready_packs.decision import (
     wants_b,
 )
 from rollstream.sampler.shaping.ready_packs.offered import NO_VERSION, Offered
+from rollstream.schemas.order import UNKNOWN_STEP
 
 
 class Row(NamedTuple):
-    """A segment; those of one trajectory follow one another."""
+    """A segment; those of one trajectory follow one another.
+
+    Attributes:
+        version: the weight step.
+    """
 
     version: int
     length: int = 4
     trajectory: int | None = None
     group: int | None = None
     wanted: bool = True
+    epoch: int = 0
 
 
 def offered(*rows: Row) -> Offered:
@@ -39,11 +46,17 @@ def offered(*rows: Row) -> Offered:
     that names none."""
     trajectories = [n if row.trajectory is None else row.trajectory for n, row in enumerate(rows)]
     names, of_row = np.unique(np.array(trajectories, np.int64), return_inverse=True)
+    epochs = np.array([row.epoch for row in rows], np.int64)
+    steps = np.array([row.version for row in rows], np.int64)
+    ages = policy_ages(epochs, steps)
+    of_version = {int(age): row for age, row in zip(ages, rows, strict=True)}
     version, group, wanted = [], [], []
     for name in names:
-        own = [row for row, t in zip(rows, trajectories, strict=True) if t == name]
-        versions = {row.version for row in own}
-        version.append(versions.pop() if len(versions) == 1 else NO_VERSION)
+        mine = [index for index, t in enumerate(trajectories) if t == name]
+        own = [rows[index] for index in mine]
+        versions = {int(ages[index]) for index in mine}
+        known = len(versions) == 1 and own[0].version != UNKNOWN_STEP
+        version.append(versions.pop() if known else NO_VERSION)
         group.append(int(name) if own[0].group is None else own[0].group)
         wanted.append(own[0].wanted)
     of_group = np.array(group, np.int32)
@@ -52,6 +65,8 @@ def offered(*rows: Row) -> Offered:
     return Offered(
         lengths=np.array([row.length for row in rows], np.int64),
         trajectory=of_row.astype(np.int32),
+        epochs=np.array([of_version[age].epoch for age in sorted(of_version)], np.int64),
+        steps=np.array([of_version[age].version for age in sorted(of_version)], np.int64),
         version=np.array(version, np.int64),
         group=of_group,
         wanted=marks,
@@ -181,6 +196,18 @@ def test_leftovers_too_few_for_every_rank_are_dropped() -> None:
     assert decision.versions == (4,)
     assert metric(decision, "drop_leftovers") == 1
     assert carried(decision) == {"group-5": [True]}
+
+
+@pytest.mark.proves("C5", "I9")
+def test_of_a_newer_epoch_a_lower_step_is_newer_and_the_same_step_another_version() -> None:
+    rows = [Row(3)] * 5 + [Row(5)] * 5 + [Row(3, epoch=1)] * 5
+    decision = decided(rows, gradient_accumulation_steps=4, prefetch_target_packs=4, ranks=1)
+    assert decision.versions == (3, 3, 3, 5)
+    assert decision.policy_epochs == (0, 0, 0, 0)
+    # Of epoch 0 nothing waits: its steps are over, whatever their numbers.
+    assert metric(decision, "queue_depth") == 4
+    waits = {*carried(decision)} - {f"group-{n}" for n in range(7, 14)}
+    assert waits == {"group-14"}
 
 
 @pytest.mark.proves("C6")

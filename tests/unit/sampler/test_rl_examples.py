@@ -173,6 +173,14 @@ def test_examples_can_be_copied_to_another_process_and_are_shown_in_a_line() -> 
         ({"rows": [0.5]}, r"rows is \[0.5\]; give a sequence of whole numbers"),
         ({"rows": [True, False]}, "give a sequence of whole numbers"),
         ({"rows": [[0]]}, "give a sequence of whole numbers"),
+        ({"rows": [[0], [0, 1]]}, "give a sequence of whole numbers"),
+        ({"batch": None}, "batch is None; give the Batch that next_batch returned"),
+        ({"advantages": [[0], [0, 1]]}, "give a number for each"),
+        ({"advantages": np.ma.zeros(5)}, "give a number for each"),
+        (
+            {"advantages": np.full(5, 1e300)},
+            r"advantages has 1e\+300 at 0, .* that float32 has room",
+        ),
         ({"advantages": "gae"}, "advantage 'gae' is unknown"),
         ({"advantages": np.zeros(6)}, r"advantages are float64 \[6\]; give .* the 5 trajectories"),
         ({"advantages": np.full(5, "a")}, "give a number for each"),
@@ -181,7 +189,7 @@ def test_examples_can_be_copied_to_another_process_and_are_shown_in_a_line() -> 
 )
 def test_what_is_no_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        Examples.of(a_batch(), **arguments)
+        Examples.of(**{"batch": a_batch(), **arguments})
 
 
 def test_examples_that_lack_log_probs_can_be_left_out() -> None:

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -27,7 +27,7 @@ from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 pytestmark = pytest.mark.proves("F5")
-UNFIT = {"filtered", "unscored", "off_branch", "no_weight_step", "unreadable"}
+UNFIT = {"filtered", "unscored", "off_branch", "ahead", "no_weight_step", "unreadable"}
 
 
 class World(Decider):
@@ -259,6 +259,14 @@ class Recount:
             self.was_ready.discard(ref)
 
 
+@example(
+    operations=[
+        *[("seal", 1)] * 3,
+        *[("next", 1)] * 3,
+        *[("replay", 0), ("seal", 1), ("release", 0), ("next", 1)],  # One is ahead by then.
+    ],
+    max_samples=2,
+)
 @given(operations=operations, max_samples=st.sampled_from([2, 3, -1]))
 @settings(max_examples=100, deadline=None)
 def test_inserts_and_uses_are_what_a_recount_of_the_log_finds(

@@ -50,6 +50,7 @@ def test_a_batch_is_ragged_prompt_first_and_groups_stand_together() -> None:
         "trajectory_index": ("int32", (4,)),
         "trajectory_returns": ("float32", (4,)),
         "weight_steps": ("int64", (4,)),
+        "policy_epochs": ("int32", (4,)),
         "off_branch": ("bool", (4,)),
         "reward_components/format": ("float32", (4,)),
     }
@@ -200,7 +201,7 @@ def test_a_batch_has_no_trace_of_what_its_memory_held_before() -> None:
         for held in (0x00, 0xA5, 0xFF):
             np.full(size, held, np.uint8)  # Freed at once: the batch is made there.
             made.append(batch_of(specs, columns=EVERY_COLUMN).arrays())
-        assert len(made[0]) == 17
+        assert len(made[0]) == 18
         for name, array in made[0].items():
             assert {array.tobytes()} == {other[name].tobytes() for other in made}, name
 

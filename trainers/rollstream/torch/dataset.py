@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rollstream.sampler import Batch, InvalidRequest, SamplerApi
-from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.arguments import at_least, whole_number
 from rollstream.sampler.deciding.batches import PayloadsBy
 from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.streams.folds.sampler.eligible import Accept
@@ -53,8 +53,9 @@ class RolloutDataset(IterableDataset[Any]):
         shape: makes the item of the batch, in the process that iterates; None: the batch is it.
 
     Raises:
-        InvalidRequest: what is no sampler and opens none; a worker is refused, while it is
-            iterated.
+        InvalidRequest: what is no sampler and opens none; ``steps`` below 0; a worker
+            is refused, while it is iterated.
+        ForkedSampler: a process that was forked off the one that opened the sampler iterates it.
         SamplerError: as ``next_batch``, while it is iterated. Out of a worker PyTorch raises an
             error as its own type where that is made of a text alone, else as ``RuntimeError`` with
             its text.
@@ -86,7 +87,7 @@ class RolloutDataset(IterableDataset[Any]):
     ) -> None:
         self._sampler = sampler if callable(sampler) else a_sampler(sampler)
         self._first_step = self._next_step = whole_number("first_step", first_step)
-        self._end = None if steps is None else self._first_step + whole_number("steps", steps)
+        self._end = None if steps is None else self._first_step + at_least("steps", steps, 0)
         self._num_groups = whole_number("num_groups", num_groups)
         self._request: dict[str, Any] = {
             "timeout_s": timeout_s,
@@ -98,7 +99,7 @@ class RolloutDataset(IterableDataset[Any]):
             "payloads": payloads,
         }
         self._shape = shape
-        self._made_by: int | None = getpid()
+        self._made_by = getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker that was spawned, which needs what opens a sampler."""
@@ -107,14 +108,17 @@ class RolloutDataset(IterableDataset[Any]):
                 f"a worker of the DataLoader cannot have {self._sampler!r:.200}, which is open in "
                 f"this process; {_OPENED_THERE}"
             )
-        return {**self.__dict__, "_made_by": None}
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Here it is made, in the worker: a fork of this process is none of its own."""
+        self.__dict__.update(state, _made_by=getpid())
 
     def __iter__(self) -> Iterator[Any]:
         """Begins at ``first_step``, or where ``load_state_dict`` set it."""
         worker = get_worker_info()
         if worker is not None:
-            forked = self._made_by not in (None, getpid())
-            _refuse_unless_it_can_ask(worker.num_workers, forked=forked)
+            _refuse_unless_it_can_ask(worker.num_workers, forked=self._made_by != getpid())
             share_memory_of_batches()
         with ExitStack() as until_the_end:
             sampler = self._sampler
@@ -122,7 +126,7 @@ class RolloutDataset(IterableDataset[Any]):
                 sampler = sampler()
                 until_the_end.callback(sampler.close)
             for step in count(self._first_step):
-                if step == self._end:
+                if self._end is not None and step >= self._end:
                     return
                 batch = sampler.next_batch(step, self._num_groups, **self._request)
                 self._next_step = step + 1

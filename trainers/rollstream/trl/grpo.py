@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.sampler import Batch
+from rollstream.sampler import Batch, InvalidRequest
+from rollstream.sampler.arguments import number
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.prompt_response import PromptResponse
 from rollstream.sampler.shaping.tensors import torch_tensors
@@ -39,10 +40,13 @@ def grpo_inputs(
             ``vllm_importance_sampling_mode="token_truncate"`` does.
 
     Raises:
-        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token.
+        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token,
+            ``ratio_max`` no number above 0, or the examples are of another batch.
         ArrayMissing: ``ratio_max``, and the batch was not asked for ``actor_logprobs``.
         MissingExtra: there is no PyTorch here.
     """
+    if ratio_max is not None and number("ratio_max", ratio_max) <= 0:
+        raise InvalidRequest(f"ratio_max is {ratio_max}; give a number above 0, or None")
     shaped = PromptResponse.of(batch, examples, pad_id)
     width = shaped.prompt_width
     arrays = {

@@ -46,7 +46,8 @@ def proto_arguments(batch: Batch, examples: Examples, *, pad_id: int) -> ProtoAr
         pad_id: the tokenizer's ``pad_token_id``; where that is None, any token's.
 
     Raises:
-        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token.
+        InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token,
+            or the examples are of another batch.
         MissingExtra: there is no PyTorch here.
     """
     shaped = PromptResponse.of(batch, examples, pad_id)

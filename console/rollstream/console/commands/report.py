@@ -101,6 +101,11 @@ def _tables(found: SamplerReport) -> Iterator[RenderableType]:
                     environment, f"{members:,}", one_line(reason, REASON_SHOWN) or "others"
                 )
         yield table
+    if found.carry_lost:
+        table = table_of("Would have been carried, but its file is lost", "group", last="why")
+        for group_id, why in islice(found.carry_lost.items(), FAILURES_SHOWN):
+            table.add_row(group_id, one_line(why, REASON_SHOWN))
+        yield table
 
 
 def _add(table: Table, name: str, row: ReportRow, style: str = "") -> None:
@@ -139,6 +144,7 @@ def _object(found: SamplerReport) -> dict[str, Any]:
             for table, (key, rows) in tables.items()
         },
         "failures": found.failures,
+        "carry_lost": found.carry_lost,
     }
 
 

@@ -36,6 +36,7 @@ from rollstream.streams.status import (
 
 WATCH_EVERY_S = 2.0
 EXIT_STUCK = 2  # Of ``--check``; 1 is the exit code of errors.
+_BACKLOG = "backlog: records read again at a restart; entries: what is open in them"
 PARTITIONS_MAX = 16  # Beyond it a screen shows environments, and of partitions those in trouble.
 
 
@@ -128,11 +129,16 @@ def status_view(
     parts: list[RenderableType] = []
     if figures.partitions:
         parts += [_publishing(figures), _sealing(figures)]
+        if any(row.backlog for row in figures.partitions):
+            # No caption: rich wraps those to the width of the table.
+            parts.append(Text(_BACKLOG))
     if figures.samplers:
         parts.append(_sampling(figures))
         parts += [
             Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
         ]
+        if given_up := given_up_without_bound({s.name: samplers[s.name] for s in figures.samplers}):
+            parts.append(Text(given_up))
     parts += [Text(_admission(one)) for one in figures.admission if one.waiting and one.told_by]
     parts += [Text(f"off: {line}", style="yellow") for line in figures.topics_off]
     parts += [
@@ -260,8 +266,6 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     lines = [
         f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, choosing)
     ]
-    if given_up := given_up_without_bound(row.name, choosing):
-        lines.append(f"{row.name}: {given_up}")
     if row.older:
         lines.append(
             f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "

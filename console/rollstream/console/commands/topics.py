@@ -71,9 +71,9 @@ def check(
         for difference in found:
             typer.echo(str(difference))
         typer.echo(f"{len(specs)} topics, {len(found)} differences")
-        for name, section in sorted(settings.samplers.items()):
-            choosing = choosing_of(section, settings.environments)
-            if given_up := given_up_without_bound(name, choosing):
-                typer.echo(f"note: {given_up}")
+        environments = settings.environments
+        samplers = {n: choosing_of(s, environments) for n, s in settings.samplers.items()}
+        if given_up := given_up_without_bound(samplers):
+            typer.echo(f"note: {given_up}")
     if found:
         raise typer.Exit(1)

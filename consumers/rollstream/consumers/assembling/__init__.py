@@ -1,6 +1,7 @@
 """What becomes of every entry of one source partition: pure, records in, decisions out.
 
-- ``assembler``   ``Assembler``: the state machine; members, completion, time-outs, bounds
+- ``assembler``   ``Assembler``: the state machine; reads records, finds the group of each entry
+- ``outcomes``    ``Outcomes``: when groups and trajectories are decided, and as what
 - ``decisions``   what it decides, as values: ``Decision``, ``DueGroup``, ``Settlement``, ``Plan``;
                   ``DecisionQueue``: decisions until they are committed, flush by flush
 - ``fitting``     splits what is too large for the event of one flush

@@ -216,27 +216,27 @@ class Retention:
             yield self._append_step(offset, (), detail=detail, refused=True)
 
     def _retire(self, request: int, older_than_us: int) -> Steps:
-        """A request until all old files were looked at, the schedule one plan at a time."""
+        """A request until all old files were looked at, the schedule one plan at a time. A request
+        is answered once readers leave out what was retired."""
+        asked = request != BY_SCHEDULE
         detail = ""
-        answered = False
-        while not answered:
+        finished = False
+        while not finished:
             try:
                 plan = yield Step("plan", partial(self._plan, older_than_us))
             except Exception as error:  # noqa: BLE001, who asked is told
                 self._warn(f"nothing is retired: {_text(error)}", error)
                 plan, detail = RetentionPlan(), _text(error)
-            answered = plan.finished or request == BY_SCHEDULE
-            events = list(parts(plan.files))
-            for number, files in enumerate(events, 1):
-                more = number < len(events) or not answered
-                offset = yield self._append_step(request, files, more=more)
+            finished = plan.finished or not asked
+            for files in parts(plan.files):
+                offset = yield self._append_step(request, files, more=asked)
                 self._pending = yield Step("project_retired", partial(self._project, offset))
                 self._delete_at_s = self._now_s()
-            if events:
+            if plan.files:
                 size = sum(file.size for file in plan.files)
                 named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
                 _log.info("%s: retired %s, %d bytes", self._address, named, size)
-        if not events and request != BY_SCHEDULE:
+        if asked:
             held = detail or describe_held(plan)
             yield self._append_step(request, (), detail=held, refused=bool(detail))
 

@@ -64,7 +64,7 @@ class PartitionAnswer:
         answered: False: nobody did in time; the request stands, and is carried out once a sealer
             owns the partition.
         files, bytes: that were retired.
-        detail: why none were, as the owner says it; else empty.
+        detail: what holds others back, or why none were, as the owner says it; else empty.
         refused: whether that is an error, so that it has to be asked again once it is mended.
     """
 

@@ -15,13 +15,13 @@ class GatewayConfig(Section):
     """The HTTP gateway, through which writers in any language submit steps."""
 
     tokens: dict[str, tuple[SecretStr, ...]] = Field(default_factory=dict)
-    """The bearer tokens of each environment, of 16 characters or more: several while one is being
-    replaced."""
+    """The bearer tokens of each environment, of 16 characters or more and without spaces: several
+    while one is being replaced."""
     allow_anonymous: bool = False
     """Whether it runs without tokens; then on a loopback address only."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
-    """Most bytes of a request's body; beyond it 413. Nothing else is answered while one is checked,
-    about 20 ms a MiB."""
+    """Most bytes of a request's body; beyond it 413. Nothing else is answered while one is checked:
+    about 20 ms a MiB, and up to 200 of metadata that is many empty values."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Most bytes of bodies that are read or on their way to the broker; beyond it 429."""
     max_requests: int = Field(default=256, ge=1)
@@ -45,11 +45,12 @@ class GatewayConfig(Section):
                 raise ValueError(f"{environment} has no token; write one, or leave it out")
             for token in several:
                 text = token.get_secret_value()
-                if len(text) < _TOKEN_CHARS_MIN or not (text.isascii() and text.isprintable()):
+                printable = text.isascii() and text.isprintable() and " " not in text
+                if len(text) < _TOKEN_CHARS_MIN or not printable:
                     raise ValueError(
                         f"a token of {environment} has {len(text)} characters, and needs "
-                        f"{_TOKEN_CHARS_MIN} printable ones of ASCII at least; make one with "
-                        "openssl rand -hex 32"
+                        f"{_TOKEN_CHARS_MIN} printable ones of ASCII at least, none a space; make "
+                        "one with openssl rand -hex 32"
                     )
         return tokens
 

@@ -70,7 +70,7 @@ class ReadyPacksConfig(Section):
     """Which steps train on them."""
     channel_b: ChannelBConfig = Field(default_factory=ChannelBConfig)
     """How they come to be ready."""
-    pack_length: int = Field(ge=1)
+    pack_length: int = Field(ge=1, le=2**31 - 1)
     """Tokens of a pack; trajectories with a longer segment are left out, and counted."""
     num_groups: int = Field(default=64, ge=1)
     """New groups that a step asks for at most, while too few packs are ready."""

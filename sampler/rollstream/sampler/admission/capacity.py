@@ -123,7 +123,7 @@ class Loads:
         """Where a resume went back behind weights that were published, what is in flight is off
         the branch. A sampler that was started after it does not know what that was, and counts it
         until it ends."""
-        branch = state.branches.get(state.policy_epoch)
+        branch = state.branches.begun.get(state.policy_epoch)
         before, self._looked_at = self._looked_at, (branch,)
         if branch is None or before in (None, self._looked_at):
             return

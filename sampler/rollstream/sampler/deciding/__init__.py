@@ -5,6 +5,7 @@
 - ``shaped``        ``NextShapedBatch``
 - ``new_batch``     the event that records a batch
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
+- ``pool``          ``ResumePool``, ``AcknowledgeFetch``: of the reader of a ``TrajectoryPool``
 - ``announced``     what env workers are told of a state
 - ``progress``      ``AskProgress``: what became of examples
 - ``evaluation``    ``AskEvaluations``: what rollouts of split ``eval`` earned, by policy

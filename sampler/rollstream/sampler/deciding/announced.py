@@ -17,7 +17,7 @@ def announced_at(state: SamplerState) -> int:
 def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
     """The newest policy on the branch that the trainer is on, or, where it has published none of
     that, the newest that it has left; None: it never published one."""
-    branches = sorted(state.branches.values())
+    branches = sorted(state.branches.now())
     newest = state.published.newest_on(branches)
     if newest is None:
         return None

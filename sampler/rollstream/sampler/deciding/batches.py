@@ -58,6 +58,7 @@ from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.refs import ref_of
+from rollstream.streams.folds.sampler.branches import branches_at
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch, batch_digest
@@ -110,8 +111,8 @@ class BatchCommand(Command[AssembledBatch | Share]):
         if served is None:
             return self._unread_record(state, context)
         groups = groups_of(served, state)
-        branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
-        share = self._share(served, groups, branches, len(state.ready))
+        branches = {state.choosing.lineage: state.branches_of(served)}
+        share = self.share(served, groups, branches, len(state.ready))
         key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
         read = partial(self._read, share, groups, context.payloads, context.ahead)
         return Unread(key, read, partial(self._made, share, context.ahead))
@@ -135,13 +136,13 @@ class BatchCommand(Command[AssembledBatch | Share]):
     ) -> Unread[AssembledBatch | Share]:
         """The same of a batch that is no longer held."""
         epoch, ready, lineage = state.trainer_epoch, len(state.ready), state.choosing.lineage
-        begun = state.branches_at(state.policy_epoch)
+        begun = state.branches.entries()
 
         def read() -> AssembledBatch | Share:
             served, groups = context.recorded(self.step, epoch)
             self._check_same_request(served, groups)
-            branches = tuple(one for one in begun if one.epoch <= served.policy_epoch)
-            share = self._share(served, groups, {lineage: branches}, ready)
+            branches = branches_at(begun, served.policy_epoch, served.chosen_at)
+            share = self.share(served, groups, {lineage: branches}, ready)
             try:
                 return self._read(share, groups, context.payloads, context.ahead)
             except GroupsUnreadable as error:
@@ -152,13 +153,28 @@ class BatchCommand(Command[AssembledBatch | Share]):
     def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
         """``RequestDiffers`` where the batch was served for another request."""
 
-    def _share(
+    def _likely_shares(self, state: SamplerState, now: Now) -> list[Share]:
+        """The shares of all ranks in the batch that this command would be given now, were it asked;
+        empty: there are too few groups, or another step is the next one."""
+        if self.step != state.next_step:
+            return []
+        decided = self.decide(state, now)[-1:]
+        if not decided or not isinstance(decided[0], BatchServed):
+            return []
+        served = ServedBatch.of(decided[0], NOTHING)
+        groups = groups_of(served, state)
+        branches = {state.choosing.lineage: state.branches.now()}
+        ranks = [replace(self, dp_rank=rank) for rank in range(self.dp_size)]
+        return [rank.share(served, groups, branches, len(state.ready)) for rank in ranks]
+
+    def share(
         self,
         served: ServedBatch,
         groups: Sequence[KnownGroup],
         branches: Mapping[str, Sequence[Branch]],
         ready: int,
     ) -> Share:
+        """This rank's share of a batch with these groups."""
         slots = slots_of(len(groups), self.dp_rank, self.dp_size)
         return Share(
             served,
@@ -263,17 +279,7 @@ class NextBatch(BatchCommand):
     def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
         """The shares of all ranks in the batch that would be decided now for the next step, asked
         for as this one was; empty: there are too few groups, or another step is the next one."""
-        if self.step + 1 != state.next_step:
-            return []
-        asked = replace(self, step=self.step + 1)
-        decided = asked.decide(state, now)[-1:]
-        if not decided or not isinstance(decided[0], BatchServed):
-            return []
-        served = ServedBatch.of(decided[0], NOTHING)
-        groups = groups_of(served, state)
-        branches = {state.choosing.lineage: state.branches_at(served.policy_epoch)}
-        ranks = [replace(asked, dp_rank=rank) for rank in range(self.dp_size)]
-        return [rank._share(served, groups, branches, len(state.ready)) for rank in ranks]
+        return replace(self, step=self.step + 1)._likely_shares(state, now)
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
@@ -399,7 +405,7 @@ class Replace(BatchCommand):
             )
             choosing = state.choosing
             if choosing.on_policy_fraction:
-                on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
+                on_policy = 1.0 if was_on_policy(state, batch, slot, self.algorithm) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
             without = refs_of(drops) | {one.group.ref for one in chosen}
             choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)

@@ -26,7 +26,7 @@ from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
 
 Grouping = Literal["strict", "mixed"]
-ALGORITHM = 3
+ALGORITHM = 4
 """Version of everything here that equal settings, state and requests could choose otherwise by. A
 shipped one is never changed: decisions name theirs, and replay makes them again by it.
 
@@ -35,6 +35,9 @@ among the groups of an example, which ``recency`` weights.
 2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
 group: by age, and by no hash. Under a bound on lag, what is ahead of the trainer is dropped.
 3: where ``order`` is ready, what was sealed first comes first, whichever example it is of.
+4: which weights are the newest, or the same, is told by epoch and step where a group is replaced,
+and where makers and ready packs choose from the batch; by step alone before. What is carried is
+under ``max_rollout_timestamp_delay`` too.
 """
 WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64

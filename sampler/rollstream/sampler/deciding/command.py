@@ -99,6 +99,7 @@ class ResultContext(NamedTuple):
         wait_written: returns when every decision stands in a file under ``batches/``.
         recorded: the batch of a final step, and its groups by slot, from the record, in this
             trainer epoch; raises ``UnknownStep``.
+        as_sealed: what seal logs have of the rows of groups; raises ``UnknownStep``.
     """
 
     pid: int
@@ -110,6 +111,7 @@ class ResultContext(NamedTuple):
     sample_times_ms: Sequence[float]
     wait_written: Callable[[], None]
     recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
+    as_sealed: Callable[[Sequence[KnownGroup]], Sequence[Columns]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +138,12 @@ class Command(ABC, Generic[R]):
             in effect.
         claims: whether executing it takes the sampler's name over. False: it looks, and decides
             nothing.
+        to_the_ends: of what only looks: whether it sees all that was sealed before, which asks the
+            broker for the logs' ends. False: what has arrived.
     """
 
     claims: ClassVar[bool] = True
+    to_the_ends: ClassVar[bool] = False
     trainer_epoch: int | None = None
 
     def decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:

@@ -72,7 +72,7 @@ def _beyond_use(
     possible; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
     branches, delay = branches_left(state, choosing), choosing.max_rollout_step_delay
-    begun = tuple(state.branches.values())
+    begun = state.branches.now()
 
     def is_ahead(policy: PolicyRef) -> bool:
         return possible is not None and ahead(policy, possible, begun)
@@ -136,7 +136,7 @@ def _at_ends(
 
 def branches_left(state: SamplerState, choosing: Choosing) -> tuple[Branch, ...]:
     """The branches whose groups are dropped."""
-    return tuple(state.branches.values()) if choosing.off_branch == "drop" else ()
+    return state.branches.now() if choosing.off_branch == "drop" else ()
 
 
 def refs_of(drops: Drops) -> set[GroupRef]:
@@ -212,13 +212,11 @@ def _count(state: SamplerState, environment: str | None) -> int:
     """Groups of the environment, or of all, that are ready or wait."""
     if environment is None:
         return len(state.ready) + len(state.waiting)
-    waiting = sum(ref.environment == environment for ref in state.waiting)
-    return state.ready.counts().get(environment, 0) + waiting
+    return state.ready.counts().get(environment, 0) + state.waiting.count(environment)
 
 
 def _oldest(state: SamplerState, count: int, environment: str | None) -> list[GroupRef]:
     """Of those the ones that wait, which push out none that can be served; then the others; both
     from the one that was sealed longest ago on."""
-    waiting = [ref for ref in state.waiting if environment in (None, ref.environment)]
-    waiting.sort(key=lambda ref: (state.sealed(ref).sealed_ts, ref))
-    return [*waiting, *state.ready.oldest(count, environment)][:count]
+    waiting = state.waiting.oldest(count, environment)
+    return [*waiting, *state.ready.oldest(count - len(waiting), environment)]

@@ -14,7 +14,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import BatchServed, CarriedRows, ChosenGroup
 from rollstream.streams.folds.sampler.scored import served_scores
 from rollstream.streams.folds.sampler.served import batch_digest
-from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+from rollstream.streams.folds.sampler.state import SamplerState
 
 
 def check_new_step(state: SamplerState, asked: Asked) -> None:
@@ -63,7 +63,6 @@ def batch_served(
 ) -> BatchServed:
     """The event that records the choice."""
     groups = tuple(chosen_group(one, state.choosing) for one in choice)
-    newest = state.newest_policy()
     return BatchServed(
         **now,
         trainer_epoch=state.trainer_epoch,
@@ -71,7 +70,7 @@ def batch_served(
         batch_id=f"{state.name}-{state.trainer_epoch}-{asked.step}",
         seed=state.choosing.seed,
         request=request,
-        policy_step=NOTHING if newest is None else newest.step,
+        policy_step=state.newest_step_on_branch(),
         cursor=state.cursor(),
         groups=groups,
         digest=batch_digest(groups, carried),

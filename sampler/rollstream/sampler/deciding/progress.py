@@ -18,7 +18,9 @@ class Progress:
     """What became of examples: what a data loader needs to resume, the same after any restart.
 
     Each is environment to example id to the number of groups, where nothing else is said; one that
-    is served several times (``max_samples``) counts in each batch. What was dispatched is known
+    is served several times (``max_samples``) counts in each batch. In a pool (``TrajectoryPool``)
+    examples are prompts that do not come back, and what ended is counted under the id "" alone, so
+    that nothing is kept of them. What was dispatched is known
     about a second after a sealer read it; a group that ends within that is never ``dispatched``.
 
     Attributes:

@@ -23,6 +23,7 @@ from rollstream.sampler.deciding.held_batches import (
     batch_of,
     check_unchanged,
     group_of,
+    groups_of,
     is_recorded,
     unchanged_batch,
 )
@@ -30,8 +31,10 @@ from rollstream.sampler.deciding.ratio import inserts
 from rollstream.sampler.deciding.sampling import group_with_rows
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import SamplerEvent
+from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import Policy, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.schemas.records import RolloutGroup
@@ -149,7 +152,8 @@ class BatchSummary:
         request: what was asked for, as canonical JSON; of what was shaped with ``shaping``.
         trainer_epoch: in which it was decided; counts calls of ``resume``.
         served_ts: when it was decided, microseconds since 1970, UTC.
-        policy_step: the newest policy when it was decided; -1: none was published.
+        policy_step: the newest policy when it was decided, of those that no resume went back
+            behind; -1: none was published.
         groups: in it, by environment.
         replacements: how often groups of it were replaced.
         status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.
@@ -319,6 +323,37 @@ class AskRecorded(Command[AssembledBatch | Share | None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskWithoutFiles(AskRecorded):
+    """The same of a batch that is held, where the files of the groups in these slots are lost: of
+    their rows it has what the seal logs have, and no tokens. None where policies differ within one
+    of them: the file alone has their versions."""
+
+    lost: tuple[int, ...]
+
+    def result(
+        self, state: SamplerState, context: ResultContext
+    ) -> Unread[AssembledBatch | Share] | None:
+        served = state.batches.get(self.step)
+        if served is None:
+            return None
+        groups = groups_of(served, state)
+        if any(groups[slot].group.policy_version == MIXED_POLICY for slot in self.lost):
+            return None
+        branches = {state.choosing.lineage: state.branches_of(served)}
+        whole = ReadBatch(step=self.step).share(served, groups, branches, len(state.ready))
+
+        def read() -> AssembledBatch:
+            others = [pair for pair in whole.groups if pair[0] not in self.lost]
+            parts = {part.slot: part for part in context.payloads.parts(self.step, others)}
+            gone = [groups[slot] for slot in self.lost]
+            for slot, group, rows in zip(self.lost, gone, context.as_sealed(gone), strict=True):
+                parts[slot] = GroupRows(slot, group, rows, 0)
+            return whole.assembled([parts[slot] for slot, _ in whole.groups], lambda _: {})
+
+        return Unread((self, served.digest), read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AskPolicy(Command[Policy | None]):
     """The newest policy of the epoch in effect."""
 
@@ -375,6 +410,7 @@ class Flush(Command[None]):
     """All that was sealed is known, and every decision stands in a file."""
 
     claims: ClassVar[bool] = False
+    to_the_ends: ClassVar[bool] = True
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[None]:
         return Unread(object(), context.wait_written)  # Each waits for what was decided before it.

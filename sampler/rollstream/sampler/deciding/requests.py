@@ -15,6 +15,7 @@ from rollstream.sampler.deciding.dropping import Drops, refs_of, useless_groups
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.order import off_branch
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
@@ -52,8 +53,9 @@ def check_request(name: str, choosing: Choosing, asked: Asked) -> None:
     unknown = set(asked.mix or ()) - set(choosing.names())
     if unknown:
         raise InvalidRequest(
-            f"mix names {sorted(unknown)}, but sampler {name!r} serves "
-            f"{sorted(choosing.names())}; add them to its environments"
+            f"mix (of a mixture, the names of its makers) names {sorted(unknown)}, but sampler "
+            f"{name!r} serves {sorted(choosing.names())}; correct the name, or add it to the "
+            "sampler's environments"
         )
     if asked.num_groups > choosing.capacity_groups:
         raise InvalidRequest(
@@ -86,11 +88,21 @@ def shortage_of(state: SamplerState, choosing: Choosing, asked: Asked) -> Shorta
     return Shortage(asked.step, asked.num_groups, ", ".join(sources), wanted)
 
 
-def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int) -> bool:
+def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int, algorithm: int) -> bool:
     """Whether the policy that was the newest when the batch was decided sampled all of the group
-    in the slot."""
+    in the slot; after a resume that is one of an earlier epoch that the trainer kept, until it
+    publishes."""
     known = state.group(batch.groups[slot])
     newest = batch.event.policy_step
-    if known is None or newest == NOTHING:
+    if known is None or newest == NOTHING or {one.step for one in known.policies} != {newest}:
         return False
-    return {policy.step for policy in known.policies} == {newest}
+    if algorithm < 4:
+        return True
+    epoch = batch.event.policy_epoch
+    branches = state.branches_of(batch)
+    return all(
+        one.lineage == state.choosing.lineage
+        and one.epoch <= epoch
+        and not off_branch(one, branches)
+        for one in known.policies
+    )

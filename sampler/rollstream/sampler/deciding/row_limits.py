@@ -14,8 +14,6 @@ from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_rows import RowColumns
 from rollstream.streams.folds.sampler.state import SamplerState
 
-UNKNOWN_TS = 0  # Of rollouts whose client leaves ``created_ts`` out.
-
 
 class KeptRows(NamedTuple):
     """What the limits leave of a group.
@@ -53,18 +51,17 @@ class RowLimits:
     ) -> None:
         reference = state.reference(step)
         self._lineage = reference.lineage
-        self._oldest_step = self._made_after_us = None
+        self._oldest_step = None
         if choosing.max_rollout_step_delay >= 0:
             self._oldest_step = reference.step - choosing.max_rollout_step_delay
-        if choosing.max_rollout_timestamp_delay >= 0:
-            self._made_after_us = now_us - int(choosing.max_rollout_timestamp_delay * 1e6)
+        self._oldest_made_us = choosing.oldest_made_us(now_us)
         self._spread = spread
         self._least = {one.name: one.min_group_size for one in choosing.environments}
 
     @property
     def active(self) -> bool:
         """Whether any rollout could be left out."""
-        return self._oldest_step is not None or self._made_after_us is not None
+        return self._oldest_step is not None or self._oldest_made_us is not None
 
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
@@ -98,11 +95,8 @@ class RowLimits:
         if self._oldest_step is not None and known.group.lineage == self._lineage:
             steps = rows.weight_steps
             late_step = (steps != UNKNOWN_STEP) & (steps < self._oldest_step)
-        if self._made_after_us is not None:
-            # By the clock of who made it; no later than it was sealed, which is all that is known
-            # where that clock was not named.
-            made = np.where(rows.created_ts == UNKNOWN_TS, known.sealed_ts, rows.created_ts)
-            late_time = np.minimum(made, known.sealed_ts) < self._made_after_us
+        if self._oldest_made_us is not None:
+            late_time = rows.made_ts(known.sealed_ts) < self._oldest_made_us
         return late_step, late_time
 
 

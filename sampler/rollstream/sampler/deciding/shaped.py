@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import group_ids, marks
+from rollstream.sampler.arguments import group_ids, marks, text
 from rollstream.sampler.deciding.batches import BatchCommand, check_payloads
 from rollstream.sampler.deciding.choose import Asked, Chosen
 from rollstream.sampler.deciding.command import Now
@@ -22,14 +22,16 @@ from rollstream.sampler.deciding.requests import check_accept, choose
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.shaping.carried import CarriedGroup
+from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import CarriedRows, ChosenGroup, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
-from rollstream.streams.folds.sampler.served import SHAPING, ServedBatch
+from rollstream.streams.folds.sampler.served import LOST, SHAPING, ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 _SHOWN = 4  # Groups that a message names.
+WHY_CHARS_MAX = 500  # Of why a group is lost.
 Wanted = tuple[bool, ...]  # One a trajectory of a group, in the order of its rows.
 Carry = tuple[tuple[str, Wanted], ...]  # By group id.
 
@@ -42,12 +44,15 @@ class NextShapedBatch(BatchCommand):
     Attributes:
         settings: of what shapes, as JSON.
         carried: from the step before; None: as it was recorded.
+        lost: groups of it that would be carried, and whose files are lost, each with why; recorded
+            with the decision, and no part of what a repeated call has to be asked with.
     """
 
     settings: str
     num_groups: int
     min_groups: int
     carried: Carry | None
+    lost: tuple[tuple[str, str], ...] = ()
     accept: Accept | None = None
     mix: Mapping[str, float] | None = None
 
@@ -74,6 +79,7 @@ class NextShapedBatch(BatchCommand):
             step=served.event.step,
             settings=json.dumps(asked.pop(SHAPING)),
             carried=carry_of(served, groups),
+            lost=tuple(asked.pop(LOST, {}).items()),
             algorithm=served.event.algorithm,
             **asked,
         )
@@ -94,6 +100,8 @@ class NextShapedBatch(BatchCommand):
             "num_groups": self.num_groups,
             SHAPING: settings,
         }
+        if self.lost:
+            asked[LOST] = dict(self.lost)
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
@@ -117,6 +125,13 @@ class NextShapedBatch(BatchCommand):
             return events
         asked = self._asked(self.num_groups)
         return [*events, batch_served(state, now, asked, self.request(), choice, carried)]
+
+    def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
+        """The new groups of the batch that would be decided now for the next step, asked for as
+        this one was; what it will carry, only who shapes knows. Empty: there are too few groups, or
+        another step is the next one."""
+        asked = replace(self, step=self.step + 1, carried=())
+        return asked._likely_shares(state, now)
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
@@ -205,6 +220,8 @@ class NextShapedBatch(BatchCommand):
 
     def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
         recorded, asked = json.loads(served.event.request), json.loads(self.request())
+        for one in (recorded, asked):
+            one.pop(LOST, None)
         differing = [
             f"{name} was {_given(recorded, name)} and is now {_given(asked, name)}"
             for name in sorted({*recorded, *asked})
@@ -227,6 +244,12 @@ def carry_asked(carried: Sequence[CarriedGroup] | None) -> Carry | None:
     ids = group_ids("carried", [one.group_id for one in carried])
     wanted = [marks(f"wanted of group {one.group_id}", one.wanted) for one in carried]
     return tuple(zip(ids, wanted, strict=True))
+
+
+def lost_asked(lost: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What is recorded as lost, as a caller names it; ``InvalidRequest`` where it cannot be."""
+    group_ids("lost", [*lost])
+    return tuple((group_id, text("lost", why)[:WHY_CHARS_MAX]) for group_id, why in lost.items())
 
 
 def carry_of(served: ServedBatch, groups: Sequence[KnownGroup]) -> Carry:

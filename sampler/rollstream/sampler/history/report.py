@@ -18,6 +18,7 @@ from rollstream.sampler.history.report_rows import Bounds, ReportCounters, Repor
 from rollstream.sampler.serving.configuration import seal_logs_of
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker
+from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -36,13 +37,17 @@ class SamplerReport:
         by_length: by output tokens, in powers of two: first and last number; None: not known.
         by_lag: by steps between the weights that sampled a rollout and those that were updated when
             it was trained or dropped, or now; likewise. (-1, -1): from the future of a trainer
-            that went back.
+            that went back. Of a pool, whose steps are fetches, up to the newest policy that was
+            published; None where none was.
         by_steps: by first and last step: that a rollout was trained or dropped in, else the one
             that was next when it became known to be sealed, or not.
         failures: why members failed, as their producer said, of evaluations too: environment to
             reason to members, the most first; those that differ in numbers alone are one after the
             first four ("timeout after # s"). "" has those beyond the first 256 reasons of an
             environment, or the first 64 of a flush.
+        carry_lost: groups, of whatever environment, that a step would have carried, had their files
+            not been lost, each with why: the newest 256. They count as trained, ``filtered`` or
+            ``skipped`` in the step that they were new in; what was left of them nobody trains on.
     """
 
     sampler: str
@@ -53,6 +58,7 @@ class SamplerReport:
     by_lag: Mapping[Bounds | None, ReportRow]
     by_steps: Mapping[Bounds, ReportRow]
     failures: Mapping[str, Mapping[str, int]]
+    carry_lost: Mapping[str, str]
 
 
 def report_of(
@@ -98,7 +104,8 @@ def report_of(
     counters = ReportCounters(first=first, stop=stop, environment=environment)
     section = settings.samplers.get(name)
     logs = [] if section is None else [*seal_logs_of(name, settings).values()]
-    fold = ReportFold(counters, "" if section is None else section.lineage)
+    choosing = None if section is None else choosing_of(section, settings.environments)
+    fold = ReportFold(counters, choosing)
     layout, deadline = Layout.of(settings.kafka), Deadline(timeout_s, clock)
     with connected(settings.kafka, broker) as used, ExitStack() as open_until:
         sealed = _SealLogs(used, layout, deadline, open_until)
@@ -122,6 +129,7 @@ def report_of(
         by_lag=counters.by_lag(),
         by_steps=counters.by_steps(steps_a_row),
         failures=counters.failures(),
+        carry_lost=counters.carry_lost(),
     )
 
 

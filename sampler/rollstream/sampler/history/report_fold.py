@@ -15,6 +15,7 @@ import numpy as np
 
 from rollstream.sampler.history.ranking import RankedRows
 from rollstream.sampler.history.report_rows import Cell, Outcome, ReportCounters, bucket_of
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
     Acked,
     BatchServed,
@@ -34,6 +35,7 @@ from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.known import TRAIN
+from rollstream.streams.folds.sampler.served import LOST
 from rollstream.streams.folds.sampler.unfinished import STOPPED
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
@@ -85,7 +87,8 @@ class _Batch(NamedTuple):
     """A batch that is not final.
 
     Attributes:
-        newest: the weights that its groups' lag is measured against.
+        newest: the weights that its groups' lag is measured against; ``UNKNOWN_STEP``: nobody named
+            any.
         slots: each group, as it was chosen.
         status: of the ack; None: not acked.
     """
@@ -105,20 +108,22 @@ class ReportFold:
 
     Args:
         counters: to which all is added.
-        lineage: of the sampler, by its configuration; its decisions say it too.
+        choosing: the sampler's settings, by its configuration; its decisions say them too. None: it
+            has none any more.
 
     Attributes:
         next_step: the first that was not served.
     """
 
-    def __init__(self, counters: ReportCounters, lineage: str = "") -> None:
+    def __init__(self, counters: ReportCounters, choosing: Choosing | None = None) -> None:
         self._counters = counters
         self.next_step = 0
         self._served_end = 0  # After the last step that was served and not released.
         self._current_step: int | None = None
         self._policy_epoch = 0
         self._published: dict[int, int] = {}  # Policy epoch to its newest step.
-        self._lineage = lineage
+        self._lineage = "" if choosing is None else choosing.lineage  # Of the newest decision.
+        self._is_pool = False
         self._groups: dict[GroupRef, _Group] = {}
         self._batches: dict[int, _Batch] = {}
         self._ended = False
@@ -156,11 +161,14 @@ class ReportFold:
         """Applies the next decision that counts."""
         match event:
             case BatchServed():
+                self._lineage = _lineage_of(event.choosing)
                 clock = event.step if event.current_step < 0 else event.current_step
-                newest = max(clock, event.policy_step)
+                newest = max(self._clock(clock), event.policy_step)
                 self._batches[event.step] = _Batch(newest, event.groups)
                 self.next_step = self._served_end = event.step + 1
-                self._lineage = _lineage_of(event.choosing)
+                if LOST in event.request:
+                    lost = json.loads(event.request).get(LOST, {})
+                    self._counters.add_carry_lost(event.step, lost)
             case Replaced():
                 self._replace(event)
             case Acked():
@@ -230,6 +238,7 @@ class ReportFold:
 
     def _resume(self, event: Resumed) -> None:
         self._policy_epoch, self._current_step = event.policy_epoch, None
+        self._is_pool = self._is_pool or event.reads_pool
         saved = -1 if event.checkpointed_step is None else event.checkpointed_step
         self._finish(saved)
         if event.later == "release":
@@ -263,9 +272,16 @@ class ReportFold:
         return {ref_of(chosen) for batch in self._batches.values() for chosen in batch.slots}
 
     def _newest(self) -> int:
-        """The weights that lag is measured against now."""
+        """The weights that lag is measured against now; ``UNKNOWN_STEP``: nobody named any."""
+        published = self._published.get(self._policy_epoch, UNKNOWN_STEP)
         clock = self.next_step if self._current_step is None else self._current_step
-        return max(clock, self._published.get(self._policy_epoch, UNKNOWN_STEP))
+        return max(self._clock(clock), published)
+
+    def _clock(self, step: int) -> int:
+        """The same, by the trainer's step alone. Those of a pool are fetches: at which optimizer
+        step the trainer is, only the trainer says."""
+        fetches = self._is_pool and self._current_step is None
+        return UNKNOWN_STEP if fetches else step
 
     def _end(
         self,
@@ -291,7 +307,8 @@ class ReportFold:
         newest = self._newest() if newest is None else newest
         for row, length, weight_step, unfinished in group.rollouts:
             lag = None
-            if weight_step != UNKNOWN_STEP and group.lineage == self._lineage:
+            known = UNKNOWN_STEP not in (weight_step, newest)
+            if known and group.lineage == self._lineage:
                 lag = bucket_of(newest - weight_step)
             served = row_mask is None or row_mask[row]
             of_rollout = outcome if served else Outcome("dropped", "left_out")
@@ -330,5 +347,6 @@ def _groups_of(event: Flushed, seen: int) -> Iterator[tuple[_Group, bool]]:
 
 @lru_cache(maxsize=16)
 def _lineage_of(choosing: str) -> str:
-    """The lineage of the settings that a decision recorded; older ones had none."""
-    return str(json.loads(choosing).get("lineage", "")) if choosing else ""
+    """Of those that a decision recorded; older ones had none."""
+    recorded = json.loads(choosing) if choosing else {}
+    return str(recorded.get("lineage", ""))

@@ -15,6 +15,7 @@ Row = TypeVar("Row")
 BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
 ROWS_MAX = 12  # Of steps, where nobody says how many steps a row has.
 FAILED_REASONS_MAX = 256  # Of an environment; what others say is counted under "".
+CARRY_LOST_MAX = 256  # The newest: where more files are lost, it is the store that fails.
 _CELLS_MAX = 8_192  # Of which one has an environment, a step, two buckets and an outcome.
 
 
@@ -122,6 +123,7 @@ class ReportCounters:
         self._by_lag: dict[int | None, Counter[Outcome]] = {}
         self._by_step: dict[int, Counter[Outcome]] = {}
         self._failures: dict[str, Counter[str]] = {}
+        self._carry_lost: dict[str, str] = {}
 
     def add(self, cell: Cell, count: int = 1) -> None:
         """So many more rollouts."""
@@ -135,6 +137,20 @@ class ReportCounters:
         if self._covers(environment, step):
             reasons = self._failures.setdefault(environment, Counter())
             count_reason(reasons, reason, members, FAILED_REASONS_MAX)
+
+    def add_carry_lost(self, step: int, lost: Mapping[str, str]) -> None:
+        """The step would have carried these groups; a step that is decided again may have the
+        same."""
+        if self._within(step):
+            for group_id, why in lost.items():
+                self._carry_lost.pop(group_id, None)
+                self._carry_lost[group_id] = why
+            for group_id in list(self._carry_lost)[:-CARRY_LOST_MAX]:
+                del self._carry_lost[group_id]
+
+    def carry_lost(self) -> dict[str, str]:
+        """By group id, why; the newest last."""
+        return dict(self._carry_lost)
 
     def failures(self) -> dict[str, dict[str, int]]:
         """By environment, then reason, the most first."""
@@ -179,8 +195,10 @@ class ReportCounters:
 
     def _covers(self, environment: str, step: int) -> bool:
         """Whether it is counted."""
-        within = step >= self._first and (self._stop is None or step < self._stop)
-        return within and self._environment in (None, environment)
+        return self._within(step) and self._environment in (None, environment)
+
+    def _within(self, step: int) -> bool:
+        return step >= self._first and (self._stop is None or step < self._stop)
 
     def _spread(self) -> None:
         """Adds the cells to the rows that they are of."""

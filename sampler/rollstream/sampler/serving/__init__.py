@@ -1,12 +1,15 @@
 """Executes commands, in this process or over Ray.
 
-- ``api``            ``SamplerApi``: public methods to commands
+- ``api``            ``SamplerApi``: a sampler as a trainer sees it, from these three
+- ``batch_calls``    the public methods that hand a batch over
+- ``trainer_calls``  the public methods that record what a trainer did or wants
 - ``looking``        the public methods that look at groups and decide nothing
 - ``local``          ``Sampler``: in the trainer's own process
 - ``training_batches``  ``TrainingBatches``: what a batch maker made of each step
 - ``ready_packs``    ``ReadyPacks``: packs that are ready when an optimizer step begins
 - ``left_over``      what the step before left over for these two; or nothing, with a warning
 - ``trajectory_pool``  ``TrajectoryPool``: finished prompt groups, first come, first served
+- ``pool_calls``     what it asks of its sampler
 - ``given_sampler``  refuses what is no sampler where one has to be given
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
@@ -15,6 +18,7 @@
 - ``snapshots``      the state as a file, from which a start goes on
 - ``repairing``      other groups for those whose files cannot be read
 - ``calls``          calls under way, and those that wait for groups
+- ``forked``         refuses a sampler of the process that this one was forked off
 - ``configuration``  the sampler's part of the configuration, and the seal logs that it names
 - ``lost_logs``      whether the decision log is the one that the files follow from
 - ``agreement``      ``Agree``: whether two processes mean the same sampler

@@ -25,6 +25,7 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.serving.actor import Refused
+from rollstream.sampler.serving.forked import OpenedIn
 from rollstream.sampler.serving.joint_calls import Gathering, JointCalls
 from rollstream.sampler.serving.pickled import StoredBatch, opened, stored_in
 from rollstream.streams.errors import Fenced
@@ -51,6 +52,7 @@ class ActorCalls:
         self._actor = actor
         self._clock = clock
         self._closed = False
+        self._opened = OpenedIn(name)
         self._gathering = Gathering(self._execute_joint)
         self._pending: set[Any] = set()  # As many as there are callers that wait.
 
@@ -105,6 +107,8 @@ class ActorCalls:
     def close(self) -> None:
         """Ends the calls that are under way. Idempotent."""
         self._closed = True
+        if not self._opened.this_process:
+            return
         for ref in list(self._pending):
             ray.cancel(ref)
 
@@ -113,6 +117,7 @@ class ActorCalls:
         return Deadline(wait_s, self._clock), Deadline(START_TIMEOUT_S + wait_s, self._clock)
 
     def _send(self, commands: list[Command[Any]], wait: Deadline) -> Any:
+        self._opened.check()
         if self._closed:
             raise self._closed_error()
         ref = self._actor.execute.remote(commands, wait.left_s())

@@ -1,4 +1,5 @@
-"""The batch that will likely be asked for next, made while the trainer trains."""
+"""The batch that will likely be asked for next, made while the trainer trains; of a shaped one, its
+new groups read."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command
+from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.serving.payloads import SOON_BATCHES, Payloads
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
@@ -22,6 +24,8 @@ IDLE_FACTOR = 1  # What arrives makes it anew in half of the time at most,
 AGAIN_MAX = 64  # and so often: a trainer that asks for nothing costs a look at what arrives.
 LOG_EVERY_S = 60.0  # A defect that goes on is logged so often.
 _log = logging.getLogger("rollstream.sampler")
+LooksAhead = NextBatch | NextShapedBatch
+"""The commands after which the next step is looked at."""
 _Keep = Callable[[AssembledBatch], AssembledBatch]
 
 
@@ -46,7 +50,9 @@ class MakesAhead:
     batch was handed out, and anew where groups came since that change them.
 
     It decides nothing: a share is handed out for a decision that chose its very groups, and is
-    discarded otherwise; every byte was checked as for any other. It begins where many more groups
+    discarded otherwise; every byte was checked as for any other. What a shaped step carries only
+    who shapes it knows, once it has the step before. So of a shaped one the new groups are read and
+    held in the cache, where those of the step before are. It begins where many more groups
     are ready than a batch has and the store is local, and pauses where it was in vain. What it
     holds counts among the bytes that the payloads hold.
 
@@ -58,7 +64,7 @@ class MakesAhead:
     def __init__(
         self,
         payloads: Payloads,
-        likely: Callable[[NextBatch], Sequence[Share]],
+        likely: Callable[[LooksAhead], Sequence[Share]],
         keep: _Keep,
         clock: Clock,
     ) -> None:
@@ -69,7 +75,7 @@ class MakesAhead:
         self._lock = threading.Lock()  # Of what was made; never held while anything is read.
         self._made: list[_Made] = []
         self._likely_shares: Sequence[Share] = ()  # What was made last, or is being made.
-        self._after: NextBatch | None = None
+        self._after: LooksAhead | None = None
         self._again_left = 0
         self._served: list[Share] = []  # Handed out, which the payloads do not know yet.
         self._released = 0  # Bytes of what was handed out or discarded.
@@ -97,7 +103,7 @@ class MakesAhead:
 
     def handed_out(self, command: Command[Any], share: Share) -> None:
         """The share is on its way to who asked for it; what follows it may be made."""
-        if not isinstance(command, NextBatch) or command.dp_rank:
+        if not isinstance(command, LooksAhead) or command.dp_rank:
             return
         step = command.step + 1
         with self._lock:
@@ -157,7 +163,10 @@ class MakesAhead:
         if not shares:
             return
         with self._lock:
-            if any(made.share.has_same_rows(shares[0]) for made in self._made):
+            known = [made.share for made in self._made]
+            if isinstance(command, NextShapedBatch):
+                known = [*self._likely_shares]
+            if any(share.has_same_rows(shares[0]) for share in known):
                 return
             self._discard_for(shares[0])
             self._likely_shares = shares
@@ -165,7 +174,7 @@ class MakesAhead:
         step, columns = shares[0].served.event.step, shares[0].columns
         slotted = sorted(pair for share in shares for pair in share.groups)
         parts = self._payloads.read_ahead(step, slotted, columns)
-        if parts is None:
+        if parts is None or isinstance(command, NextShapedBatch):
             return
         for share in shares:
             mine = [parts[slot] for slot, _ in share.groups]
@@ -190,7 +199,8 @@ class MakesAhead:
             if one.served.event.step == step and one.served.digest != digest
             for _, group in one.groups
         }
-        if expected and 2 * sum(g.ref in expected for _, g in share.groups) < len(share.groups):
+        new = [group.ref for slot, group in share.groups if slot < len(share.served.groups)]
+        if expected and 2 * sum(ref in expected for ref in new) < len(new):
             self._from_step = step + SOON_BATCHES
 
     def _discard(self, made: _Made) -> None:

@@ -23,7 +23,8 @@ import ray
 from ray.exceptions import AuthenticationError
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.sampler.errors import ForkedSampler, SamplerUnavailable
+from rollstream.sampler.serving.forked import IN_EACH_PROCESS
 from rollstream.sampler.serving.loopback_ray import (
     ADDRESS_FILE,
     LOOPBACK,
@@ -43,6 +44,15 @@ ANSWER_S = 2.0  # A Ray that runs accepts a connection by then.
 # Kept as long as this process lives: the shared locks, and the programs that it started.
 _used: dict[Path, IO[str]] = {}
 _keepers: list[subprocess.Popen[bytes]] = []
+_forked_off_connected = False  # This process has its parent's connection, and none of its threads.
+
+
+def _after_fork() -> None:
+    global _forked_off_connected  # noqa: PLW0603 - it is the process that was forked
+    _forked_off_connected = _forked_off_connected or ray.is_initialized()
+
+
+os.register_at_fork(after_in_child=_after_fork)  # Ray does not look, and hangs.
 
 
 def folder_of_user() -> Path:
@@ -90,16 +100,23 @@ def connect(folder: Path, actor: str, address: str | None, deadline: Deadline) -
 
     Raises:
         SamplerUnavailable: it does not let this process in, or did not start by the deadline.
+        ForkedSampler: this process was forked off one that is connected to Ray.
     """
+    if _forked_off_connected:
+        raise ForkedSampler(
+            f"this process, {os.getpid()}, was forked off one that is connected to Ray, so it "
+            f"cannot use Ray itself; {IN_EACH_PROCESS}"
+        )
     if ray.is_initialized():
         return
     address = address or configured_address()
     level = logging.INFO  # Ray's own.
     if address is None:
         level = logging.ERROR
-        # An address that is found here is of this user's own Ray, which asks for its own token.
-        show_token()
         address = _recorded(folder, actor) or _shared_ray(folder, deadline)
+        # An address that is found here is of this user's own Ray, which asks for the user's token:
+        # on a new machine that Ray has only now written it.
+        show_token()
     with loopback_only() if address.startswith(LOOPBACK) else nullcontext():
         try:
             ray.init(
@@ -162,7 +179,13 @@ def _shared_ray(folder: Path, deadline: Deadline) -> str:
         )
     _keepers.append(keeper)
     while not (address := _kept(folder)):
-        if deadline.passed() or keeper.poll() is not None:
+        if keeper.poll() is not None:
+            said = (folder / LOG_FILE).read_text(errors="replace").strip().rpartition("\n")[2]
+            raise SamplerUnavailable(
+                f"Ray did not start on this machine: {said or 'it ended without a word'} "
+                f"({folder / LOG_FILE} has all)"
+            )
+        if deadline.passed():
             raise SamplerUnavailable(
                 f"Ray did not start on this machine within {deadline.timeout_s:.0f} s; "
                 f"{folder / LOG_FILE} says why"

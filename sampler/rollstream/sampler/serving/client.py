@@ -29,7 +29,8 @@ class SamplerClient(SamplerApi):
 
     Arrays of a batch arrive as read-only NumPy views of Ray's object store; nothing is copied here.
     An actor whose process was killed is started anew by Ray and the call is repeated: every call
-    may be. May be shared between threads.
+    may be. May be shared between threads; a process that is forked off this one is told
+    ``ForkedSampler`` at each call, and attaches itself only where this one uses no Ray.
     """
 
     @classmethod
@@ -68,6 +69,7 @@ class SamplerClient(SamplerApi):
             ConfigurationDiffers: the actor runs with another one.
             SamplerUnavailable: the actor did not start in time, or there is no Ray at the address
                 that lets this process in.
+            ForkedSampler: this process was forked off one that is connected to Ray.
             TopicMismatch: topics are missing or not as configured.
         """
         loaded = configured(config)

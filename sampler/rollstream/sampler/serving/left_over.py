@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rollstream.sampler.deciding.queries import BatchSummary
+from rollstream.sampler.deciding.queries import AskWithoutFiles, BatchSummary
 from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
@@ -23,6 +24,7 @@ class _Known(NamedTuple, Generic[T]):
     step: int
     batch_id: str | None
     left: T | None
+    lost: Mapping[str, str] = MappingProxyType({})
 
 
 class LeftOver(Generic[T]):
@@ -30,18 +32,30 @@ class LeftOver(Generic[T]):
     one, else from the record.
 
     Only who has the settings that a step was shaped with knows what it trained on, and so what is
-    left. After a step that was shaped with others, or not at all, that is not held any more, or
-    whose files are gone, nothing is left: what it may have kept is trained on by nobody, rather
-    than something twice. A warning says so.
+    left. After a step that was shaped with others, or not at all, or that is not held any more,
+    nothing is left: what it may have kept is trained on by nobody, rather than something twice.
+    Where files of a final step are lost, what it left is found by what the seal logs have of their
+    groups, and these alone are lost; or all of it, where one of them was sampled by several
+    policies, whose versions stand in the file alone. A warning says so.
 
     Args:
         sampler: that serves.
         settings: as ``Shaping`` has them.
         left_by: what the recorded batch of a step with these settings left over.
+        no_part: whole names of settings by which nothing of that is told: whatever the record has
+            of them, it is the same.
     """
 
-    def __init__(self, sampler: SamplerApi, settings: str, left_by: Callable[[Batch], T]) -> None:
+    def __init__(
+        self,
+        sampler: SamplerApi,
+        settings: str,
+        left_by: Callable[[Batch], T],
+        *,
+        no_part: Collection[str] = (),
+    ) -> None:
         self._sampler = sampler
+        self._no_part = no_part
         self._settings: Mapping[str, Any] = json.loads(settings)
         self._left_by = left_by
         self._known: _Known[T] | None = None
@@ -50,8 +64,13 @@ class LeftOver(Generic[T]):
         """What the step of this batch left over."""
         self._known = _Known(batch.step, batch.batch_id, left)
 
-    def before(self, step: int) -> T | None:
-        """What ``step``, which was not served, is to carry; None: nothing.
+    def forget(self) -> None:
+        """What is left over is known from the record alone."""
+        self._known = None
+
+    def before(self, step: int) -> tuple[T | None, Mapping[str, str]]:
+        """What ``step``, which was not served, is to carry, None: nothing; and of which groups of
+        the step before the files are lost, each with why. These cannot be carried.
 
         Raises:
             GroupsUnreadable: files of the step before are gone, and it is not final.
@@ -59,13 +78,22 @@ class LeftOver(Generic[T]):
             SamplerError: whatever ``recorded_batch`` raises.
         """
         if step <= 0:
-            return None
+            return None, {}
         summary = self._sampler.batch_summary(step - 1)
         batch_id = None if summary is None else summary.batch_id
         known = self._known
         if known is None or known[:2] != (step - 1, batch_id):
-            known = self._known = _Known(step - 1, batch_id, self._recorded(step - 1, summary))
-        return known.left
+            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary))
+            self._known = known
+        return known.left, known.lost
+
+    def as_recorded(self, request: Mapping[str, Any]) -> str | None:
+        """The settings in the request of a recorded step, where they differ from these in what has
+        no part alone; None: they do in more, or there are none."""
+        recorded = request.get(SHAPING)
+        if recorded is None or self._differing(recorded):
+            return None
+        return json.dumps(recorded, sort_keys=True)
 
     def lose(self, step: int, why: object) -> None:
         """``step`` is to carry nothing, whatever was left over."""
@@ -73,19 +101,25 @@ class LeftOver(Generic[T]):
             self._known = self._known._replace(left=None)
         _warn(step, why)
 
-    def _recorded(self, step: int, summary: BatchSummary | None) -> T | None:
+    def _recorded(
+        self, step: int, summary: BatchSummary | None
+    ) -> tuple[T | None, Mapping[str, str]]:
         why: object = self._not_ours(step, summary)
         try:
             if why is None and (batch := self._sampler.recorded_batch(step)) is not None:
-                return self._left_by(batch)
+                return self._left_by(batch), {}
         except UnknownStep as unknown:
             why = unknown
         except GroupsUnreadable as gone:
             if summary is None or not summary.final:
                 raise
-            why = gone
+            why, found = gone, gone.finding
+            asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
+            if (batch := self._sampler._ask_if_recorded(asked)) is not None:
+                _log.warning("step %d does not carry groups that are lost: %s", step + 1, found)
+                return self._left_by(batch), dict.fromkeys(gone.groups.values(), found)
         _warn(step + 1, why or f"step {step} was not served")
-        return None
+        return None, {}
 
     def _not_ours(self, step: int, summary: BatchSummary | None) -> str | None:
         """Why what the step left over is not known here; None: it is."""
@@ -94,25 +128,28 @@ class LeftOver(Generic[T]):
         recorded: Mapping[str, Any] = json.loads(summary.request)
         if SHAPING not in recorded:
             return f"step {step} was served by next_batch, which keeps nothing for it"
-        was, now = dict(_flat(recorded[SHAPING])), dict(_flat(self._settings))
-        differing = [
+        if differing := self._differing(recorded[SHAPING]):
+            return f"step {step} was shaped with other settings: {'; '.join(differing)}"
+        return None
+
+    def _differing(self, recorded: Mapping[str, Any]) -> list[str]:
+        """What tells the settings of a recorded step from these."""
+        was, now = dict(flat(recorded)), dict(flat(self._settings))
+        return [
             f"{name} was {was.get(name, 'not given')} and is now {now.get(name, 'not given')}"
-            for name in sorted({*was, *now})
+            for name in sorted({*was, *now}.difference(self._no_part))
             if was.get(name) != now.get(name)
         ]
-        if not differing:
-            return None
-        return f"step {step} was shaped with other settings: {'; '.join(differing)}"
 
 
 def _warn(step: int, why: object) -> None:
     _log.warning("step %d carries nothing from the one before: %s", step, why)
 
 
-def _flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:
+def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:
     """Each setting by its whole name, as JSON."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{under}{name}.")
+            yield from flat(value, f"{under}{name}.")
         else:
             yield f"{under}{name}", json.dumps(value, sort_keys=True)

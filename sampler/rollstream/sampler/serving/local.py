@@ -9,9 +9,11 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.deciding.pool import ResumePool
 from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.serving.forked import OpenedIn
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.serving.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
@@ -24,7 +26,8 @@ class Sampler(SamplerApi):
     """The same as ``SamplerClient``, executed here.
 
     Making one claims nothing. The first call that decides takes the sampler's name over, and
-    whoever served under it before is fenced. May be shared between threads.
+    whoever served under it before is fenced. May be shared between threads; a process that is
+    forked off this one is told ``ForkedSampler`` at each call, and opens one of its own.
 
     Args:
         name: which ``[samplers.<name>]``.
@@ -54,6 +57,7 @@ class Sampler(SamplerApi):
         settings = sampler_config(name, loaded)
         reader = RankReader(loaded.store.root, store, settings.cache_bytes)
         super().__init__(name, clock, settings.timeout_s, reader)
+        self._opened = OpenedIn(name)
         self._owner = Owner(
             name,
             loaded,
@@ -69,14 +73,16 @@ class Sampler(SamplerApi):
             raise
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        self._opened.check()
         if command.claims:
             self._owner.tell_workers(follow=True)
         reply = self._owner.execute(command, wait_s)
-        if isinstance(command, PublishPolicy | Resume):
+        if isinstance(command, PublishPolicy | Resume | ResumePool):
             # So that a loop in one process, on a clock of its own, finds its own policy.
             self._owner.wait_announced(ANNOUNCED_S)
         return reply
 
     def close(self) -> None:
         """Releases the log, to which nothing is written: the next owner goes on from here."""
-        self._owner.close()
+        if self._opened.this_process:
+            self._owner.close()

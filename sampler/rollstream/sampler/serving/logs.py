@@ -183,7 +183,7 @@ class SamplerLogs:
         if behind or self._log.fold is not self.state:
             self._fold_to_ends(self._reading_deadline())
         self.claimed = self.changed = True
-        given_up = given_up_without_bound(self._name, self.state.choosing)
+        given_up = given_up_without_bound({self._name: self.state.choosing})
         if given_up and not self._said_unbounded:
             _log.warning("sampler %r: %s", self._name, given_up)
         self._said_unbounded = True
@@ -196,6 +196,12 @@ class SamplerLogs:
         with without_collection():
             self._look(reading, deadline, files=claiming or self._follower is None)
             self._fold_to_ends(reading)
+
+    def read_sealed(self) -> None:
+        """Folds all that was sealed before the call; what another thread polls meanwhile is read
+        again."""
+        self._fold_to_ends(self._reading_deadline())
+        self.changed = True
 
     def fold_arrived(self, deadline: Deadline) -> bool:
         """Folds what was sealed, unless a thread is reading that; returns as ``fold``."""

@@ -10,7 +10,6 @@ from rollstream.sampler.arguments import group_ids, number, shares, texts, whole
 from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
-from rollstream.sampler.deciding.pool import AskPool, PoolStanding
 from rollstream.sampler.deciding.queries import AskBatch, BatchSummary, Flush
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
@@ -24,10 +23,6 @@ class LooksAtGroups(ABC):
 
     @abstractmethod
     def _ask(self, command: Command[R]) -> R: ...
-
-    def pool_standing(self) -> PoolStanding:
-        """What a ``TrajectoryPool`` begins by."""
-        return self._ask(AskPool())
 
     def batch_summary(self, step: SupportsIndex) -> BatchSummary | None:
         """The batch of ``step`` without its rows; None: none is held, as of a step that was not

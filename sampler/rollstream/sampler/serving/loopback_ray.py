@@ -43,6 +43,7 @@ PROGRAM = __file__
 ADDRESS_FILE = "address"  # Locked while there is such a Ray; holds its address.
 USERS_FILE = "users"  # Each process that uses it shares a lock of this.
 _CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_ray_log = logging.getLogger(_enable_token_auth.__module__)
 
 
 def configured_address() -> str | None:
@@ -52,8 +53,31 @@ def configured_address() -> str | None:
 
 def show_token() -> None:
     """From now on this process shows this user's token to a Ray that it joins, where there is one
-    and ``RAY_AUTH_MODE`` is not set."""
-    _enable_token_auth(warn_if_disabled=False)
+    and ``RAY_AUTH_MODE`` is not set.
+
+    The first Ray that a user starts on a machine writes the token: call this when it is up."""
+    before = _ray_log.level
+    _ray_log.setLevel(logging.ERROR)  # It would warn of this, and tell how to turn it off.
+    try:
+        _enable_token_auth(warn_if_disabled=False)
+    finally:
+        _ray_log.setLevel(before)
+
+
+@contextmanager
+def _one_token() -> Iterator[None]:
+    """Of two Rays that start at once for a user without a token both have the same one.
+
+    Each would write its own, the later over the earlier, whose Ray nobody could join any more.
+    """
+    token = Path.home() / ".ray" / "auth_token"
+    if token.exists() and token.stat().st_size:
+        yield
+        return
+    token.parent.mkdir(exist_ok=True)
+    with open(token.with_name("rollstream.lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
@@ -85,7 +109,7 @@ def keep(folder: Path) -> None:
     # The users' lock is freed last: who gets it must not find the address of what has ended.
     with open(folder / USERS_FILE, "a+") as users, open(folder / ADDRESS_FILE, "a+") as written:
         fcntl.flock(written, fcntl.LOCK_EX)  # Who looks for a keeper has it for a moment.
-        with loopback_only():
+        with loopback_only(), _one_token():
             ray.init(
                 address="local",
                 namespace=RAY_NAMESPACE,

@@ -15,12 +15,12 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.admission.granting import Granting, Observed
 from rollstream.sampler.deciding.announced import announced_at, announced_policy
-from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
+from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.admission import ShareGranter
-from rollstream.sampler.serving.ahead import MakesAhead
+from rollstream.sampler.serving.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.serving.announcing import Announcer
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.serving.configuration import sampler_config
@@ -232,7 +232,7 @@ class Owner:
     ) -> None:
         self._logs.check_deployment(self._store, deadline)
         if not call.command.claims:
-            self._look(call.number, deadline)
+            self._look(call, deadline)
             assert not call.command.decide(self._logs.state, self._logs.now()), call.command
             call.answer(self._reply(call.command))
             return
@@ -368,6 +368,7 @@ class Owner:
             self._latencies.took_ms(),
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
             self._recorded.batch,
+            self._recorded.rows_as_sealed,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
@@ -401,18 +402,22 @@ class Owner:
                     if self.fenced or isinstance(error, BrokerError):
                         self._waiting.fail_all(error)  # Each would wait for the broker in vain.
 
-    def _likely_next(self, command: NextBatch) -> list[Share]:
+    def _likely_next(self, command: LooksAhead) -> list[Share]:
         with self._lock:
             if self._closed or not self._logs.claimed:
                 return []
             return command.likely_next(self._logs.state, self._logs.now())
 
-    def _look(self, number: int, deadline: Deadline) -> None:
-        """Folds all logs up to their ends, and claims nothing."""
-        if self._logs.claimed and self._logs.is_owner(number, deadline):
-            self._fold_arrived(deadline)
-        else:
+    def _look(self, call: Call[R], deadline: Deadline) -> None:
+        """Folds all logs up to their ends, and claims nothing; an owner, who knows every decision,
+        what was sealed and has arrived, where that is enough."""
+        if not (self._logs.claimed and self._logs.is_owner(call.number, deadline)):
             self._logs.read(deadline)
+        elif call.command.to_the_ends:
+            self._logs.read_sealed()
+            self._serve_waiting(deadline)
+        else:
+            self._fold_arrived(deadline)
 
     def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""

@@ -66,8 +66,8 @@ class Payloads:
     of the oldest step out first.
 
     Of a group those columns are read that a batch asks for; who asks for others reads it again. A
-    batch's groups leave the cache when another step is asked for: until then several ranks may ask
-    for the same one. May be shared between threads, which read in turn.
+    batch's groups leave the cache when another step is asked for that does not carry them: until
+    then several ranks may ask for the same one. May be shared between threads, which read in turn.
 
     Attributes:
         groups_read: number of groups read since the start; others were answered by the cache.
@@ -192,7 +192,7 @@ class Payloads:
         with self._reading:
             self.cached_bytes -= released
             for share in shares:
-                self._begin(share.served.event.step)
+                self._begin(share.served.event.step, [group for _, group in share.groups])
                 self._note_served(share.groups)
 
     def check_files(
@@ -236,8 +236,8 @@ class Payloads:
     ) -> list[GroupRows]:
         """The rows of groups; where it is given, those of the whole batch are read."""
         with self._reading:
-            self._begin(step)
             wanted = of_batch or [group for _, group in groups]
+            self._begin(step, wanted)
             found = self._columns(step, wanted, asked, whole=whole)
             self._note_served(groups)
         return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
@@ -385,16 +385,22 @@ class Payloads:
             else:
                 self._drop(next(iter(self._groups)))
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, step: int, groups: Sequence[KnownGroup]) -> None:
+        """A batch with these groups is asked for: what is held of others, and of files all of whose
+        groups were served, is held no longer."""
         if step == self._step:
             return
         self._step = step
+        refs = {group.ref for group in groups}
         for key in [key for key, held in self._groups.items() if held.step < step]:
-            self._drop(key)
-        for asked in [asked for asked in self._whole if asked[0] in self._finished]:
+            if key[0] not in refs:  # A step may carry groups of the one before.
+                self._drop(key)
+        finished = self._finished.difference(group.file.path for group in groups)
+        for asked in [asked for asked in self._whole if asked[0] in finished]:
             self._drop_whole(asked)
-        while self._finished:
-            drop_cached_pages(self._blobs, self._finished.pop())
+        self._finished -= finished
+        for path in finished:
+            drop_cached_pages(self._blobs, path)
 
     def _drop(self, key: _Asked) -> None:
         self.cached_bytes -= self._groups.pop(key).size
@@ -453,12 +459,14 @@ def _unreadable(
     step = served.event.step
     lost = {slot: group for slot, group in groups.items() if group.ref in failed}
     why = {group.file.path: str(failed[group.ref]) for group in lost.values()}
+    finding = describe_unreadable(step, lost, why)
     return GroupsUnreadable(
-        f"{describe_unreadable(step, lost, why)}; restore the files, or "
+        f"{finding}; restore the files, or "
         f"replace({step}, {sorted(lost)[:SHOWN]}, reason) on one rank, then ask for the step again",
         step=step,
         digest=served.digest,
         groups={slot: group.group.group_id for slot, group in lost.items()},
+        finding=finding,
     )
 
 

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import SupportsIndex
+from dataclasses import dataclass, replace
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler.arguments import token_id, whole_number
-from rollstream.sampler.errors import CarryLost, InvalidRequest
+from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest
 from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.left_over import LeftOver
-from rollstream.sampler.shaping.advantages import Advantage
+from rollstream.sampler.serving.given_sampler import a_sampler
+from rollstream.sampler.serving.left_over import LeftOver, flat
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.beyond_float32 import groups_beyond_float32, groups_of, named
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.packs.filled import Packs
-from rollstream.sampler.shaping.ready_packs.decision import Decision, decide, groups_asked
+from rollstream.sampler.shaping.ready_packs.decision import METRICS, Decision, decide, groups_asked
 from rollstream.sampler.shaping.ready_packs.offered import Offered
+from rollstream.sampler.shaping.requested import column_names
 
 _ALGORITHM = 1
-"""Of the decisions; recorded with each, so that no other one repeats them."""
+"""Of the decisions; recorded with each, so that no other one repeats them. What the algorithm of
+the batch tells (``Batch.algorithm``) is not told again by it."""
+_ONLY_ASKS: Mapping[str, Any] = {
+    **dict.fromkeys(("num_groups", "prefetch_target_packs"), True),
+    "channel_b": {"rollouts", "sync"},
+}
+"""Settings that have no part in what a decision makes of a batch: how many groups the next step
+asks for, and what is checked at the start. The queue outlives a change of these, and the record
+has them of older steps alone."""
+
+_log = logging.getLogger("rollstream.sampler")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -48,6 +64,8 @@ class ChannelB:
         packs: this rank's, a micro-batch each: ``gradient_accumulation_steps`` of them, on every
             rank. ``packs.examples`` are rows of the batch.
         versions: the weight step that sampled all of each of them.
+        policy_epochs: of the weights that did: after a resume that went back other weights have the
+            same step.
         metrics: as ``shaping.ready_packs.decision.decide`` names them.
     """
 
@@ -55,6 +73,7 @@ class ChannelB:
     batch: Batch
     packs: Packs
     versions: tuple[int, ...]
+    policy_epochs: tuple[int, ...]
     metrics: Mapping[str, float]
 
 
@@ -63,9 +82,11 @@ class ReadyPacks:
 
     Every rank makes the same decision from the same record: which channel a step has, and which
     packs. It stays for the whole accumulation window, and is the same after a resume. The queue
-    itself is recorded with each step (the groups that are carried), so a restart rebuilds it. After
-    a step that was decided with other settings or another ``dp_size``, that is not held, or whose
-    files are gone, the queue begins empty, with a warning: nothing is trained on twice.
+    itself is recorded with each step (the groups that are carried), so a restart rebuilds it, also
+    with another ``num_groups`` or ``prefetch_target_packs``. After a step that was decided with
+    other settings besides these or another ``dp_size``, or that is not held, the queue begins
+    empty, with a warning: nothing is trained on twice. Where files of it are lost, the queue lacks
+    their groups, which are recorded with the step.
 
     Args:
         sampler: that serves; its steps are asked for through this object alone. What a step on
@@ -79,7 +100,7 @@ class ReadyPacks:
 
     Raises:
         ConfigError: the settings do not work with so many ranks.
-        InvalidRequest: there is no such rank.
+        InvalidRequest: there is no such rank, or names another argument, its value and remedy.
 
     Examples:
         >>> ready = ReadyPacks(sampler, config.samplers["trainer-a"].ready_packs,  # doctest: +SKIP
@@ -106,6 +127,10 @@ class ReadyPacks:
                 "the sampler has no section ready_packs; add [samplers.NAME.ready_packs] with "
                 "pack_length, and [samplers.NAME.ready_packs.schedule] with b_ratio"
             )
+        if not isinstance(config, ReadyPacksConfig):
+            raise ConfigError(
+                f"config is {config!r:.200}; give load_config(path).samplers[NAME].ready_packs"
+            )
         self._rank, self._ranks = whole_number("dp_rank", dp_rank), whole_number("dp_size", dp_size)
         if not 0 <= self._rank < self._ranks:
             raise InvalidRequest(
@@ -117,18 +142,20 @@ class ReadyPacks:
                 f"{self._ranks} ranks would wait for one another; set mode to 'async', or train "
                 "on one rank"
             )
-        self._sampler, self._config = sampler, config
+        self._sampler, self._config = a_sampler(sampler), config
+        advantages_of((), (), advantages)  # Refuses an unknown one before the first step.
         self._advantages: Advantage = advantages
-        self._columns, self._pad_id = columns, token_id("pad_id", pad_id)
+        self._columns, self._pad_id = column_names(columns), token_id("pad_id", pad_id)
         self._settings = json.dumps(
             {
-                "ready_packs": config.model_dump(mode="json"),
+                "ready_packs": config.model_dump(mode="json", exclude=_ONLY_ASKS),
                 "dp_size": self._ranks,
                 "algorithm": _ALGORITHM,
             },
             sort_keys=True,
         )
-        self._left = LeftOver(sampler, self._settings, self._decision)
+        asks = {"ready_packs": config.model_dump(mode="json", include=_ONLY_ASKS)}
+        self._left = LeftOver(sampler, self._settings, self._decision, no_part=dict(flat(asks)))
 
     def next_step(
         self, step: SupportsIndex, *, timeout_s: float | None = None
@@ -139,7 +166,7 @@ class ReadyPacks:
         step on channel B waits for ``num_groups`` of them, up to ``timeout_s``.
 
         Raises:
-            RequestDiffers: the step was decided with other settings.
+            RequestDiffers: the step was decided with settings by which it would be another one.
             UnknownStep: it is neither decided nor next.
             SamplerError: whatever ``next_shaped_batch`` raises.
         """
@@ -147,21 +174,38 @@ class ReadyPacks:
         batch = self._batch(step, timeout_s)
         decision = self._decision(batch)
         self._left.remember(batch, decision)
+        self._warn_of_dropped(step, decision)
         if decision.plan is None:
             return ChannelA(step=step, batch=batch, metrics=decision.metrics)
-        examples = Examples.of(batch, self._advantages)
+        examples = _examples_of(batch, self._advantages)
         return ChannelB(
             step=step,
             batch=batch,
             packs=Packs.of(examples, decision.plan, rank=self._rank, pad_id=self._pad_id),
             versions=decision.versions,
+            policy_epochs=decision.policy_epochs,
             metrics=decision.metrics,
         )
+
+    def _warn_of_dropped(self, step: int, decision: Decision) -> None:
+        dropped = decision.metrics[f"{METRICS}drop_oldest"]
+        if dropped:
+            _log.warning(
+                "step %d drops the oldest %d packs of each rank: more than queue_limit %d were "
+                "ready, of up to num_groups %d new groups; lower num_groups to what a queue holds, "
+                "or raise queue_limit",
+                step,
+                dropped,
+                self._config.queue_limit,
+                self._config.num_groups,
+            )
 
     def ack(self, decided: ChannelA | ChannelB) -> None:
         """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks. New groups none of
         which is trained on or stays in the queue count as ``filtered``; one that stays counts in
         the step that it was new in, whatever becomes of it later."""
+        if not isinstance(decided, ChannelA | ChannelB):
+            raise InvalidRequest(f"decided is {decided!r:.200}; give what next_step returned")
         batch = decided.batch
         decision = self._decision(batch)
         left = {one.group_id for one in decision.carried}
@@ -177,14 +221,22 @@ class ReadyPacks:
         step before left."""
         decided = self._sampler.batch_summary(step)
         if decided is not None:
-            return self._ask(step, json.loads(decided.request)["num_groups"], None, timeout_s)
-        left = self._left.before(step)
+            asked = json.loads(decided.request)
+            settings = self._left.as_recorded(asked)
+            return self._ask(step, asked["num_groups"], None, timeout_s, settings=settings)
+        left, without = self._left.before(step)
         if left is not None:
             num_groups = groups_asked(self._config, step, left.ready)
+            there = tuple(one for one in left.carried if one.group_id not in without)
+            ids = {one.group_id for one in left.carried}
+            lost = {one: why for one, why in without.items() if one in ids}
             try:
-                return self._ask(step, num_groups, left.carried, timeout_s)
-            except CarryLost as lost:
-                self._left.lose(step, lost)
+                return self._ask(step, num_groups, there, timeout_s, lost)
+            except CarryLost as why:
+                self._left.lose(step, why)
+            except GroupsUnreadable:
+                self._left.forget()  # Files are lost that were there when the step was made.
+                raise
         return self._ask(step, groups_asked(self._config, step, 0), (), timeout_s)
 
     def _ask(
@@ -193,12 +245,15 @@ class ReadyPacks:
         num_groups: int,
         carried: tuple[CarriedGroup, ...] | None,
         timeout_s: float | None,
+        lost: Mapping[str, str] | None = None,
+        settings: str | None = None,
     ) -> Batch:
         shaping = Shaping(
-            settings=self._settings,
+            settings=settings or self._settings,
             num_groups=num_groups,
             min_groups=num_groups if self._config.channel_b.mode == "step" else 0,
             carried=carried,
+            lost=lost or {},
         )
         return self._sampler.next_shaped_batch(
             step, shaping, timeout_s=timeout_s, columns=self._columns
@@ -212,3 +267,27 @@ class ReadyPacks:
             current=batch.current_step,
             ranks=self._ranks,
         )
+
+
+def _examples_of(batch: Batch, advantages: Advantage) -> Examples:
+    """Those of the batch; of a group whose returns float32 has no room for no token counts in the
+    loss, since a pack that is due to be trained on has its place."""
+    beyond = groups_beyond_float32(batch)
+    if not beyond.size:
+        return Examples.of(batch, advantages)
+    _log.warning(
+        "step %d: no token of %d groups counts in the loss: float32 has no room for their returns, "
+        "or the differences of them; the first is %s. Scale or clip rewards where they are "
+        "published",
+        batch.step,
+        len(beyond),
+        named(batch, int(beyond[0])),
+    )
+    groups = groups_of(batch)
+    within = ~np.isin(groups, beyond)
+    found = np.zeros(len(groups), np.float32)
+    found[within] = advantages_of(batch.trajectory_returns[within], groups[within], advantages)
+    examples = Examples.of(batch, found)
+    mask = examples.loss_mask & np.repeat(within[examples.trajectories], examples.lengths)
+    log_probs = np.where(mask, examples.generator_log_probs, np.float32(0))
+    return replace(examples, loss_mask=mask, generator_log_probs=log_probs)

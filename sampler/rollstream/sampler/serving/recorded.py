@@ -12,6 +12,9 @@ from dataclasses import replace
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.held_batches import not_in_record
+from rollstream.sampler.errors import UnknownStep
+from rollstream.sampler.shaping.as_sealed import rows_as_sealed
+from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import (
     BatchServed,
     Checkpointed,
@@ -77,6 +80,25 @@ class RecordedBatches:
             except (OffsetLost, UnknownTopic) as error:
                 raise not_in_record(step, str(error)) from error
 
+    def rows_as_sealed(self, groups: Sequence[KnownGroup]) -> list[Columns]:
+        """Of each group what its seal log has of its rows.
+
+        Raises:
+            UnknownStep: a log holds it no more. BrokerUnavailable.
+        """
+        found = []
+        with self._reading:
+            deadline = Deadline(self._timeout_s, self._clock)
+            for ref in [group.ref for group in groups]:
+                where = self._layout._replace(generation=ref.generation).groups_log(ref.log)
+                try:
+                    ((_, event),) = self._events(where, [ref.offset], deadline)
+                except (OffsetLost, UnknownTopic) as error:
+                    raise UnknownStep(f"{where} does not hold {ref.offset}: {error}") from error
+                assert isinstance(event, Flushed), f"{ref} is none of {where}"
+                found.append(rows_as_sealed(event, ref.index_in_flush))
+        return found
+
     def _all_offsets(self, deadline: Deadline) -> dict[int, list[int]]:
         """By final step, its newest batch and the replacements in it."""
         offsets: dict[int, list[int]] = {}
@@ -102,7 +124,7 @@ class RecordedBatches:
             if isinstance(event, BatchServed):
                 served = ServedBatch.of(event, offset)
             elif served is not None and isinstance(event, Replaced):
-                served = served.replaced_by(event)
+                served = served.replaced_by(event, offset)
         return None if served is None else replace(served, final=True)
 
     def _groups(self, chosen: Sequence[ChosenGroup], deadline: Deadline) -> list[KnownGroup]:

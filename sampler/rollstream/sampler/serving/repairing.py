@@ -111,10 +111,12 @@ def repaired(
     if any(slot >= lost.chosen for slot in groups):
         raise GroupsUnreadable(
             f"{finding}; some of them are carried from the step before, and no others can take "
-            "their places: restore the files, then ask for the step again",
+            "their places: restore the files, then ask for the step again; or, after "
+            f"resume({step - 1}, later='release'), the step carries the others",
             step=step,
             digest=error.digest,
             groups=error.groups,
+            finding=finding,
         )
     delivered = payloads.undelivered.get(step) != error.digest
     if not isinstance(asked, BatchCommand) or stops or delivered:

@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
-from rollstream.sampler.arguments import truth, whole_number
-from rollstream.sampler.errors import CarryLost, InvalidRequest, UnknownStep
+from rollstream.sampler.arguments import at_least, truth, whole_number
+from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest, UnknownStep
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.sampler.serving.left_over import LeftOver
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.beyond_float32 import groups_beyond_float32, named
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
@@ -57,8 +58,9 @@ class TrainingBatches:
     made again: after a crash, from another process, by another rank. What meanwhile is too old to
     be served is kept no longer. Ranks each make the whole step, which gives all the same, and train
     on their share of it. What the step before left over is known of one that the same maker made
-    with the same ``batch_size``: after any other one, after one that is not held, or whose files
-    are gone, nothing is carried, with a warning.
+    with the same ``batch_size``: after any other one, or one that is not held, nothing is carried,
+    with a warning. Where files of it are lost, all is carried but their groups, which are recorded
+    with the step; nothing, where one of those was sampled by several policies.
 
     Not to be shared between threads.
 
@@ -75,7 +77,8 @@ class TrainingBatches:
             that was served may be asked for with it and without.
 
     Raises:
-        InvalidRequest: a number below 1, or what is no sampler or no maker.
+        InvalidRequest: a number below 1, what is no sampler or no maker, or settings of a maker
+            that JSON cannot hold.
 
     Examples:
         >>> batches = TrainingBatches(sampler, GrpoBatchMaker(seed=1),   # doctest: +SKIP
@@ -97,16 +100,12 @@ class TrainingBatches:
         columns: Sequence[str] = (),
         merge_turns: bool = False,
     ) -> None:
-        groups = whole_number("num_groups", num_groups)
-        self._batch_size = whole_number("batch_size", batch_size)
-        for name, value in (("num_groups", groups), ("batch_size", self._batch_size)):
-            if value < 1:
-                raise InvalidRequest(f"{name} is {value}; give 1 or more")
+        groups = at_least("num_groups", num_groups, 1)
+        self._batch_size = at_least("batch_size", batch_size, 1)
         self._sampler = a_sampler(sampler)
         self._maker = a_maker("maker", maker)
-        settings = {"maker": dict(maker.settings), "batch_size": self._batch_size}
         self._shaping = Shaping(
-            settings=json.dumps(settings, sort_keys=True),
+            settings=_settings(maker, self._batch_size),
             num_groups=groups,
             min_groups=groups,
             carried=None,
@@ -129,6 +128,7 @@ class TrainingBatches:
         batch = self._batch(at, timeout_s)
         made = make_batch(self._maker, batch, self._batch_size)
         self._warn_of_lacking(at, made)
+        _warn_of_beyond_float32(batch)
         stale = {"carried_stale": float(batch.carried_stale)}
         metadata = {**self._maker.get_batch_metadata(made), **stale}
         self._left.remember(batch, left_over(batch, made.kept))
@@ -211,26 +211,61 @@ class TrainingBatches:
         if step > 0:
             with suppress(UnknownStep):  # It was not served.
                 return self._ask(step, None, timeout_s)
-        left = self._left.before(step)
+        left, without = self._left.before(step)
         if not left:
             return self._ask(step, (), timeout_s)
+        there = tuple(one for one in left if one.group_id not in without)
+        lost = {one.group_id: without[one.group_id] for one in left if one.group_id in without}
         try:
-            return self._ask(step, left, timeout_s)
-        except CarryLost as lost:
-            self._left.lose(step, lost)
+            return self._ask(step, there, timeout_s, lost)
+        except CarryLost as why:
+            self._left.lose(step, why)
             return self._ask(step, (), timeout_s)
+        except GroupsUnreadable:
+            self._left.forget()  # Files are lost that were there when the step before was made.
+            raise
 
     def _left_by(self, batch: Batch) -> tuple[CarriedGroup, ...]:
         return left_over(batch, make_batch(self._maker, batch, self._batch_size).kept)
 
     def _ask(
-        self, step: int, carried: tuple[CarriedGroup, ...] | None, timeout_s: float | None
+        self,
+        step: int,
+        carried: tuple[CarriedGroup, ...] | None,
+        timeout_s: float | None,
+        lost: Mapping[str, str] | None = None,
     ) -> Batch:
         return self._sampler.next_shaped_batch(
             step,
-            replace(self._shaping, carried=carried),
+            replace(self._shaping, carried=carried, lost=lost or {}),
             timeout_s=timeout_s,
             accept=self._accept,
             mix=self._mix,
             columns=self._columns,
         )
+
+
+def _warn_of_beyond_float32(batch: Batch) -> None:
+    groups = groups_beyond_float32(batch).tolist()
+    if groups:
+        _log.warning(
+            "step %d leaves out %d groups, filtered as beyond_float32: returns, or differences of "
+            "them, that float32 has no room for; the first is %s. Scale or clip rewards where they "
+            "are published",
+            batch.step,
+            len(groups),
+            named(batch, groups[0]),
+        )
+
+
+def _settings(maker: BatchMaker, batch_size: int) -> str:
+    """Of what makes the steps, as they are recorded."""
+    given = maker.settings
+    try:
+        settings = {"maker": dict(given), "batch_size": batch_size}
+        return json.dumps(settings, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"settings of {type(maker).__name__} is {given!r:.200}, which cannot be recorded: "
+            f"{error}; give a mapping that JSON can hold"
+        ) from None

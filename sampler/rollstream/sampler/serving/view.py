@@ -24,6 +24,7 @@ from rollstream.sampler.deciding.queries import (
     SamplerStats,
 )
 from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.serving.forked import OpenedIn
 from rollstream.sampler.serving.looking import LooksAtGroups
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.shaping.batch import Batch
@@ -67,6 +68,7 @@ class SamplerView(LooksAtGroups):
         store: Blobs | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._opened = OpenedIn(name)
         # An owner that is given no command that claims: it folds the logs as the sampler does.
         self._reader = Owner(
             name,
@@ -123,7 +125,8 @@ class SamplerView(LooksAtGroups):
 
     def close(self) -> None:
         """Releases what this object holds. Idempotent."""
-        self._reader.close()
+        if self._opened.this_process:
+            self._reader.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._reader.name!r})"
@@ -138,5 +141,6 @@ class SamplerView(LooksAtGroups):
         return self._ask(ReadGroup(step=step, digest=digest, slot=slot))
 
     def _ask(self, query: Command[R]) -> R:
+        self._opened.check()
         assert not query.claims, query
         return self._reader.execute(query, 0.0).value

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollstream.sampler.arguments import array
 from rollstream.sampler.errors import InvalidRequest
 
 Advantage = Literal["rloo", "grpo", "dr_grpo"]
@@ -33,8 +34,8 @@ def advantages_of(
             small.
 
     Raises:
-        InvalidRequest: the name is unknown, the arrays differ in length, a return is not finite, or
-            a group is no whole number.
+        InvalidRequest: the name is unknown, the arrays differ in length, a return or an advantage
+            is no finite float32, or a group is no whole number.
     """
     if advantage not in get_args(Advantage):
         raise InvalidRequest(
@@ -51,26 +52,31 @@ def advantages_of(
     distances = earned * sizes - np.bincount(of_group, earned)[of_group]
     others = np.maximum(sizes - 1, 1)
     if advantage == "rloo":
-        return (distances / others).astype(np.float32)
+        return as_float32("advantages", distances / others)
     distances /= sizes
     if advantage == "grpo":
         squares = np.bincount(of_group, distances**2)[of_group]
         distances /= np.sqrt(squares / others) + STD_EPSILON
-    return distances.astype(np.float32)
+    return as_float32("advantages", distances)
 
 
-def finite(name: str, values: NDArray[Any]) -> None:
-    """Refuses an array [m] that has a number which is none or has no end."""
-    for wrong in np.flatnonzero(~np.isfinite(values))[:1]:
+def as_float32(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers [m] as float32; refuses those of which one is none, has no end, or is too large
+    for it."""
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    for wrong in np.flatnonzero(~np.isfinite(found))[:1]:
         raise InvalidRequest(
-            f"{name} has {values[wrong]} at {wrong}, which makes the loss NaN; give finite numbers"
+            f"{name} has {values[wrong]} at {wrong}, which makes the loss NaN; give finite numbers "
+            "that float32 has room for"
         )
+    return found
 
 
 def _returns(returns: ArrayLike) -> NDArray[np.float64]:
     found = _of_kind("returns", returns, "fiub", "give numbers, [m]")
     if found.ndim == 1:
-        finite("returns", found)
+        as_float32("returns", found)
     return found.astype(np.float64)
 
 
@@ -88,10 +94,7 @@ def _dense(groups: ArrayLike) -> NDArray[np.int64]:
 
 
 def _of_kind(name: str, values: ArrayLike, kinds: str, remedy: str) -> NDArray[Any]:
-    try:
-        found = np.asarray(values)
-    except ValueError:  # Its parts differ in length.
-        found = np.asarray(None)
+    found = array(values)
     if found.dtype.kind not in kinds and (found.size or found.dtype == object):
         raise InvalidRequest(f"{name} is {values!r:.200}; {remedy}")
     return found

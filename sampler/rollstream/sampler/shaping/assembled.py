@@ -107,12 +107,11 @@ def assemble(
     per_row: dict[str, NDArray[Any]] = {
         "offsets": row_layout.offsets,
         "prompt_lengths": row_layout.prompts.astype(np.int32),
-        "rewards": _rewards(own_rewards, trajectories, group_index).astype(np.float32),
+        "rewards": _as_float32(_rewards(own_rewards, trajectories, group_index)),
         "group_index": group_index,
         "trajectory_index": trajectories,
         "trajectory_returns": _returns(own_rewards, trajectories),
-        "weight_steps": _numbers(parts, "weight_step", np.int64),
-        "off_branch": _off_branch(parts, branches or {}),
+        **_weights(parts, branches or {}),
         **_components(parts, len(uids)),
     }
     used, carried_stale = _used(served, parts, per_row)
@@ -137,6 +136,7 @@ def assemble(
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
+        "group_uids": _texts(parts, "group_uid") if "group_uids" in columns else None,
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "carried_stale": carried_stale,
@@ -156,29 +156,49 @@ def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
         "sampled": served.sampled,
         "carried_groups": len(served.carried),
         "policy_step": served.event.policy_step,
+        "algorithm": served.event.algorithm,
         "current_step": served.current_step,
         "groups_ready": groups_ready,
     }
 
 
-def _off_branch(
+def _weights(
     parts: Sequence[GroupRows], branches: Mapping[str, Sequence[Branch]]
+) -> dict[str, NDArray[Any]]:
+    """Of each row, which weights sampled it, by numbers."""
+    steps, epochs = _numbers(parts, "weight_step", np.int64), _policy_epochs(parts)
+    left = _off_branch(parts, steps, epochs, branches)
+    return {"weight_steps": steps, "policy_epochs": epochs, "off_branch": left}
+
+
+def _off_branch(
+    parts: Sequence[GroupRows],
+    steps: NDArray[np.int64],
+    epochs: NDArray[np.int32],
+    branches: Mapping[str, Sequence[Branch]],
 ) -> NDArray[np.bool_]:
     """Of each row, whether a resume went back to before the weights that sampled it."""
-    marked = np.zeros(sum(part.group.group.rows for part in parts), np.bool_)
+    marked = np.zeros(len(steps), np.bool_)
     if not any(branches.values()):
         return marked
     row = 0
     for part in parts:
         group = part.group.group
         rows = slice(row, row := row + group.rows)
-        steps = _numbers([part], "weight_step", np.int64)
-        epochs = np.full(group.rows, group.policy_epoch)
-        if "policy_epoch" in part.columns.scalars:
-            epochs = _numbers([part], "policy_epoch", np.int64)
         for branch in branches.get(group.lineage, ()):
-            marked[rows] |= (steps > branch.from_step) & (epochs < branch.epoch)
+            marked[rows] |= (steps[rows] > branch.from_step) & (epochs[rows] < branch.epoch)
     return marked
+
+
+def _policy_epochs(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+    """Of each row; only of files whose rows differ the column was read."""
+    found = [np.empty(0, np.int32)]
+    for part in parts:
+        if "policy_epoch" in part.columns.scalars:
+            found.append(_numbers([part], "policy_epoch", np.int32))
+        else:
+            found.append(np.full(part.group.group.rows, part.group.group.policy_epoch, np.int32))
+    return np.concatenate(found)
 
 
 def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
@@ -297,8 +317,15 @@ def _rewards(
 
 
 def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
-    """float32 [m]: what the segments of each trajectory earned, summed."""
-    return np.bincount(trajectories, np.nan_to_num(own)).astype(np.float32)
+    """float32 [m]: what the segments of each trajectory earned, summed; infinite where float32 has
+    no room for it."""
+    return _as_float32(np.bincount(trajectories, np.nan_to_num(own)))
+
+
+def _as_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """``groups_beyond_float32`` finds what becomes infinite."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 def _used(
@@ -336,7 +363,7 @@ def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.f
             for name, value in score.rewards.items():
                 found[name][row + score.row] = value
         row += stop - start
-    return {_COMPONENT + name: np.array(found[name], np.float32) for name in sorted(found)}
+    return {_COMPONENT + name: _as_float32(np.array(found[name])) for name in sorted(found)}
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:

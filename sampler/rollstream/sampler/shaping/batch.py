@@ -49,9 +49,11 @@ class Batch(NamedArrays):
         group_index: int32 [n]; which group of this batch, from 0.
         trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
         trajectory_returns: float32 [m], m trajectories: the sum of what the segments of each were
-            published with.
+            published with; infinite where float32 has no room for it.
         uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
+        policy_epochs: int32 [n]; the policy epoch of those weights. It rises with each resume that
+            goes back, after which the same step names other weights.
         off_branch: bool [n]; sampled by weights that a resume went back behind; False everywhere
             unless ``off_branch = "keep"`` is configured.
         environments: [n].
@@ -68,19 +70,25 @@ class Batch(NamedArrays):
         token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
             and where it is not known; None: not asked for.
         metadata: [n], what the producer gave; None: not asked for.
+        group_uids: [n], as the producer named the group of each row; empty where it named none;
+            None: not asked for.
         used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out,
             and those that have become too old: they are here for what their group's returns say.
             None: nothing is carried.
         carried_groups: how many of the groups, the last ones, an earlier step was served with.
         carried_stale: trajectories that an earlier step kept, and that nobody trains on any more:
-            of weights beyond ``max_policy_lag`` or ``max_rollout_step_delay``, or off the branch
-            unless ``off_branch = "keep"`` is configured, as recorded with the step.
+            of weights beyond ``max_policy_lag`` or ``max_rollout_step_delay``, made longer before
+            the step was decided than ``max_rollout_timestamp_delay``, or off the branch unless
+            ``off_branch = "keep"`` is configured, as recorded with the step.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
         columns: that were asked for.
         dp_rank: the rank whose share this is.
         dp_size: how many ranks share the recorded batch.
-        policy_step: the newest policy when the batch was decided; -1: none was published.
+        policy_step: the newest policy when the batch was decided, of those that no resume went back
+            behind; -1: none was published.
+        algorithm: the version of the sampler's rules that decided the step; what makers and ready
+            packs choose from it follows them too, so that it stays as it was.
         current_step: what ``set_current_step`` had named then; ``step`` where it named none.
         groups_ready: groups of the whole sampler that were left to be served after this batch, when
             this call was answered; asking for the step again may give another number.
@@ -103,6 +111,7 @@ class Batch(NamedArrays):
     trajectory_returns: NDArray[np.float32]
     uids: tuple[str, ...]
     weight_steps: NDArray[np.int64]
+    policy_epochs: NDArray[np.int32]
     off_branch: NDArray[np.bool_]
     environments: tuple[str, ...]
     example_ids: tuple[str, ...]
@@ -114,6 +123,7 @@ class Batch(NamedArrays):
     token_rewards: NDArray[np.float32] | None = None
     token_weight_steps: NDArray[np.int64] | None = None
     metadata: tuple[Mapping[str, Any], ...] | None = None
+    group_uids: tuple[str, ...] | None = None
     used: NDArray[np.bool_] | None = None
     carried_groups: int = 0
     carried_stale: int = 0
@@ -123,6 +133,7 @@ class Batch(NamedArrays):
     dp_rank: int
     dp_size: int
     policy_step: int
+    algorithm: int
     current_step: int
     groups_ready: int
     waited_s: float

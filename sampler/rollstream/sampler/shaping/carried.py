@@ -3,7 +3,8 @@ trained on. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +54,12 @@ class Shaping:
         min_groups: new groups at least: fewer are waited for. 0: nothing is.
         carried: from the step before, which was shaped too; None: as it was recorded, of a step
             that was served. Each group is named once; the batch has them in this order.
+        lost: groups that would be carried, had their files not been lost, each with why; for the
+            record.
     """
 
     settings: str
     num_groups: int
     min_groups: int
     carried: tuple[CarriedGroup, ...] | None
+    lost: Mapping[str, str] = field(default_factory=dict)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import truth, whole_number
+from rollstream.sampler.arguments import array, indices, truth, whole_number
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.shaping.advantages import Advantage, advantages_of, finite
-from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.advantages import Advantage, advantages_of, as_float32
+from rollstream.sampler.shaping.batch import Batch, a_batch
+from rollstream.sampler.shaping.beyond_float32 import groups_beyond_float32, groups_of, named
 from rollstream.sampler.shaping.on_first_use import OfExamples, OfTokens, OnFirstUse
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
@@ -94,8 +95,8 @@ class Examples(NamedArrays):
     ) -> Self:
         """The examples of a batch, in the order of ``rows``; None: all rows, in the batch's order.
 
-        Of all rows in order ``tokens``, ``loss_mask`` and ``token_arrays`` are those of the batch
-        and no copies, unless turns are merged.
+        Of all rows in order ``tokens``, ``loss_mask``, ``token_arrays``, ``trajectories`` and
+        ``weight_steps`` are those of the batch and no copies, unless turns are merged.
 
         Args:
             advantages: how they are computed from the groups' returns, by trajectory, whatever
@@ -109,8 +110,11 @@ class Examples(NamedArrays):
 
         Raises:
             InvalidRequest: a row is none of the batch's, the name of an advantage is unknown, or an
-                array of them has another shape or a number that is not finite.
+                array of them has another shape or a number that is not finite;
+                or advantages are to be computed of returns that float32 has no room for: the error
+                names group, slot and rollout, and the ``replace`` that takes it out.
         """
+        batch = a_batch(batch)
         columns = {name: getattr(batch, name) for name in _COLUMNS}
         chosen = _Chosen.of("rows", rows, batch.offsets)
         turns = Turns.single(len(chosen.indices))
@@ -118,13 +122,15 @@ class Examples(NamedArrays):
             turns = Turns.merged(batch, chosen.indices)
             chosen = chosen.merged(turns, batch.offsets)
         loss_mask = chosen.tokens(batch.loss_mask)
-        trajectories = batch.trajectory_index[chosen.indices]
+        merged = len(turns.shared) > len(turns.lasts)
+        prompts = None if merged else chosen.each(batch.prompt_lengths)
+        trajectories = chosen.each(batch.trajectory_index)
         of_rows = _by_trajectory(batch, advantages)[trajectories]
         return cls(
             tokens=chosen.tokens(batch.tokens),
             offsets=chosen.offsets,
             loss_mask=loss_mask,
-            advantages=OfExamples(of_rows, chosen.offsets, loss_mask),
+            advantages=OfExamples(of_rows, chosen.offsets, loss_mask, prompts),
             generator_log_probs=OfTokens(chosen.tokens(batch.logprobs), loss_mask),
             token_arrays=batch.token_arrays.joined_by(
                 {name: column for name, column in columns.items() if column is not None}
@@ -133,7 +139,7 @@ class Examples(NamedArrays):
             turns=turns.counts,
             apart=turns.apart,
             trajectories=trajectories,
-            weight_steps=batch.weight_steps[chosen.indices],
+            weight_steps=chosen.each(batch.weight_steps),
             policy_versions=chosen.texts(batch.policy_versions),
         )
 
@@ -253,17 +259,10 @@ class _Chosen(NamedTuple):
         everything = np.arange(count)
         if given is None:
             return cls(everything, offsets, None)
-        found = np.asarray(given)
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            raise InvalidRequest(f"{name} is {given!r:.200}; give a sequence of whole numbers")
-        lowest = -count if from_end else 0
-        for wrong in found[(found < lowest) | (found >= count)].tolist():
-            raise InvalidRequest(f"{name} has {wrong}; there are {count}, which count from 0")
-        indices = found.astype(np.int64)
-        indices = np.where(indices < 0, indices + count, indices)
-        if np.array_equal(indices, everything):
-            return cls(indices, offsets, None)
-        return cls(indices, *_joined(offsets[indices], offsets[indices + 1]))
+        found = indices(name, given, count, from_end=from_end)
+        if np.array_equal(found, everything):
+            return cls(found, offsets, None)
+        return cls(found, *_joined(offsets[found], offsets[found + 1]))
 
     def merged(self, turns: Turns, offsets: NDArray[np.int64]) -> _Chosen:
         """The sequences of these turns, of which ``offsets`` says where each lies among all."""
@@ -279,8 +278,14 @@ class _Chosen(NamedTuple):
             return values
         return np.concatenate([values[:0], *[values[start:stop] for start, stop in self.spans]])
 
+    def each(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Their part of what has a value for each sequence."""
+        return values if self.spans is None else values[self.indices]
+
     def texts(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Their part of what has a text for each sequence."""
+        if self.spans is None:
+            return values
         return tuple([values[index] for index in self.indices.tolist()])
 
 
@@ -297,14 +302,20 @@ def _by_trajectory(
 ) -> NDArray[np.float32]:
     """float32 [trajectories]."""
     if isinstance(advantages, str):
-        groups = np.zeros(batch.num_trajectories, np.int32)
-        groups[batch.trajectory_index] = batch.group_index
-        return advantages_of(batch.trajectory_returns, groups, advantages)
-    found = np.asarray(advantages)
+        beyond = groups_beyond_float32(batch).tolist()
+        if beyond:
+            slots = [batch.slots[group] for group in beyond]
+            raise InvalidRequest(
+                f"batch of step {batch.step} has returns, or differences of them, that float32 has "
+                f"no room for: {named(batch, beyond[0])}; sampler.replace({batch.step}, {slots}, "
+                "'beyond float32') serves others in place of them, and TrainingBatches leaves such "
+                "groups out"
+            )
+        return advantages_of(batch.trajectory_returns, groups_of(batch), advantages)
+    found = array(advantages)
     if found.shape != batch.trajectory_returns.shape or found.dtype.kind not in "fiu":
         raise InvalidRequest(
             f"advantages are {found.dtype} {list(found.shape)}; give a number for each of the "
             f"{batch.num_trajectories} trajectories, or the name of a way to compute them"
         )
-    finite("advantages", found)
-    return found.astype(np.float32)
+    return as_float32("advantages", found)

@@ -18,11 +18,14 @@ class OfExamples(NamedTuple):
         values: float32 [n].
         offsets: int64 [n + 1], where each begins.
         loss_mask: bool [total].
+        prompts: int32 [n], tokens of each prompt, at which there are neither such tokens nor
+            log-probs; None: turns were merged.
     """
 
     values: NDArray[np.float32]
     offsets: NDArray[np.int64]
     loss_mask: NDArray[np.bool_]
+    prompts: NDArray[np.int32] | None
 
     def array(self) -> NDArray[np.float32]:
         """float32 [total]."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import token_id
+from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
@@ -93,6 +93,7 @@ class Padded(NamedArrays):
             raise InvalidRequest(
                 f"layout {layout!r} is unknown; use 'sequence' or 'prompt_response'"
             )
+        length = whole_number("length", length)
         rows = len(batch)
         lengths = np.diff(batch.offsets)
         prompt_width = 0

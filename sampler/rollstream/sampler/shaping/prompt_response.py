@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import token_id
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.batch import Batch, a_batch
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.padded import Rectangle
 from rollstream.sampler.shaping.tensors import NamedArrays
@@ -45,7 +45,12 @@ class PromptResponse(NamedArrays):
 
     @classmethod
     def of(cls, batch: Batch, examples: Examples, pad_id: int) -> Self:
-        """The examples of a batch, in their order."""
+        """The examples of a batch, in their order.
+
+        Raises:
+            InvalidRequest: they are not of this batch, or ``pad_id`` is no token.
+        """
+        _refuse_others(a_batch(batch), examples)
         counted = np.append(np.flatnonzero(examples.loss_mask), len(examples.tokens))
         begins = examples.offsets[:-1]
         first_counted = counted[np.searchsorted(counted, begins)] - begins
@@ -95,3 +100,16 @@ class PromptResponse(NamedArrays):
                 "them"
             )
         return found
+
+
+def _refuse_others(batch: Batch, examples: Any) -> None:
+    """An example has the tokens of its row, also where turns were merged: those of the last."""
+    if not isinstance(examples, Examples):
+        raise InvalidRequest(f"examples is {examples!r:.200}; give Examples.of(batch)")
+    rows = examples.rows
+    there = rows.max(initial=-1) < len(batch)
+    if not there or not np.array_equal(np.diff(batch.offsets)[rows], examples.lengths):
+        raise InvalidRequest(
+            f"{examples!r} were not made of {batch!r}: rows differ in length; give the batch that "
+            "they were made of"
+        )

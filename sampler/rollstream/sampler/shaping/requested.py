@@ -20,6 +20,7 @@ ON_REQUEST = {
     "token_rewards": "token_rewards",
     "token_weight_steps": "weight_steps",
     "metadata": "metadata",
+    "group_uids": "group_uid",
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""

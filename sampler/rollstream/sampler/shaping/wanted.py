@@ -45,6 +45,8 @@ class Wanted(NamedTuple):
         carried = np.repeat([part.slot >= len(served.groups) for part in parts], rows)
         same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
         beyond = _beyond(served, choosing, weight_steps, off_branch, same)
+        if served.event.algorithm >= 4:
+            beyond |= _made_too_long_ago(served, choosing, parts)
         used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
         used[trajectories[np.concatenate([_unwanted(served, part) for part in parts])]] = True
         left[trajectories[carried & beyond]] = True
@@ -77,3 +79,20 @@ def _beyond(
         unknown = weight_steps == UNKNOWN_STEP
         beyond |= unknown | (comparable & (weight_steps < oldest))
     return beyond
+
+
+def _made_too_long_ago(
+    served: ServedBatch, choosing: Choosing, parts: Sequence[GroupRows]
+) -> NDArray[np.bool_]:
+    """Of each row of a carried group, whether the step was decided when that was too old to be
+    chosen, by the clock."""
+    oldest = choosing.oldest_made_us(served.event.now_ts)
+    of_parts = [np.empty(0, np.bool_)]
+    for part in parts:
+        late = np.zeros(part.group.group.rows, np.bool_)
+        if oldest is not None and part.slot >= len(served.groups):
+            made = part.group.rows.unpack().made_ts(part.group.sealed_ts)
+            mask = served.all_groups[part.slot].row_mask
+            late = (made if mask is None else made[mask]) < oldest
+        of_parts.append(late)
+    return np.concatenate(of_parts)

@@ -126,13 +126,16 @@ class Checkpointed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed(Decision):
-    """A trainer resumes: a new trainer epoch begins."""
+    """A trainer resumes: a new trainer epoch begins. Where it ``reads_pool``, steps are fetches,
+    and ``weight_step`` is that of the weights it goes on with, -1 where it did not say."""
 
     trainer_epoch: int
     checkpointed_step: int | None
     later: str
     first_step: int
     policy_epoch: int
+    reads_pool: bool = False
+    weight_step: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
-from struct import pack
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,6 @@ _TOLD: Mapping[str, Callable[[str, Any], None]] = {
 _WITHOUT_UID = (EntryKind.DISPATCHED, EntryKind.ALIVE)
 _TOKENS = ("prompt_tokens", "output_tokens")
 _LOGPROBS = ("logprobs", "actor_logprobs", "ref_logprobs")
-_LEAST = -float(np.finfo(np.float32).max)
-_INFINITY, _MINUS_INFINITY = pack("<d", float("inf")), pack("<d", float("-inf"))
 
 
 def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
@@ -151,7 +148,8 @@ def _numbers(record: Frame) -> _Found:
     for field in named("number"):
         if field.default is None:
             raw = record.raw(field)
-            if raw and (_INFINITY in raw or _MINUS_INFINITY in raw):
+            # NaN, which is none, is not beyond it.
+            if raw and (np.abs(np.frombuffer(raw, field.dtype)) > rules.FLOAT32_MAX).any():
                 finite = (0.0 if value is None else value for value in record.values(field.name))
                 yield from _each(finite, rules.check_finite, field.name)
 
@@ -161,11 +159,11 @@ def _rewards(record: Frame) -> _Found:
     if wire is None:
         return
     values = np.frombuffer(wire["values"], "<f8")
-    finite = np.isfinite(values)
-    if not finite.all():
+    sound = np.abs(values) <= rules.FLOAT32_MAX
+    if not sound.all():
         entries = np.repeat(np.arange(record.count), unpacked(COUNTS, wire["counts"]))
         names = unpacked(COUNTS, wire["indexes"])
-        for at in np.flatnonzero(~finite).tolist():
+        for at in np.flatnonzero(~sound).tolist():
             name = f"rewards[{wire['names'][names[at]]!r:.80}]"
             for _, broken in _each([values[at].item()], rules.check_finite, name):
                 yield int(entries[at]), broken
@@ -181,7 +179,7 @@ def _arrays(record: Frame) -> _Found:
             values = _values(record, name, np.dtype("<f4"))
             # Neither is so where one is NaN.
             at_most = np.maximum.reduce(values, initial=0) <= rules.LOGPROB_MAX
-            if not (at_most and np.minimum.reduce(values, initial=0) >= _LEAST):
+            if not (at_most and np.minimum.reduce(values, initial=0) >= -rules.FLOAT32_MAX):
                 yield from _each(_by_entry(record, name, values), rules.check_logprobs, name)
     if "token_rewards" in record.arrays:
         values = _values(record, "token_rewards", np.dtype("<f4"))

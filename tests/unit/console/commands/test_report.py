@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from harness.command_line import CONFIG
 from harness.published_run import Run
 from harness.rollouts import encode_record, make_failed
 from rollstream.producers import RolloutProducer
-from rollstream.sampler import NotEnoughGroups
+from rollstream.sampler import NotEnoughGroups, TrajectoryPool
 
 STEPS = 6
 LATE = 3  # Steps that a long rollout takes.
@@ -218,3 +219,36 @@ def test_report_of_nothing_says_what_to_give(run: Run) -> None:
         done = run.line.run("report", *asked)
         assert (done.exit_code, done.stdout) == (1, "")
         assert told in done.stderr
+
+
+POOL = f'{CONFIG}order = "ready"\nmax_policy_lag = -1\noff_branch = "keep"\n'
+FETCHES = 6
+
+
+@pytest.mark.proves("F12", "B6")
+@pytest.mark.parametrize(
+    ("published", "lags"),
+    [
+        ((), {"not known": 2 * FETCHES}),
+        ((0, 1), {"0": 2, "1": 2 * (FETCHES - 2), "not known": 2}),
+    ],
+    ids=["no policy", "fewer policies than fetches"],
+)
+def test_the_lag_of_a_pool_counts_policies_and_not_fetches(
+    tmp_path: Path, published: tuple[int, ...], lags: dict[str, int]
+) -> None:
+    run = Run(tmp_path, POOL)
+    run.publish(*(f"p{fetch}" for fetch in range(FETCHES)), weight_step=0)
+    run.seal(FETCHES)
+    with run.sampler() as sampler:
+        pool = TrajectoryPool(sampler)
+        for fetch in range(FETCHES):
+            assert pool.fetch_batch() is not None
+            if fetch < len(published):
+                sampler.publish_policy(published[fetch], policy_version=f"v{fetch}")
+        assert pool.fetch_batch() is None
+    shown = run.line.run("report", "--sampler", "trainer-a").stdout
+    lines = [line.rstrip() for line in shown.splitlines()]
+    table = lines[lines.index("By lag") + 2 : lines.index("By step")]
+    rows = [re.split(r"\s{2,}", line) for line in table]
+    assert {lag: int(trained) for lag, trained, *_ in rows} == lags

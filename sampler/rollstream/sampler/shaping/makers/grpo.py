@@ -8,13 +8,13 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import whole_number
+from rollstream.sampler.arguments import at_least, whole_number
 from rollstream.sampler.shaping.advantages import Advantage, advantages_of
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
 from rollstream.sampler.shaping.makers.reservoir import (
     RESERVOIR_FULL,
     RESERVOIR_SIZE,
-    at_least,
+    ages_of,
     newest_policies,
     of_both_signs,
     shuffled,
@@ -27,7 +27,8 @@ class GrpoBatchMaker(BatchMaker):
     - Advantages are those of a trajectory in its group (``advantages_of``).
     - A problem (environment and example) that is here under several weights is trained on under the
       newest ones: groups of older weights are filtered as ``older_policy``. The weights of a group
-      are the newest of its members'.
+      are the newest of its members'. Those of a later policy epoch are newer, whatever their step;
+      of one epoch and step none are, whatever workers call them.
     - What tells nothing is filtered: groups whose returns are all equal, or of one trajectory, as
       ``all_equal``; in others trajectories that are just average, as ``zero_advantage``.
     - Where there is more than ``batch_size``, the batch has both signs in the proportion of what
@@ -74,7 +75,7 @@ class GrpoBatchMaker(BatchMaker):
         returns = [rollout.reward for rollout in rollouts]
         advantages = advantages_of(returns, groups, self._advantage)
         differs = advantages != 0
-        older = open_ & self._of_older_policies()
+        older = open_ & self._of_older_policies(groups)
         open_ &= ~older
         all_equal = open_ & (np.bincount(groups, differs)[groups] == 0)
         candidates = shuffled(self._seed, self.step, np.flatnonzero(open_ & differs).tolist())
@@ -95,20 +96,15 @@ class GrpoBatchMaker(BatchMaker):
             },
         )
 
-    def _of_older_policies(self) -> NDArray[np.bool_]:
+    def _of_older_policies(self, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Of each rollout, whether its problem has a group of newer weights."""
-        of_group: dict[int, int] = {}
-        for rollout in self.rollouts:
-            before = of_group.get(rollout.group, rollout.weight_step)
-            of_group[rollout.group] = max(before, rollout.weight_step)
-        newest: dict[tuple[str, str], int] = {}
-        for rollout in self.rollouts:
-            problem, step = (rollout.environment, rollout.example_id), of_group[rollout.group]
-            newest[problem] = max(newest.get(problem, step), step)
-        return np.array(
-            [
-                of_group[rollout.group] < newest[rollout.environment, rollout.example_id]
-                for rollout in self.rollouts
-            ],
-            np.bool_,
-        )
+        problems = [(rollout.environment, rollout.example_id) for rollout in self.rollouts]
+        numbers = {problem: number for number, problem in enumerate(dict.fromkeys(problems))}
+        problem = np.fromiter(map(numbers.__getitem__, problems), np.int64, len(problems))
+        age_of_group = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(age_of_group, groups, ages_of(self.rollouts))
+        ages = age_of_group[groups]
+        newest = np.zeros(len(numbers), np.int64)
+        np.maximum.at(newest, problem, ages)
+        older: NDArray[np.bool_] = ages < newest[problem]
+        return older

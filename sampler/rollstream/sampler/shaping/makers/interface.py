@@ -10,6 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollstream.sampler.arguments import array, indices
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.shaping.advantages import as_float32
+
 NOT_CHOSEN = "not_chosen"
 """Why trajectories are filtered for which a maker names no reason."""
 
@@ -28,6 +32,8 @@ class Rollout(NamedTuple):
         used: whether an earlier step trained on it, or left it out: its group is here again for
             others of its members. Advantages need it; no batch may have it again.
         carried: whether an earlier step had its group.
+        policy_epoch: of its newest segment; weights of a later one are newer, whatever their step.
+            0 of all where the step was decided before epochs told weights apart.
     """
 
     trajectory: int
@@ -40,6 +46,7 @@ class Rollout(NamedTuple):
     tokens: int
     used: bool = False
     carried: bool = False
+    policy_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
@@ -85,20 +92,28 @@ class MadeBatch:
             trained: in the order of training.
             filtered: why the others are not here; those for which no reason is given count as
                 ``not_chosen``.
+
+        Raises:
+            InvalidRequest: an index is of no rollout in the list, there is not one advantage for
+                each, or one that is trained on is no finite number.
         """
-        of_rollouts = np.asarray(advantages, np.float32)
-        at = np.asarray(trained, np.int64)
+        at, stay = indices("trained", trained, len(rollouts)), indices("kept", kept, len(rollouts))
+        of_rollouts = array(advantages)
+        if of_rollouts.shape != (len(rollouts),) or of_rollouts.dtype.kind not in "fiu":
+            raise InvalidRequest(
+                f"advantages are {of_rollouts.dtype} {list(of_rollouts.shape)}; give a number for "
+                f"each of the {len(rollouts)} rollouts in the list"
+            )
         trajectories, groups = (
             np.array([rollout[column] for rollout in rollouts], np.int32) for column in (0, 1)
         )
-        stay = np.asarray(kept, np.int64)
         reasons = {reason: count for reason, count in (filtered or {}).items() if count}
         unused = sum(not rollout.used for rollout in rollouts)
         if others := unused - len(at) - len(stay) - sum(reasons.values()):
             reasons[NOT_CHOSEN] = reasons.get(NOT_CHOSEN, 0) + others
         return MadeBatch(
             trajectories=trajectories[at],
-            advantages=of_rollouts[at],
+            advantages=as_float32("advantages", of_rollouts[at]),
             kept=trajectories[stay],
             filtered=reasons,
             filtered_groups=np.setdiff1d(groups, groups[np.concatenate((at, stay))]),

@@ -10,9 +10,10 @@ from fractions import Fraction
 import numpy as np
 
 from rollstream.sampler import arguments
+from rollstream.sampler.arguments import at_least
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
-from rollstream.sampler.shaping.makers.reservoir import at_least
+from rollstream.sampler.shaping.makers.made import check_made
 from rollstream.sampler.shaping.makers.rollouts import a_maker
 
 
@@ -47,6 +48,11 @@ class StableMixtureBatchMaker(BatchMaker):
 
     def __init__(self, makers: Mapping[str, BatchMaker], shares: Mapping[str, float]) -> None:
         found = arguments.shares("shares", shares)
+        if not isinstance(makers, Mapping):
+            raise InvalidRequest(
+                f"makers is {makers!r:.200}; give a mapping of environments to makers, for example "
+                "{'math': GrpoBatchMaker(), 'code': RlooBatchMaker()}"
+            )
         if found.keys() != makers.keys():
             raise InvalidRequest(
                 f"makers are for {sorted(makers)} and shares for {sorted(found)}; give one of both "
@@ -54,6 +60,11 @@ class StableMixtureBatchMaker(BatchMaker):
             )
         for environment, maker in makers.items():
             a_maker(f"the maker for {environment}", maker)
+        if len({id(maker) for maker in makers.values()}) < len(makers):
+            raise InvalidRequest(
+                f"makers has one object for several of {sorted(makers)}; make one for each, since "
+                "a maker has the rollouts of its own environment alone"
+            )
         for environment, share in found.items():
             if not share:
                 raise InvalidRequest(
@@ -107,11 +118,9 @@ class StableMixtureBatchMaker(BatchMaker):
                 f"least {-(-1 // self._shares[smallest])}, or a larger share"
             )
         due = self._due(size)
-        there = {
-            name: len(maker.create_batch(size).trajectories) for name, maker in self._makers.items()
-        }
+        there = {name: len(self._part(name, size).trajectories) for name in self._makers}
         sizes = self._filled(due, there, size)
-        parts = {name: maker.create_batch(sizes[name]) for name, maker in self._makers.items()}
+        parts = {name: self._part(name, sizes[name]) for name in self._makers}
         trained = {name: len(part.trajectories) for name, part in parts.items()}
         made = list(parts.values())
         filtered = sum((Counter(part.filtered) for part in made), Counter[str]())
@@ -138,6 +147,12 @@ class StableMixtureBatchMaker(BatchMaker):
                 of_part = self._makers[name].get_batch_metadata(part)
                 metadata |= {f"{name}/{key}": value for key, value in of_part.items()}
         return metadata
+
+    def _part(self, environment: str, size: int) -> MadeBatch:
+        """What its maker makes for an environment, of this size at most."""
+        maker = self._makers[environment]
+        rollouts = [rollout for rollout in self.rollouts if rollout.environment == environment]
+        return check_made(maker, rollouts, maker.create_batch(size), size)
 
     def _due(self, size: int) -> dict[str, int]:
         """What each environment is to have of this step."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.makers.interface import Rollout
+from rollstream.sampler.shaping.policy_order import policy_ages
 
 RESERVOIR_SIZE = 256
 """Trajectories that are kept for later steps: half a step of 64 groups of 8. Of each the whole
@@ -44,13 +42,14 @@ def of_both_signs(advantages: NDArray[np.float32], size: int) -> NDArray[np.bool
 
 def newest_policies(rollouts: Sequence[Rollout], indices: Sequence[int], size: int) -> list[int]:
     """At most ``size`` of the indices: the oldest weights leave first, those not known before all
-    others; of the same, what was carried before what is new, and those behind."""
-    return sorted(indices, key=lambda index: (-rollouts[index].weight_step, index))[:size]
+    others of their epoch; of the same, what was carried before what is new, and those behind."""
+    ages, among = ages_of(rollouts), np.array(indices, np.int64)
+    newest: list[int] = among[np.lexsort((among, -ages[among]))][:size].tolist()
+    return newest
 
 
-def at_least(name: str, value: Any, lowest: int) -> int:
-    """The value, which is a whole number no lower than that."""
-    found = whole_number(name, value)
-    if found < lowest:
-        raise InvalidRequest(f"{name} is {found}; give {lowest} or more")
-    return found
+def ages_of(rollouts: Sequence[Rollout]) -> NDArray[np.int64]:
+    """As ``policy_ages`` has them, of each."""
+    epochs = np.array([rollout.policy_epoch for rollout in rollouts], np.int64)
+    steps = np.array([rollout.weight_step for rollout in rollouts], np.int64)
+    return policy_ages(epochs, steps)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import SupportsIndex
 
+from rollstream.sampler.arguments import at_least
 from rollstream.sampler.shaping.advantages import advantages_of
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
 from rollstream.sampler.shaping.makers.reservoir import (
     RESERVOIR_FULL,
     RESERVOIR_SIZE,
-    at_least,
     newest_policies,
 )
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
 
+from rollstream.sampler.arguments import at_least, indices
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.batch import Batch, a_batch
+from rollstream.sampler.shaping.beyond_float32 import BEYOND_FLOAT32, groups_beyond_float32
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
-from rollstream.sampler.shaping.makers.reservoir import at_least
+from rollstream.sampler.shaping.makers.made import check_made
+from rollstream.sampler.shaping.policy_order import telling_epochs
 
 
 def rollouts_of(batch: Batch) -> list[Rollout]:
     """The trajectories of a batch, in its order."""
+    a_batch(batch)
     count, rows = batch.num_trajectories, len(batch)
     last = np.zeros(count, np.int64)  # Row of the newest segment: the last one of the trajectory.
     last[batch.trajectory_index] = np.arange(rows)
@@ -32,6 +37,7 @@ def rollouts_of(batch: Batch) -> list[Rollout]:
         tokens.tolist(),
         used.tolist(),
         (groups >= batch.num_groups - batch.carried_groups).tolist(),
+        telling_epochs(batch)[last].tolist(),
     )
     return list(map(Rollout._make, zip(*columns, strict=True)))
 
@@ -47,24 +53,45 @@ def a_maker(name: str, value: Any) -> BatchMaker:
 def make_batch(maker: BatchMaker, batch: Batch, batch_size: SupportsIndex) -> MadeBatch:
     """What the maker makes of a batch, and of nothing else: at most ``batch_size`` trajectories.
 
+    Groups whose returns, or the differences of them, are beyond float32 are not shown to the maker:
+    they are filtered as ``beyond_float32``, and the others are trained on.
+
     Raises:
-        InvalidRequest: it is no maker, or ``batch_size`` is below 1.
+        InvalidRequest: it is no maker, ``batch_size`` is below 1, or what the maker made is not
+            what ``MadeBatch`` says. What the maker itself raises is raised.
     """
     a_maker("maker", maker)
     size = at_least("batch_size", batch_size, 1)
+    every = rollouts_of(batch)
+    beyond = groups_beyond_float32(batch)
+    left_out = set(beyond.tolist())
+    rollouts = [one for one in every if one.group not in left_out] if left_out else every
     maker.begin(batch.step)
-    for rollout in rollouts_of(batch):
+    for rollout in rollouts:
         maker.add_rollout(rollout)
-    return maker.create_batch(size)
+    made = check_made(maker, rollouts, maker.create_batch(size), size)
+    if not left_out:
+        return made
+    filtered = sum(one.group in left_out and not one.used for one in every)
+    return replace(
+        made,
+        filtered={**made.filtered, **({BEYOND_FLOAT32: filtered} if filtered else {})},
+        filtered_groups=np.union1d(made.filtered_groups, beyond).astype(np.int32),
+    )
 
 
 def examples_of(batch: Batch, made: MadeBatch, *, merge_turns: bool = False) -> Examples:
     """What is trained on, in the order of ``made.trajectories``; segments of one trajectory follow
     one another, as in the batch, or are merged as ``Examples.of`` says."""
-    position = np.full(batch.num_trajectories, -1, np.int64)
-    position[made.trajectories] = np.arange(len(made.trajectories))
+    count = a_batch(batch).num_trajectories
+    if not isinstance(made, MadeBatch):
+        raise InvalidRequest(f"made is {made!r:.200}; give what make_batch returned")
+    position = np.full(count, -1, np.int64)
+    position[indices("made.trajectories", made.trajectories, count)] = np.arange(
+        len(made.trajectories)
+    )
     of_rows = position[batch.trajectory_index]
     rows = np.argsort(of_rows, kind="stable")[np.count_nonzero(of_rows < 0) :]
-    advantages = np.zeros(batch.num_trajectories, np.float32)
+    advantages = np.zeros(count, np.float32)
     advantages[made.trajectories] = made.advantages
     return Examples.of(batch, advantages, rows=rows, merge_turns=merge_turns)

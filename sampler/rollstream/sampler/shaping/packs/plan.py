@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollstream.sampler.arguments import number, whole_number
+from rollstream.sampler.arguments import array, at_least, number
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.packs.placing import most_that_fit, placed
 
@@ -42,6 +42,9 @@ class PackPlan:
         too_long: int64 [t], examples longer than a pack, which were dropped or truncated.
         left_over: int64 [l], examples for which ``packs_per_rank`` that was given left no room.
         tokens_cut: of examples that were too long, how many tokens are in no pack.
+        order: int64 [p], those that are in a pack, by rank, pack and position.
+        ends: int64 [ranks * packs_per_rank], for each pack how many of them are in it and in those
+            before.
     """
 
     length: int
@@ -55,6 +58,17 @@ class PackPlan:
     too_long: NDArray[np.int64]
     left_over: NDArray[np.int64]
     tokens_cut: int = 0
+    order: NDArray[np.int64] = field(init=False)
+    ends: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        there = np.flatnonzero(self.rank >= 0)
+        packs = self.rank[there] * np.int64(self.packs_per_rank) + self.pack[there]
+        counts = np.bincount(packs, minlength=self.ranks * self.packs_per_rank)
+        object.__setattr__(
+            self, "order", there[np.lexsort((self.lengths[there], self.start[there], packs))]
+        )
+        object.__setattr__(self, "ends", np.cumsum(counts))
 
     def __repr__(self) -> str:
         """One line."""
@@ -62,6 +76,14 @@ class PackPlan:
             f"PackPlan({len(self.rank):,} examples in {self.ranks} x {self.packs_per_rank} packs "
             f"of {self.length:,} tokens)"
         )
+
+    def of_rank(self, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The examples of a rank in the order of its packs, int64 [m]; and for each pack how many
+        of them are in it and in those before, int64 [packs_per_rank]."""
+        first = rank * self.packs_per_rank
+        before = self.ends[first - 1] if first else 0
+        ends = self.ends[first : first + self.packs_per_rank]
+        return self.order[before : ends[-1] if len(ends) else before], ends - before
 
     def costs(self) -> NDArray[np.float64]:
         """float64 [ranks, packs_per_rank]: what each pack costs."""
@@ -87,6 +109,8 @@ class PackPlan:
             examples: that were planned, where ``packs/tokens_cut`` is to count only the tokens that
                 the loss would have counted.
         """
+        if examples is not None:
+            self.refuse_others(examples)
         packs = self.ranks * self.packs_per_rank
         tokens = int(self.lengths.sum())
         costs = self.costs()
@@ -106,6 +130,14 @@ class PackPlan:
                 self.tokens_cut if examples is None else self._trained_tokens_cut(examples)
             ),
         }
+
+    def refuse_others(self, examples: Examples) -> None:
+        """``InvalidRequest`` unless so many examples were planned."""
+        if len(examples) != len(self.rank):
+            raise InvalidRequest(
+                f"the plan is of {len(self.rank)} examples and these are {len(examples)}; plan "
+                "with examples.lengths"
+            )
 
     def _trained_tokens_cut(self, examples: Examples) -> int:
         starts = (examples.offsets[:-1] + self.lengths)[self.too_long].tolist()
@@ -142,20 +174,19 @@ def plan_packs(
         InvalidRequest: an argument is none that could be satisfied, or an example is longer than a
             pack and ``too_long`` is ``error``; it names the example and its length.
     """
-    length, ranks = _at_least_1("length", length), _at_least_1("ranks", ranks)
+    length, ranks = at_least("length", length, 1), at_least("ranks", ranks, 1)
     if length > _LENGTH_MAX:
         raise InvalidRequest(f"length is {length}; positions are int32: give at most {_LENGTH_MAX}")
     if packs_per_rank is not None:
-        packs_per_rank = _at_least_1("packs_per_rank", packs_per_rank)
+        packs_per_rank = at_least("packs_per_rank", packs_per_rank, 1)
     weight = number("attention_weight", attention_weight)
     if weight < 0:
         raise InvalidRequest(f"attention_weight is {weight:g}; give 0 or more")
     sizes = _lengths(lengths)
     over = np.flatnonzero(sizes > length)
     chosen = _without_too_long(sizes, over, length, too_long)
-    of_too_long = int(sizes[over].sum())
-    sizes = np.minimum(sizes, length)
-    found = sizes[chosen].tolist()
+    kept = np.minimum(sizes, length)
+    found = kept[chosen].tolist()
     left_over = chosen[:0]
     if packs_per_rank is not None:
         fitting = most_that_fit(found, length, ranks * packs_per_rank)
@@ -169,7 +200,7 @@ def plan_packs(
         packs_per_rank=packs_per_rank,
         cost_of=lambda n: of_tokens * n + of_squares * n * n,
     )
-    plan = _plan(
+    return _plan(
         packs,
         chosen,
         sizes,
@@ -178,11 +209,16 @@ def plan_packs(
         too_long=over,
         left_over=left_over,
     )
-    return replace(plan, tokens_cut=of_too_long - int(plan.lengths[over].sum()))
 
 
 def _plan(
-    packs: list[list[list[int]]], chosen: NDArray[np.int64], sizes: NDArray[np.int64], **other: Any
+    packs: list[list[list[int]]],
+    chosen: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    *,
+    length: int,
+    too_long: NDArray[np.int64],
+    **other: Any,
 ) -> PackPlan:
     """The packs of each rank, of indexes into ``chosen``, as arrays by example."""
     ranks, packs_per_rank = len(packs), len(packs[0])
@@ -191,19 +227,22 @@ def _plan(
     order = chosen[np.array(placed_ones, np.int64)]
     rank, pack, start = (np.full(len(sizes), -1, np.int32) for _ in range(3))
     lengths = np.zeros(len(sizes), np.int64)
-    lengths[order] = sizes[order]
+    lengths[order] = np.minimum(sizes[order], length)
     of_order = np.repeat(np.arange(ranks * packs_per_rank), counts)
     rank[order], pack[order] = np.divmod(of_order, packs_per_rank or 1)
-    starts = np.cumsum(sizes[order]) - sizes[order]
+    starts = np.cumsum(lengths[order]) - lengths[order]
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
     start[order] = starts - starts[firsts]
     return PackPlan(
+        length=length,
         ranks=ranks,
         packs_per_rank=packs_per_rank,
         rank=rank,
         pack=pack,
         start=start,
         lengths=lengths,
+        too_long=too_long,
+        tokens_cut=int((sizes - lengths)[too_long].sum()),
         **other,
     )
 
@@ -225,21 +264,14 @@ def _without_too_long(
 
 
 def _lengths(lengths: ArrayLike) -> NDArray[np.int64]:
-    found = np.asarray(lengths)
+    found = array(lengths)
     if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or not found.size):
         raise InvalidRequest(
             f"lengths is {found.dtype} {list(found.shape)}; give whole numbers [n], the tokens of "
-            "each example"
+            "each example, as examples.lengths has them"
         )
     sizes = found.astype(np.int64)
     if (sizes < 0).any():
         first = int(np.flatnonzero(sizes < 0)[0])
         raise InvalidRequest(f"example {first} has {sizes[first]} tokens; give 0 or more")
     return sizes
-
-
-def _at_least_1(name: str, value: SupportsIndex) -> int:
-    found = whole_number(name, value)
-    if found < 1:
-        raise InvalidRequest(f"{name} is {found}; give 1 or more")
-    return found

@@ -25,6 +25,7 @@ class Decision:
     Attributes:
         plan: of the rows of the batch, by rank and micro-step; None: the step is on channel A.
         versions: the weight step that sampled each micro-step's packs.
+        policy_epochs: of the weights that did.
         carried: to the next step.
         ready: packs that are ready for each rank after this step.
         metrics: see ``decide``.
@@ -32,6 +33,7 @@ class Decision:
 
     plan: PackPlan | None
     versions: tuple[int, ...]
+    policy_epochs: tuple[int, ...]
     carried: tuple[CarriedGroup, ...]
     ready: int
     metrics: Mapping[str, float]
@@ -71,10 +73,10 @@ def decide(
         offered, length=config.pack_length, ranks=ranks, leftovers=config.leftovers, ends=alone
     )
     oldest = current - config.version_window
-    rounds = [one for one in queue.rounds if one.version >= oldest]
+    rounds = [one for one in queue.rounds if offered.steps[one.version] >= oldest]
     stale = len(queue.rounds) - len(rounds)
     waiting = queue.waiting
-    if len(waiting) and offered.version[waiting[0]] < oldest:
+    if len(waiting) and offered.steps[offered.version[waiting[0]]] < oldest:
         stale, waiting = stale + 1, waiting[:0]
     oldest_dropped = 0 if alone else max(len(rounds) - config.queue_limit, 0)
     rounds = rounds[oldest_dropped:]
@@ -99,7 +101,8 @@ def decide(
     } | ({} if plan is None else plan.metrics())
     return Decision(
         plan=plan,
-        versions=tuple([one.version for one in used]),
+        versions=tuple([int(offered.steps[one.version]) for one in used]),
+        policy_epochs=tuple([int(offered.epochs[one.version]) for one in used]),
         carried=offered.carried(left),
         ready=len(kept),
         metrics={f"{METRICS}{name}": float(value) for name, value in metrics.items()},

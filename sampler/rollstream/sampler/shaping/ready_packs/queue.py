@@ -22,7 +22,7 @@ class Round(NamedTuple):
     """A pack for every rank.
 
     Attributes:
-        version: the weight step that sampled all of it.
+        version: the index of the version that sampled all of it.
         trajectories: int64 [t], which are in it.
         rows: int64 [r], the rows of the batch in it.
         ranks: int32 [r], of each row.

@@ -5,6 +5,7 @@
 - ``ready``, ``example_turns``  the groups that may be served, and whose turn it is
 - ``known_groups``, ``packed_rows``  all that are alive, as bytes
 - ``packed_refs``, ``sorted_rows``  what the ready groups are sorted by, compactly
+- ``waiting``   groups that cannot be served as they are, the oldest first
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
 - ``retired``   groups of retired files, and the recorded cursor
 - ``decided``   what decisions do to groups, in whatever order flushes and decisions are folded

@@ -9,7 +9,7 @@ from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.early_scores import waits_until
-from rollstream.streams.folds.sampler.eligible import Stand, Waits, stand_of
+from rollstream.streams.folds.sampler.eligible import Stand, stand_of
 from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.folds.sampler.known_groups import KnownGroups
@@ -17,6 +17,7 @@ from rollstream.streams.folds.sampler.late_scores import LateScores
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.ready import ReadyIndex
 from rollstream.streams.folds.sampler.scored import Given, with_scores
+from rollstream.streams.folds.sampler.waiting import WaitingGroups
 
 
 class AliveGroups:
@@ -30,10 +31,10 @@ class AliveGroups:
         evaluated: groups of other splits, which are never served.
     """
 
-    def __init__(self, seed: int, logs: Sequence[PartitionAddress]) -> None:
+    def __init__(self, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
         self.known = KnownGroups(PackedRefs(logs))
-        self.ready = ReadyIndex(seed, self.known)
-        self.waiting: dict[GroupRef, Waits] = {}
+        self.ready = ReadyIndex(choosing.seed, self.known, takes_turns=choosing.takes_turns)
+        self.waiting = WaitingGroups(self.known.packed)
         self.late = LateScores(logs, self.known.packed)
         self.evaluated = EvaluatedGroups(self.known.packed)
 
@@ -78,7 +79,7 @@ class AliveGroups:
             case "ready" | "filtered":
                 self.ready.add(group, filtered=stand == "filtered")
             case _:
-                self.waiting[group.ref] = stand
+                self.waiting.add(group, stand)
                 if stand == "reward":
                     self.late.wait(group)
 
@@ -98,7 +99,7 @@ class AliveGroups:
                 self.ready.discard(ref)
                 self.add(group, stand)
             elif group.has_rewards and self.waiting.get(ref) == "reward":
-                del self.waiting[ref]
+                self.waiting.remove(group)
                 self.late.end_wait(group, given.logged_ts)
                 self.add(group, stand)
             else:
@@ -111,8 +112,8 @@ class AliveGroups:
     def withdraw(self, ref: GroupRef) -> None:
         """It was taken, and is neither ready, nor waits."""
         self.ready.discard(ref)
-        if self.waiting.pop(ref, None) == "reward":
-            self.late.end_wait(self.known[ref])
+        if ref in self.waiting and self.waiting.remove(group := self.known[ref]) == "reward":
+            self.late.end_wait(group)
 
     def discard(self, ref: GroupRef) -> None:
         """It has ended, and no batch holds it."""

@@ -34,7 +34,7 @@ class DecidedGroups:
     """
 
     def __init__(self, choosing: Choosing, applied: dict[PartitionAddress, int]) -> None:
-        self.alive = AliveGroups(choosing.seed, list(applied))
+        self.alive = AliveGroups(choosing, list(applied))
         self.uses = GroupUses(choosing.max_samples)
         self.taken = TakenGroups()
         self.retired = RetiredGroups()
@@ -116,7 +116,8 @@ class DecidedGroups:
             self.uses.begin(ref)
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self.taken.add(ref)
-                self.to_come.serve(ref, turn)
+                if self._choosing.takes_turns:
+                    self.to_come.serve(ref, turn)
                 continue
             self._take(ref)
             if (key := self.alive.known.key_of(ref)) is not None:

@@ -37,12 +37,19 @@ class DispatchedGroups:
     that never came, and of unfinished members, a count for each example and reason."""
 
     def __init__(self) -> None:
+        self._by_example = True
         # By log and the entry that dispatched it.
         self._open: dict[PartitionAddress, dict[int, Dispatched]] = {}
         self._never_back: Counter[tuple[str, str, str]] = Counter()
         self._unfinished: Counter[tuple[str, str, str]] = Counter()
         # Of each log by itself, so that no interleaving of logs decides which reasons are kept.
         self._failures: dict[PartitionAddress, Counter[str]] = {}
+
+    def count_as_one(self) -> None:
+        """From now on, and what was counted: all examples of an environment are one, ""."""
+        self._by_example = False
+        self._never_back = _without_examples(self._never_back)
+        self._unfinished = _without_examples(self._unfinished)
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
         """The next event of a seal log that counts."""
@@ -56,11 +63,11 @@ class DispatchedGroups:
         elif isinstance(event, Flushed):
             for part in event.unsealed:
                 for example_id in part.example_ids:
-                    self._never_back[log.environment, example_id, part.reason] += 1
+                    self._never_back[log.environment, self._name(example_id), part.reason] += 1
             for index, kind, count in unfinished_members(event):
                 group = event.groups[index]
                 if group.split == TRAIN:
-                    self._unfinished[log.environment, group.example_id, kind] += count
+                    self._unfinished[log.environment, self._name(group.example_id), kind] += count
             for failed in event.failed:
                 reasons = self._failures.setdefault(log, Counter())
                 members = int(failed.members.sum())
@@ -116,4 +123,14 @@ class DispatchedGroups:
     def _forget(self, log: PartitionAddress, group: Dispatched | None, reason: str) -> None:
         """The entry that dispatched it is settled, for that reason."""
         if group is not None and reason in _UNREAD:
-            self._never_back[log.environment, group.example_id, reason] += 1
+            self._never_back[log.environment, self._name(group.example_id), reason] += 1
+
+    def _name(self, example_id: str) -> str:
+        return example_id if self._by_example else ""
+
+
+def _without_examples(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for (environment, _, reason), count in counts.items():
+        found[environment, "", reason] += count
+    return found

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollstream.streams.folds.sampler.earned import returns_of
 
+UNKNOWN_TS = 0  # Of rollouts whose client leaves ``created_ts`` out.
 _SAME_STEP, _NEAR, _SINGLE, _PLAIN = 1, 2, 4, 8
 _NEAR_US = 2**32
 _INT64, _UINT32, _FLOAT32, _FLOAT64 = (np.dtype(name) for name in ("<i8", "<u4", "<f4", "<f8"))
@@ -33,6 +34,12 @@ class RowColumns(NamedTuple):
     def returns(self) -> NDArray[np.float64]:
         """float64 [rollouts], what the segments of each earned in sum."""
         return returns_of(self.earned, self.begins)
+
+    def made_ts(self, sealed_ts: int) -> NDArray[np.int64]:
+        """int64 [rows], when each was made, by the clock of who made it, microseconds; no later
+        than ``sealed_ts``, which is all that is known where that clock was not named."""
+        made = np.where(self.created_ts == UNKNOWN_TS, sealed_ts, self.created_ts)
+        return np.minimum(made, sealed_ts)
 
 
 class PackedRows(NamedTuple):

@@ -73,6 +73,8 @@ class PublishedPolicies:
     def newest_on(self, branches: Sequence[Branch]) -> tuple[int, int] | None:
         """Epoch and step of the newest of those kept, by epoch, then step: of those that are on the
         branch, unless there are none. None: none was published."""
-        newest_first = sorted(self.kept, reverse=True)
-        on_branch = (one for one in newest_first if not off_branch(PolicyRef("", *one), branches))
-        return next(on_branch, newest_first[0] if newest_first else None)
+
+        def rank(one: tuple[int, int]) -> tuple[bool, int, int]:
+            return not off_branch(PolicyRef("", *one), branches), *one
+
+        return max(self.kept, key=rank, default=None)

@@ -64,13 +64,16 @@ class ReadyIndex:
 
     Args:
         seed: of the hash that orders ``keys_by_hash``.
+        takes_turns: False: nothing is kept of what was served, since only ``as_sealed`` is asked.
     """
 
-    def __init__(self, seed: int, known: KnownGroups) -> None:
+    def __init__(self, seed: int, known: KnownGroups, *, takes_turns: bool = True) -> None:
         self._seed = seed
+        self._takes_turns = takes_turns
         self._known = known
         self._packed = known.packed
         self._environments: dict[str, ExampleTurns] = {}
+        self._newest_turn = 0
         self._turn_ages = array("Q", [0])  # By turn; none was served in turn 0.
         self._masks: dict[int, int] = {}  # By flush, a bit for each group of it that is ready.
         self._size = 0
@@ -155,12 +158,16 @@ class ReadyIndex:
 
     def begin_turn(self, newest: PolicyRef) -> int:
         """The next turn, while this policy is the newest."""
-        self._turn_ages.append(age_of(newest))
-        return len(self._turn_ages) - 1
+        self._newest_turn += 1
+        if self._takes_turns:
+            self._turn_ages.append(age_of(newest))
+        return self._newest_turn
 
     def mark_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
         """Examples, of each of which a group was served in this turn; turns may become known in any
         order."""
+        if not self._takes_turns:
+            return
         before = self._before(environment)
         hashed = [(_hash(before + example.encode()), turn) for example, turn in served]
         self._environment(environment).mark_served(hashed)

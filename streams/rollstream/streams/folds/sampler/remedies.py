@@ -143,15 +143,24 @@ def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
     )
 
 
-def given_up_without_bound(name: str, choosing: Choosing) -> str:
-    """What the sampler ``name`` gives up, in words, by its settings that bound no weights' age;
-    empty where one does, or where a trajectory pool needs none."""
-    if choosing.bounds_lag or choosing.order == "ready":  # A pool's reader weighs old steps.
+def given_up_without_bound(samplers: Mapping[str, Choosing]) -> str:
+    """What those of the samplers give up, in words, whose settings bound no weights' age; empty
+    where all do, or where a trajectory pool needs none."""
+    names = sorted(
+        name
+        for name, choosing in samplers.items()
+        # A pool's reader weighs old steps.
+        if not choosing.bounds_lag and choosing.order != "ready"
+    )
+    if not names:
         return ""
+    *others, last = names
+    limit = f"samplers.{last}.max_policy_lag is {samplers[last].max_policy_lag}"
+    if others:
+        limit = f"max_policy_lag of samplers {', '.join(others)} and {last} is negative"
     return (
-        f"samplers.{name}.max_policy_lag is {choosing.max_policy_lag}, no limit: groups of any "
-        "age, of unknown weights and of any lineage are trained on, and where workers are faster "
-        "than the trainer, lag grows for as long as the run lasts"
+        f"{limit}, no limit: groups of any age, of unknown weights and of any lineage are trained "
+        "on, and where workers are faster than the trainer, lag grows for as long as the run lasts"
     )
 
 

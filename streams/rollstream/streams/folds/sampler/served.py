@@ -49,6 +49,8 @@ DROPPED: tuple[Outcome, ...] = (
 
 SHAPING = "shaping"
 """Where a request has the settings of what shapes its batch."""
+LOST = "carry_lost"
+"""Where it has the groups that would be carried, had their files not been lost: id to why."""
 CARRIED = b"carried"
 """Sets a group that is carried apart, in the digest, from one that was chosen."""
 
@@ -82,6 +84,7 @@ class ServedBatch:
         refs: of ``groups``.
         cursor: of the newest choice.
         digest: of ``all_groups``.
+        chosen_at: offset of the newest choice.
         policy_epoch: of the policies that were published at the newest choice.
         since_ts: when its ack began to be awaited, microseconds: of the newest choice, or of the
             resume that serves it again.
@@ -99,6 +102,7 @@ class ServedBatch:
     refs: tuple[GroupRef, ...]
     cursor: tuple[LogPosition, ...]
     digest: bytes
+    chosen_at: int
     policy_epoch: int
     since_ts: int
     replacements: int = 0
@@ -119,11 +123,12 @@ class ServedBatch:
             tuple(map(ref_of, event.groups)),
             event.cursor,
             event.digest,
+            chosen_at=offset,
             policy_epoch=event.policy_epoch,
             since_ts=event.now_ts,
         )
 
-    def replaced_by(self, event: Replaced) -> Self:
+    def replaced_by(self, event: Replaced, offset: int) -> Self:
         """With other groups in some slots."""
         slots = tuple(event.slots.tolist())
         groups, refs = list(self.groups), list(self.refs)
@@ -136,6 +141,7 @@ class ServedBatch:
             refs=tuple(refs),
             cursor=event.cursor,
             digest=event.digest,
+            chosen_at=offset,
             policy_epoch=event.policy_epoch,
             since_ts=event.now_ts,
             replacements=self.replacements + 1,
@@ -229,9 +235,15 @@ class ExampleCounts:
     """Groups by outcome and key; they may become known in any order. About 120 bytes an example."""
 
     def __init__(self) -> None:
+        self._by_example = True
         # By environment and example, the counts of all outcomes in one integer.
         self._counts: dict[str, dict[str, int]] = {}
         self._totals = Counter[Outcome]()
+
+    def count_as_one(self) -> None:
+        """From now on, and what was counted: all examples of an environment are one, ""."""
+        self._by_example = False
+        self._counts = {name: {"": sum(each.values())} for name, each in self._counts.items()}
 
     def add(self, outcome: Outcome, key: Key) -> None:
         """One more group of ``key`` ended so."""
@@ -242,7 +254,8 @@ class ExampleCounts:
         if not ended:
             return
         examples = self._counts.setdefault(environment, {})
-        for example, outcomes in ended:
+        for named, outcomes in ended:
+            example = named if self._by_example else ""
             for outcome in outcomes:
                 examples[example] = examples.get(example, 0) + _ONE[outcome]
         self._totals.update(chain.from_iterable(map(itemgetter(1), ended)))

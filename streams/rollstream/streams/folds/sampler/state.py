@@ -33,9 +33,10 @@ from rollstream.schemas.events import (
     Resumed,
 )
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.order import Branch, Policy, PolicyRef
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef, off_branch
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.branches import Branches, branches_at
 from rollstream.streams.folds.sampler.decided import DecidedGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.in_flight import InFlightGroups
@@ -50,7 +51,7 @@ FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the 
 NOTHING = -1
 _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
-    *("min_mean_reward", "max_mean_reward"),
+    *("min_mean_reward", "max_mean_reward", "takes_turns"),
 )
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
@@ -66,6 +67,8 @@ class SamplerState:
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
+        is_pool: whether a pool's reader ever began: each example is a prompt that does not come
+            back, so what ended is counted for all of an environment as one, "".
         branches: one a policy epoch that a resume began.
         current_step: what the trainer last called the current step; None: it never did since it
             resumed.
@@ -88,9 +91,10 @@ class SamplerState:
         self.choosing = choosing
         self.owner = ""
         self.claimed_at = self.final_step = self.over_decided_at = NOTHING
-        self.over = self.epoch_used = False
+        self.over = self.epoch_used = self.is_pool = False
         self.trainer_epoch = self.policy_epoch = 0
-        self.branches: dict[int, Branch] = {}
+        self.branches = Branches()
+        self._newest_kept = NOTHING  # Step of the newest policy that the newest resume kept.
         self.current_step: int | None = None
         self.next_step = 0
         self._served_end = 0  # After the last step that was served and not released.
@@ -193,9 +197,9 @@ class SamplerState:
         """Groups that were ready by the limit of the newest decision, and are not by this one."""
         return self.uses.used_up_by(max_samples)
 
-    def branches_at(self, policy_epoch: int) -> tuple[Branch, ...]:
-        """Those that resumes had begun up to then."""
-        return tuple(one for epoch, one in self.branches.items() if epoch <= policy_epoch)
+    def branches_of(self, batch: ServedBatch) -> tuple[Branch, ...]:
+        """Those that resumes had begun when its groups were chosen, as they were known then."""
+        return branches_at(self.branches.entries(), batch.policy_epoch, batch.chosen_at)
 
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
@@ -215,6 +219,12 @@ class SamplerState:
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""
         return self.published.newest(self.choosing.lineage, self.policy_epoch)
+
+    def newest_step_on_branch(self) -> int:
+        """Of the newest policy that the trainer has not left: after a resume one of an earlier
+        epoch, until it publishes; ``NOTHING``: there is none."""
+        published = self.published.newest_step(self.policy_epoch)
+        return self._newest_kept if published == UNKNOWN_STEP else published
 
     def clock(self, step: int) -> int:
         """The weights that the batch of ``step`` updates, or what the trainer calls its step."""
@@ -275,15 +285,16 @@ class SamplerState:
             case BatchServed():
                 self._serve(offset, event)
             case Replaced():
-                self._replace(event)
+                self._replace(offset, event)
             case Acked():
                 self._ack(event)
             case Checkpointed():
                 self._finish(event.step)
             case Resumed():
-                self._resume(event)
+                self._resume(offset, event)
             case PolicyPublished():
                 self.epoch_used = True
+                self.branches.publish(offset, event)
             case Dropped():
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
@@ -311,12 +322,13 @@ class SamplerState:
                 self.trainer_epoch,
                 self.policy_epoch,
                 self.epoch_used,
+                self.is_pool,
                 self._turn,
             ),
             (self.next_step, self._served_end, self.current_step, self.final_step),
             self.evaluated.sorted_items(),
             (self.over_step_delay, self.over_timestamp_delay),
-            sorted(self.branches.values()),
+            self.branches.entries(),
             [
                 (
                     *(step, b.offset, b.batch_id, b.digest, b.status),
@@ -356,13 +368,13 @@ class SamplerState:
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         self._groups.serve(refs, self._turn)
 
-    def _replace(self, event: Replaced) -> None:
+    def _replace(self, offset: int, event: Replaced) -> None:
         batch = self.batches[event.step]
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         for slot in event.slots.tolist():
             self.uses.give_back(batch.refs[slot])
             self._groups.end(batch.refs[slot], outcome)
-        after = self.batches[event.step] = batch.replaced_by(event)
+        after = self.batches[event.step] = batch.replaced_by(event, offset)
         self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
         if event.step in self._pinned:
             self._pin()
@@ -390,16 +402,21 @@ class SamplerState:
         if self._pinned:
             self._pin()
 
-    def _resume(self, event: Resumed) -> None:
+    def _resume(self, offset: int, event: Resumed) -> None:
+        if event.reads_pool and not self.is_pool:
+            self.is_pool = True
+            self.outcomes.count_as_one()
+            self.dispatched.count_as_one()
         self.trainer_epoch, self.current_step = event.trainer_epoch, None
         self.uses.begin_epoch(event.trainer_epoch)
         newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
         if event.policy_epoch != self.policy_epoch:
             self.policy_epoch = event.policy_epoch
             self.epoch_used = False
-        if event.policy_epoch > 0:
-            # The checkpoint after batch n holds weights n + 1: these are common to both branches.
-            self.branches[event.policy_epoch] = Branch(event.policy_epoch, newest + 1)
+        self.branches.resume(offset, event)
+        before = self.published.newest_on(self.branches.now())
+        kept = before and not off_branch(PolicyRef("", *before), self.branches.now())
+        self._newest_kept = before[1] if before and kept else NOTHING
         self._finish(newest)
         for at, batch in list(self.batches.items()):
             if at <= newest:

@@ -1,0 +1,150 @@
+"""What a writer of steps submitted lately, so that what contradicts it is refused. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TypeVar
+
+from xxhash import xxh3_128_intdigest
+
+from rollstream.producers.errors import Contradiction
+from rollstream.producers.outbox import Outgoing
+from rollstream.producers.step_segments import Step
+from rollstream.schemas.ingest.entry import PLAIN, SHARED
+
+# Of one environment, each; of more, those that came first are forgotten. A step takes about 200
+# bytes, a trajectory or a prompt as many, however long their names: digests of these are kept.
+KNOWN_MAX = 65_536
+# Where a group's size is not given it is known from other steps, or not.
+_shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name != "group_size"))
+_plain_of = itemgetter(*(index for index, name in enumerate(PLAIN) if name != "created_ts"))
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+class Submitted:
+    """The steps, ends and sizes of one environment that one writer submitted last."""
+
+    def __init__(self) -> None:
+        # By trajectory and index.
+        self._contents: OrderedDict[int, int] = OrderedDict()
+        # How many steps a trajectory has, 0: not known; and one more than the newest index.
+        self._lengths: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._sizes: OrderedDict[int, int] = OrderedDict()
+
+    def check(self, steps: Sequence[Step], contents: Sequence[int]) -> None:
+        """They contradict neither each other nor what was submitted.
+
+        Raises:
+            Contradiction: names the index, field, value, and what it contradicts.
+        """
+        call = Submitted()
+        for index, (step, content) in enumerate(zip(steps, contents, strict=True)):
+            try:
+                for known in (self, call):
+                    known._check(step, content)
+            except Contradiction as wrong:
+                wrong.args = (f"steps[{index}]: {wrong}",)
+                raise
+            call._add(step, content)
+
+    def add(self, steps: Sequence[Step], contents: Sequence[int]) -> None:
+        """They were submitted."""
+        for step, content in zip(steps, contents, strict=True):
+            self._add(step, content)
+
+    def forget(self, lost: Outgoing) -> None:
+        """It is not known whether this step, or end, is in the log: another one may be submitted in
+        its place."""
+        uid = lost.rollout_uid
+        self._lengths.pop(_digest(uid), None)
+        if lost.segment_idx is not None:
+            self._contents.pop(_digest(uid, lost.segment_idx), None)
+            self._sizes.pop(_digest(lost.group_uid), None)
+
+    def check_end(self, trajectory_uid: str, count: int) -> None:
+        """A trajectory may end with so many steps; 0: those that are in the log.
+
+        Raises:
+            Contradiction: names the value and what it contradicts.
+        """
+        ended, seen = self._lengths.get(_digest(trajectory_uid), (0, 0))
+        if not count:
+            return
+        if ended not in (0, count):
+            raise Contradiction(
+                f"steps is {count}, and trajectory {trajectory_uid} has ended with {ended}; "
+                "complete it with the same number, or leave it out"
+            )
+        if seen > count:
+            raise Contradiction(
+                f"steps is {count}, and step {seen - 1} of trajectory {trajectory_uid} was "
+                "submitted; count from 1, with each step"
+            )
+
+    def add_end(self, trajectory_uid: str, count: int) -> None:
+        """It was submitted."""
+        if count:
+            self._lengthen(trajectory_uid, count, 0)
+
+    def _check(self, step: Step, content: int) -> None:
+        uid, index = step.trajectory_uid, step.step_index
+        size = self._sizes.get(_digest(step.prompt_uid))
+        if size is not None and step.n_rollouts not in (None, size):
+            raise Contradiction(
+                f"n_rollouts is {step.n_rollouts}, and was {size} in an earlier step of prompt "
+                f"{step.prompt_uid}; give all of them the same"
+            )
+        if self._contents.get(_digest(uid, index), content) != content:
+            raise Contradiction(
+                f"step_index is {index}, and another step {index} of trajectory {uid} was "
+                "submitted, with other content; the first one counts: give each step an index of "
+                "its own, and repeat one only as it was"
+            )
+        ended, seen = self._lengths.get(_digest(uid), (0, 0))
+        if ended and index >= ended:
+            raise Contradiction(
+                f"step_index is {index}, and trajectory {uid} has ended with {ended} steps; give "
+                "each trajectory a uid of its own, and end it once"
+            )
+        if step.is_last and seen > index + 1:
+            raise Contradiction(
+                f"is_last is True, and step {seen - 1} of trajectory {uid} was submitted; give it "
+                "to the step with the largest step_index"
+            )
+        if step.is_last and ended not in (0, index + 1):
+            raise Contradiction(
+                f"is_last is True, and trajectory {uid} has ended with {ended} steps; give it to "
+                "the last of them, or to none"
+            )
+
+    def _add(self, step: Step, content: int) -> None:
+        uid, index = step.trajectory_uid, step.step_index
+        _put(self._contents, _digest(uid, index), content)
+        self._lengthen(uid, index + 1 if step.is_last else 0, index + 1)
+        if step.n_rollouts is not None:
+            _put(self._sizes, _digest(step.prompt_uid), step.n_rollouts)
+
+    def _lengthen(self, uid: str, count: int, seen: int) -> None:
+        key = _digest(uid)
+        ended, before = self._lengths.get(key, (0, 0))
+        _put(self._lengths, key, (count or ended, max(seen, before)))
+
+
+def _put(known: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > KNOWN_MAX:
+        known.popitem(last=False)
+
+
+def _digest(name: str, index: int = 0) -> int:
+    return xxh3_128_intdigest(name.encode(), index)
+
+
+def contents_of(outgoing: Sequence[Outgoing]) -> list[int]:
+    """Of steps that have not left: equal for equal ones, whenever they come, in this process."""
+    entries = [one.entry for one in outgoing]
+    return [hash((_shared_of(one.shared), _plain_of(one.plain))) for one in entries if one]
