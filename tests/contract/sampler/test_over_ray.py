@@ -23,6 +23,7 @@ from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.kafka import KafkaFactory
 from harness.ray_world import RayWorld
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.serving import actor_calls
@@ -136,6 +137,29 @@ def test_a_trainer_that_waits_while_kafka_is_away_says_so(
     lonely.close()
 
 
+class HastyClock(SystemClock):
+    """Each look at it finds ten seconds more gone."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic_s(self) -> float:
+        self._looks += 1
+        return super().monotonic_s() + 10.0 * self._looks
+
+
+def test_a_trainer_that_waits_is_told_which_groups_are_missing(
+    world: RayWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.open()
+    sampler = SamplerClient.attach(world.name, config=world.config, clock=HastyClock())
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(sampler.next_batch, 0, 2, timeout_s=600.0)
+        until(lambda: "s so far for groups: step 0 needs 2 groups" in caplog.text)
+        world.writer().flush(*long_specs(2))
+        assert waiting.result(WAIT_S).num_groups == 2
+
+
 def test_awaited_calls_wait_by_the_hundreds_and_leave_nothing_behind(world: RayWorld) -> None:
     writer = world.writer()
     writer.flush(*long_specs(2))
@@ -182,6 +206,7 @@ def test_calls_that_wait_survive_the_death_of_the_actor(world: RayWorld) -> None
 def test_what_a_dead_actor_had_stored_for_its_answer_is_asked_for_again(
     world: RayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world.configure(max_policy_lag=-1)  # It may take many steps until one was made ahead.
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(200)))
     sampler = world.open()
     killed: list[int] = []
@@ -196,7 +221,7 @@ def test_what_a_dead_actor_had_stored_for_its_answer_is_asked_for_again(
         return stored
 
     monkeypatch.setattr(actor_calls, "stored_in", die_with_what_is_stored)
-    steps = iter(range(50))
+    steps = iter(range(200))
     batches = []
     until(lambda: bool(killed), lambda: batches.append(sampler.next_batch(next(steps), 1)))
     again = sampler.next_batch(batches[-1].step, 1)

@@ -26,7 +26,7 @@ from rollstream.sampler.deciding.command import Command, Reply
 from rollstream.sampler.deciding.queries import AskStats
 from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
 from rollstream.sampler.serving import actor_calls
-from rollstream.sampler.serving.actor import Refused
+from rollstream.sampler.serving.actor import Refused, Why
 from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
 from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
 from rollstream.sampler.shaping.assembled import AssembledBatch
@@ -81,7 +81,7 @@ class World:
         self.asked: list[list[Any]] = []  # The commands of each that was sent.
         self.cancelled: list[Answer] = []
         self.left = 0
-        self.outage = ""
+        self.why = Why()
         self.during: Callable[[], None] = lambda: None
         self.on_send: Callable[[], None] = lambda: None
         self.outcomes = list(outcomes)
@@ -90,7 +90,7 @@ class World:
         actor = SimpleNamespace(
             execute=SimpleNamespace(remote=self._execute),
             leave=SimpleNamespace(remote=self._leave),
-            outage=SimpleNamespace(remote=lambda: Answer(self.outage, lambda: None)),
+            why_waiting=SimpleNamespace(remote=lambda _: Answer(self.why, lambda: None)),
         )
         self.calls = ActorCalls("trainer-a", actor, self.clock)
 
@@ -216,11 +216,14 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
 ) -> None:
     caplog.set_level(logging.WARNING)
     world = World(monkeypatch, GetTimeoutError())
-    world.outage = "Kafka at nowhere cannot be reached"
+    world.why = Why(
+        outage="Kafka at nowhere cannot be reached", missing="groups: step 9 needs 1 groups"
+    )
     with pytest.raises(SamplerUnavailable, match="did not answer within 121 s"):
         in_thread(world.calls)
     assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
     assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
+    assert "waited 31 s so far for groups: step 9 needs 1 groups" in caplog.messages
     assert world.cancelled == world.sent
 
 

@@ -49,6 +49,19 @@ class Refused:
     sampler_fenced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a call was not answered yet.
+
+    Attributes:
+        outage: why no broker can be reached; empty: as far as is known, one can.
+        missing: the groups that it waits for, and where they stay; empty: it is not known to wait.
+    """
+
+    outage: str = ""
+    missing: str = ""
+
+
 Answer = Reply[R | Pickled | StoredBatch] | Refused
 
 
@@ -120,9 +133,13 @@ class SamplerActor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
 
-    async def outage(self) -> str:
-        """Why no broker can be reached; empty: as far as is known, one can."""
-        return self._owner.outage()
+    async def why_waiting(self, command: Command[Any]) -> Why:
+        """Why a call with this command was not answered yet, as far as is known."""
+        if outage := self._owner.outage():
+            return Why(outage=outage)  # Who decides may be waiting for the broker.
+        loop = asyncio.get_running_loop()
+        missing = await loop.run_in_executor(self._decider, self._owner.missing, command)
+        return Why(missing=missing)
 
     async def leave(self) -> None:
         """Exits for good, so that Ray does not start it anew."""

@@ -24,7 +24,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
-from rollstream.sampler.serving.actor import Refused
+from rollstream.sampler.serving.actor import Refused, Why
 from rollstream.sampler.serving.forked import OpenedIn
 from rollstream.sampler.serving.joint_calls import Gathering, JointCalls
 from rollstream.sampler.serving.pickled import StoredBatch, opened, stored_in
@@ -135,10 +135,11 @@ class ActorCalls:
             try:
                 answer: bytes | list[Any] = ray.get(ref, timeout=deadline.slice_s(look_s))
             except GetTimeoutError:
-                self._check_waiting(command, deadline)
-                look_s = LOG_WAITING_EVERY_S
+                self._check_waiting(deadline)
+                look_s, why = LOG_WAITING_EVERY_S, Why()
                 with suppress(GetTimeoutError, RayError):
-                    self._log_outage(ray.get(self._actor.outage.remote(), timeout=FIRST_LOOK_S))
+                    why = ray.get(self._actor.why_waiting.remote(command), timeout=FIRST_LOOK_S)
+                self._log_waiting(command, why, deadline)
             else:
                 return answer
 
@@ -157,11 +158,13 @@ class ActorCalls:
                 if joint.fewer.done() and not answer.done():
                     return None
                 if not answer.done():
-                    self._check_waiting(next(iter(joint.commands.values())), deadline)
-                    look_s = LOG_WAITING_EVERY_S
-                    asked = asyncio.wrap_future(self._actor.outage.remote().future())
+                    self._check_waiting(deadline)
+                    look_s, why = LOG_WAITING_EVERY_S, Why()
+                    command = next(iter(joint.commands.values()))
+                    asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
                     with suppress(TimeoutError, RayError):
-                        self._log_outage(await asyncio.wait_for(asked, FIRST_LOOK_S))
+                        why = await asyncio.wait_for(asked, FIRST_LOOK_S)
+                    self._log_waiting(command, why, deadline)
             return answer.result()
         finally:
             answer.cancel()
@@ -180,9 +183,16 @@ class ActorCalls:
         except TimeoutError as error:
             raise self._no_answer(deadline) from error
 
-    def _log_outage(self, outage: str) -> None:
-        if outage:
-            _log.warning("sampler %r: %s", self._name, outage)
+    def _log_waiting(self, command: Command[Any], why: Why, deadline: Deadline) -> None:
+        if why.outage:
+            _log.warning("sampler %r: %s", self._name, why.outage)
+        deadline.log_waiting(
+            lambda: (
+                why.missing
+                or f"sampler {self._name!r} to answer {command}; `rollstream status` shows what is "
+                "ready and what is stuck"
+            )
+        )
 
     def _reply_of(self, answer: Reply[R] | Refused) -> Reply[R]:
         if isinstance(answer, Refused):
@@ -191,15 +201,9 @@ class ActorCalls:
             raise answer.error
         return answer
 
-    def _check_waiting(self, command: Command[Any], deadline: Deadline) -> None:
+    def _check_waiting(self, deadline: Deadline) -> None:
         if deadline.passed():
             raise self._no_answer(deadline)
-        deadline.log_waiting(
-            lambda: (
-                f"sampler {self._name!r} to answer {command}; `rollstream status` shows what "
-                "is ready and what is stuck"
-            )
-        )
 
     def _check_repeatable(self, error: Exception, deadline: Deadline) -> None:
         """Returns where the call is to be repeated: Ray starts the actor anew."""

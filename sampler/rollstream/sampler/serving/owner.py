@@ -122,6 +122,11 @@ class Owner:
         """Why no broker can be reached; empty: as far as is known, one can."""
         return self._broker.outage()
 
+    def missing(self, command: Command[Any]) -> str:
+        """Which groups a call with this command waits for, and why; empty: none waits."""
+        key = command.decision_key()
+        return next((self._describe(one) for one in self._waiting if one.decision_key == key), "")
+
     def state_digest(self) -> bytes:
         """A digest of the state as it was folded so far."""
         with self._lock:
@@ -355,7 +360,8 @@ class Owner:
 
     def _describe(self, call: Call[R]) -> str:
         with self._lock:
-            return "" if call.shortage is None else str(call.shortage.error(self._logs.state))
+            short = call.shortage
+            return "" if short is None else f"groups: {short.error(self._logs.state)}"
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
         context = ResultContext(
