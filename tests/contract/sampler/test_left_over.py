@@ -3,6 +3,8 @@ and over Ray."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -11,7 +13,16 @@ import pytest
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, memory_world
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
-from rollstream.sampler import GroupsUnreadable
+from rollstream.runtime.config.ready_packs import ReadyPacksConfig
+from rollstream.sampler import (
+    GroupsUnreadable,
+    InvalidRequest,
+    NotEnoughGroups,
+    ReadyPacks,
+    RlooBatchMaker,
+    SamplerApi,
+    UnknownStep,
+)
 from rollstream.sampler.history import lineage_of_step, replay_step, report_of
 from rollstream.sampler.shaping.carried import left_over
 from rollstream.store.errors import StoreAway
@@ -152,3 +163,75 @@ def test_of_three_groups_that_are_left_over_the_one_whose_file_is_lost_is_not_ca
         assert decision.same
         with pytest.raises(GroupsUnreadable, match=path):
             made_by(sampler, **asked).next(0, timeout_s=WAIT_S)
+
+
+def packs_of(sampler: SamplerApi) -> ReadyPacks:
+    config = ReadyPacksConfig.model_validate({"schedule": {"b_ratio": 0.5}, "pack_length": 64})
+    return ReadyPacks(sampler, config, dp_rank=0, dp_size=1)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "call"),
+    [
+        (UnknownStep, lambda sampler: made_by(sampler).next(99, timeout_s=0)),
+        (UnknownStep, lambda sampler: packs_of(sampler).next_step(99, timeout_s=0)),
+        (InvalidRequest, lambda sampler: made_by(sampler, num_groups=10**9).next(1, timeout_s=0)),
+        (NotEnoughGroups, lambda sampler: made_by(sampler, num_groups=99).next(1, timeout_s=0)),
+    ],
+)
+def test_a_call_that_is_refused_warns_of_nothing(
+    refusal: type[Exception],
+    call: Callable[[SamplerApi], object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(memory_world()) as world:
+        seal(world, 8)
+        sampler = world.open()
+        sampler.resume(None)
+        sampler.next_batch(0, 1, timeout_s=WAIT_S)
+        with caplog.at_level(logging.WARNING, "rollstream.sampler"), pytest.raises(refusal):
+            call(sampler)
+        assert caplog.messages == []
+
+
+def test_of_what_is_not_carried_a_warning_tells_once_when_the_step_is_decided(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(memory_world()) as world:
+        seal(world, 1)
+        sampler = world.open()
+        sampler.resume(None)
+        sampler.next_batch(0, 1, timeout_s=WAIT_S)
+        batches = made_by(sampler)
+        with pytest.raises(NotEnoughGroups):
+            batches.next(1, timeout_s=0)
+        assert caplog.messages == []
+        seal(world, 4)
+        for _ in range(2):
+            batches.next(1, timeout_s=WAIT_S)
+        (told,) = caplog.messages
+        assert told.startswith("step 1 carries nothing from the one before: step 0 was served by")
+
+
+def test_a_lost_group_of_which_nothing_was_left_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with closing(memory_world()) as world:
+        writer = world.writer()
+        for i in range(4):
+            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, 2.0, 0.5)))
+        sampler = world.open()
+        sampler.resume(None)
+        asked: dict[str, Any] = {"maker": RlooBatchMaker(), "batch_size": 4}
+        (first,) = run(made_by(sampler, **asked), 0, 1)  # All of one group, none of the other.
+        sampler.checkpointed(0)
+        found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+        world.store.delete(found.groups[0].origin.path)
+        world.restart()
+        sampler = world.open()
+        sampler.resume(0)
+        after = made_by(sampler, **asked).next(1, timeout_s=WAIT_S)
+        assert after.batch.sampled.group_ids[-1] == first.batch.sampled.group_ids[1]
+        assert "lost" not in caplog.text
+        told = report_of(world.name, config=world.config, broker=world.broker())
+        assert told.carry_lost == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,19 +12,35 @@ from rollstream.sampler.deciding.queries import AskWithoutFiles, BatchSummary
 from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.carried import CarriedGroup
 from rollstream.streams.folds.sampler.served import SHAPING
 
 T = TypeVar("T")
 _log = logging.getLogger("rollstream.sampler")
 
 
+class Carry(NamedTuple, Generic[T]):
+    """What a step is to carry.
+
+    Attributes:
+        left: what the step before left over; None: nothing, or it is not known.
+        groups: those of it whose files are there.
+        lost: its others by id, each with why.
+    """
+
+    left: T | None = None
+    groups: tuple[CarriedGroup, ...] = ()
+    lost: Mapping[str, str] = MappingProxyType({})
+
+
 class _Known(NamedTuple, Generic[T]):
-    """Of a step that was made, or looked for: its batch as it was then, and what it left."""
+    """Of a step that was made, or looked for: its batch as it was then, what the next one carries,
+    and what is to be warned of once that is decided."""
 
     step: int
     batch_id: str | None
-    left: T | None
-    lost: Mapping[str, str] = MappingProxyType({})
+    carry: Carry[T]
+    warning: str = ""
 
 
 class LeftOver(Generic[T]):
@@ -51,6 +67,7 @@ class LeftOver(Generic[T]):
         sampler: SamplerApi,
         settings: str,
         left_by: Callable[[Batch], T],
+        groups_of: Callable[[T], Sequence[CarriedGroup]],
         *,
         no_part: Collection[str] = (),
     ) -> None:
@@ -58,19 +75,19 @@ class LeftOver(Generic[T]):
         self._no_part = no_part
         self._settings: Mapping[str, Any] = json.loads(settings)
         self._left_by = left_by
+        self._groups_of = groups_of
         self._known: _Known[T] | None = None
 
     def remember(self, batch: Batch, left: T) -> None:
         """What the step of this batch left over."""
-        self._known = _Known(batch.step, batch.batch_id, left)
+        self._known = _Known(batch.step, batch.batch_id, self._carry_of(left))
 
     def forget(self) -> None:
         """What is left over is known from the record alone."""
         self._known = None
 
-    def before(self, step: int) -> tuple[T | None, Mapping[str, str]]:
-        """What ``step``, which was not served, is to carry, None: nothing; and of which groups of
-        the step before the files are lost, each with why. These cannot be carried.
+    def before(self, step: int) -> Carry[T]:
+        """What ``step``, which was not served, is to carry.
 
         Raises:
             GroupsUnreadable: files of the step before are gone, and it is not final.
@@ -78,14 +95,21 @@ class LeftOver(Generic[T]):
             SamplerError: whatever ``recorded_batch`` raises.
         """
         if step <= 0:
-            return None, {}
+            return Carry()
         summary = self._sampler.batch_summary(step - 1)
         batch_id = None if summary is None else summary.batch_id
         known = self._known
-        if known is None or known[:2] != (step - 1, batch_id):
+        if known is None or (known.step, known.batch_id) != (step - 1, batch_id):
             known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary))
             self._known = known
-        return known.left, known.lost
+        return known.carry
+
+    def decided(self, step: int) -> None:
+        """``step`` is decided: a warning tells what it lacks of what was left over."""
+        known = self._known
+        if known is not None and known.step == step - 1 and known.warning:
+            self._known = known._replace(warning="")
+            _log.warning("step %d %s", step, known.warning)
 
     def as_recorded(self, request: Mapping[str, Any]) -> str | None:
         """The settings in the request of a recorded step, where they differ from these in what has
@@ -95,19 +119,17 @@ class LeftOver(Generic[T]):
             return None
         return json.dumps(recorded, sort_keys=True)
 
-    def lose(self, step: int, why: object) -> None:
-        """``step`` is to carry nothing, whatever was left over."""
+    def lose(self, why: object) -> None:
+        """The step that was looked up last is to carry nothing, whatever was left over."""
         if self._known is not None:
-            self._known = self._known._replace(left=None)
-        _warn(step, why)
+            self._known = self._known._replace(carry=Carry(), warning=_nothing(why))
 
-    def _recorded(
-        self, step: int, summary: BatchSummary | None
-    ) -> tuple[T | None, Mapping[str, str]]:
+    def _recorded(self, step: int, summary: BatchSummary | None) -> tuple[Carry[T], str]:
+        """What the next step carries, and what is to be warned of."""
         why: object = self._not_ours(step, summary)
         try:
             if why is None and (batch := self._sampler.recorded_batch(step)) is not None:
-                return self._left_by(batch), {}
+                return self._carry_of(self._left_by(batch)), ""
         except UnknownStep as unknown:
             why = unknown
         except GroupsUnreadable as gone:
@@ -116,10 +138,17 @@ class LeftOver(Generic[T]):
             why, found = gone, gone.finding
             asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
             if (batch := self._sampler._ask_if_recorded(asked)) is not None:
-                _log.warning("step %d does not carry groups that are lost: %s", step + 1, found)
-                return self._left_by(batch), dict.fromkeys(gone.groups.values(), found)
-        _warn(step + 1, why or f"step {step} was not served")
-        return None, {}
+                lost = dict.fromkeys(gone.groups.values(), found)
+                carry = self._carry_of(self._left_by(batch), lost)
+                told = f"does not carry groups that are lost: {found}" if carry.lost else ""
+                return carry, told
+        return Carry(), _nothing(why or f"step {step} was not served")
+
+    def _carry_of(self, left: T, lost: Mapping[str, str] = MappingProxyType({})) -> Carry[T]:
+        groups = self._groups_of(left)
+        there = tuple(one for one in groups if one.group_id not in lost)
+        ids = [one.group_id for one in groups]
+        return Carry(left, there, {one: lost[one] for one in ids if one in lost})
 
     def _not_ours(self, step: int, summary: BatchSummary | None) -> str | None:
         """Why what the step left over is not known here; None: it is."""
@@ -142,8 +171,8 @@ class LeftOver(Generic[T]):
         ]
 
 
-def _warn(step: int, why: object) -> None:
-    _log.warning("step %d carries nothing from the one before: %s", step, why)
+def _nothing(why: object) -> str:
+    return f"carries nothing from the one before: {why}"
 
 
 def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:

@@ -155,7 +155,13 @@ class ReadyPacks:
             sort_keys=True,
         )
         asks = {"ready_packs": config.model_dump(mode="json", include=_ONLY_ASKS)}
-        self._left = LeftOver(sampler, self._settings, self._decision, no_part=dict(flat(asks)))
+        self._left = LeftOver(
+            sampler,
+            self._settings,
+            self._decision,
+            lambda decision: decision.carried,
+            no_part=dict(flat(asks)),
+        )
 
     def next_step(
         self, step: SupportsIndex, *, timeout_s: float | None = None
@@ -172,6 +178,7 @@ class ReadyPacks:
         """
         step = whole_number("step", step)
         batch = self._batch(step, timeout_s)
+        self._left.decided(step)
         decision = self._decision(batch)
         self._left.remember(batch, decision)
         self._warn_of_dropped(step, decision)
@@ -224,19 +231,15 @@ class ReadyPacks:
             asked = json.loads(decided.request)
             settings = self._left.as_recorded(asked)
             return self._ask(step, asked["num_groups"], None, timeout_s, settings=settings)
-        left, without = self._left.before(step)
-        if left is not None:
-            num_groups = groups_asked(self._config, step, left.ready)
-            there = tuple(one for one in left.carried if one.group_id not in without)
-            ids = {one.group_id for one in left.carried}
-            lost = {one: why for one, why in without.items() if one in ids}
-            try:
-                return self._ask(step, num_groups, there, timeout_s, lost)
-            except CarryLost as why:
-                self._left.lose(step, why)
-            except GroupsUnreadable:
-                self._left.forget()  # Files are lost that were there when the step was made.
-                raise
+        carry = self._left.before(step)
+        num_groups = groups_asked(self._config, step, carry.left.ready if carry.left else 0)
+        try:
+            return self._ask(step, num_groups, carry.groups, timeout_s, carry.lost)
+        except CarryLost as why:
+            self._left.lose(why)
+        except GroupsUnreadable:
+            self._left.forget()  # Files are lost that were there when the step was made.
+            raise
         return self._ask(step, groups_asked(self._config, step, 0), (), timeout_s)
 
     def _ask(

@@ -114,7 +114,7 @@ class TrainingBatches:
         self._mix = maker.mix if mix is None else mix
         self._columns = columns
         self._merge_turns = truth("merge_turns", merge_turns)
-        self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by)
+        self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by, tuple)
         self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
@@ -126,6 +126,7 @@ class TrainingBatches:
         """
         at = whole_number("step", step)
         batch = self._batch(at, timeout_s)
+        self._left.decided(at)
         made = make_batch(self._maker, batch, self._batch_size)
         self._warn_of_lacking(at, made)
         _warn_of_beyond_float32(batch)
@@ -211,15 +212,11 @@ class TrainingBatches:
         if step > 0:
             with suppress(UnknownStep):  # It was not served.
                 return self._ask(step, None, timeout_s)
-        left, without = self._left.before(step)
-        if not left:
-            return self._ask(step, (), timeout_s)
-        there = tuple(one for one in left if one.group_id not in without)
-        lost = {one.group_id: without[one.group_id] for one in left if one.group_id in without}
+        carry = self._left.before(step)
         try:
-            return self._ask(step, there, timeout_s, lost)
+            return self._ask(step, carry.groups, timeout_s, carry.lost)
         except CarryLost as why:
-            self._left.lose(step, why)
+            self._left.lose(why)
             return self._ask(step, (), timeout_s)
         except GroupsUnreadable:
             self._left.forget()  # Files are lost that were there when the step before was made.
