@@ -17,6 +17,7 @@ from rollstream.sampler import (
     RlooBatchMaker,
     SamplerApi,
     SamplerView,
+    StableMixtureBatchMaker,
     TrainingBatches,
     TrajectoryPool,
 )
@@ -107,6 +108,42 @@ SHAPING: dict[str, tuple[Call, str]] = {
     "ack batch": (
         lambda s, b: training(s, RlooBatchMaker()).ack(b),
         r"training is Batch\(step 0.*; give the TrainingBatch that next returned",
+    ),
+    "pool weight": (
+        lambda s, b: TrajectoryPool(s, weight_of_lag=cast("Any", 0.5)),
+        r"weight_of_lag is 0\.5; give a function of lags to weights",
+    ),
+    "accept": (
+        lambda s, b: training(s, RlooBatchMaker(), accept=np.zeros(2)),
+        r"accept array\(.* is unknown; use 'nonzero_std' or None",
+    ),
+    "columns": (
+        lambda s, b: training(s, RlooBatchMaker(), columns="metadata"),
+        r"columns is 'metadata'; give a sequence of names",
+    ),
+    "shares empty": (
+        lambda s, b: training(s, RlooBatchMaker(), mix={}),
+        r"mix {} gives no shares; use numbers",
+    ),
+    "shares of another": (
+        lambda s, b: training(s, RlooBatchMaker(), mix={"mth": 1}),
+        r"names \['mth'\], but sampler .* serves \['code', 'math'\]; correct the name",
+    ),
+    "maker for another": (
+        lambda s, b: training(s, StableMixtureBatchMaker({"mth": RlooBatchMaker()}, {"mth": 1})),
+        r"names \['mth'\], but sampler .* serves \['code', 'math'\]; correct the name",
+    ),
+    "no maker for a share": (
+        lambda s, b: training(
+            s,
+            StableMixtureBatchMaker({"math": RlooBatchMaker()}, {"math": 1}),
+            mix={"math": 1, "code": 1},
+        ),
+        r"mix gives \['code'\] a share, .* makers for \['math'\]; give it one for each, or leave",
+    ),
+    "no step": (
+        lambda s, b: training(s, RlooBatchMaker()).create_and_store_batch(7),
+        r"step is not given, and batch_size is 7; name it: create_and_store_batch\(step=0\)",
     ),
 }
 

@@ -218,6 +218,25 @@ def test_an_environment_with_less_than_its_share_is_warned_of_once(
     assert said[0].startswith("step 0 has 2 trajectories of code less")
 
 
+@pytest.mark.parametrize(
+    ("served", "asked", "told"),
+    [
+        (("math",), {}, True),
+        (("math",), {"mix": {"math": 1.0}}, False),  # Whoever names the shares means it.
+        (("math", "code"), {}, False),
+        (("math", "code"), {"mix": {"math": 1.0}}, False),
+    ],
+)
+def test_an_environment_without_a_maker_is_told_before_its_groups_wait_for_ever(
+    served: tuple[str, ...], asked: dict[str, Any], told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    makers = {name: RlooBatchMaker() for name in served}
+    with closing(memory_world()) as world:
+        made_by(world.open(), StableMixtureBatchMaker(makers, dict.fromkeys(makers, 1)), **asked)
+    expected = f"sampler '{world.name}' serves ['code'], of which StableMixtureBatchMaker trains on"
+    assert [line.startswith(expected) for line in caplog.messages] == [True] * told
+
+
 @WITHOUT_RAY
 def test_what_cannot_be_is_refused(world: SamplerWorld) -> None:
     sampler = world.open()

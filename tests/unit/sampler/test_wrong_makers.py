@@ -14,6 +14,7 @@ from harness.groups import GroupSpec
 from rollstream.sampler import (
     Batch,
     BatchMaker,
+    GrpoBatchMaker,
     InvalidRequest,
     MadeBatch,
     RlooBatchMaker,
@@ -158,8 +159,15 @@ def test_advantages_that_nobody_trains_on_may_be_anything() -> None:
         (None, "makers is None; give a mapping of environments to makers"),
         ([RlooBatchMaker()], r"makers is \[RlooBatchMaker.*; give a mapping of environments"),
         (dict.fromkeys(("math", "code"), RlooBatchMaker()), "one object for several of .*make one"),
+        ({None: RlooBatchMaker(), "math": RlooBatchMaker()}, "a name in makers is None; give a st"),
     ],
 )
 def test_a_mixture_has_a_maker_of_its_own_for_each_environment(makers: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         StableMixtureBatchMaker(makers, {"math": 0.5, "code": 0.5})
+
+
+@pytest.mark.parametrize("advantage", [None, "gae", ["rloo"], np.zeros(2)])
+def test_an_advantage_that_is_none_is_refused_before_a_step(advantage: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"advantage .* is unknown; use one of \('rloo'"):
+        GrpoBatchMaker(advantage=advantage)

@@ -364,6 +364,16 @@ class AskPolicy(Command[Policy | None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskEnvironments(Command[tuple[str, ...]]):
+    """Names of the environments that it serves."""
+
+    claims: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, context: ResultContext) -> tuple[str, ...]:
+        return tuple(context.config.samplers[state.name].environments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AskBatches(Command[tuple[BatchSummary, ...]]):
     """The newest ``last`` (1 or more) of the batches that are held."""
 

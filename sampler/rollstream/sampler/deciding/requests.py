@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from rollstream.sampler.deciding.capacity import least_capacity
 from rollstream.sampler.deciding.choose import (
     Asked,
@@ -16,7 +19,6 @@ from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import off_branch
-from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
@@ -42,21 +44,26 @@ def add_late(drops: Drops, choice: Choice) -> None:
         drops.setdefault(reason, {}).update({group.ref: kept for group, kept in groups})
 
 
-def check_accept(accept: Accept | None) -> None:
-    """Raises ``InvalidRequest`` where it is none."""
-    if accept not in (None, "nonzero_std"):
-        raise InvalidRequest(f"accept {accept!r} is unknown; use 'nonzero_std' or None")
+def check_accept(accept: Any) -> None:
+    """Raises ``InvalidRequest`` where it is no ``Accept``, or None."""
+    if accept is not None and not (isinstance(accept, str) and accept == "nonzero_std"):
+        raise InvalidRequest(f"accept {accept!r:.200} is unknown; use 'nonzero_std' or None")
+
+
+def check_mix(name: str, mix: Mapping[str, float], served: Collection[str]) -> None:
+    """Raises ``InvalidRequest`` where it has environments that sampler ``name`` does not serve."""
+    unknown = sorted(set(mix) - set(served))
+    if unknown:
+        raise InvalidRequest(
+            f"mix (of a mixture, the names of its makers) names {unknown}, but sampler "
+            f"{name!r} serves {sorted(served)}; correct the name, or add it to the "
+            "sampler's environments"
+        )
 
 
 def check_request(name: str, choosing: Choosing, asked: Asked) -> None:
     """Raises ``InvalidRequest`` where no state of sampler ``name`` could meet it."""
-    unknown = set(asked.mix or ()) - set(choosing.names())
-    if unknown:
-        raise InvalidRequest(
-            f"mix (of a mixture, the names of its makers) names {sorted(unknown)}, but sampler "
-            f"{name!r} serves {sorted(choosing.names())}; correct the name, or add it to the "
-            "sampler's environments"
-        )
+    check_mix(name, asked.mix or {}, choosing.names())
     if asked.num_groups > choosing.capacity_groups:
         raise InvalidRequest(
             f"num_groups {asked.num_groups} is above capacity_groups {choosing.capacity_groups}: "

@@ -11,6 +11,7 @@
 - ``trajectory_pool``  ``TrajectoryPool``: finished prompt groups, first come, first served
 - ``pool_calls``     what it asks of its sampler
 - ``given_sampler``  refuses what is no sampler where one has to be given
+- ``given_mix``      refuses a mix that no step could have, and warns of what it leaves out
 - ``view``           ``SamplerView``: reads a sampler, and claims nothing
 - ``owner``          the engine: decide, append, wait until it is confirmed, reply
 - ``logs``           claims the decision log, reads the seal logs, and folds both

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
 from rollstream.sampler.arguments import at_least, truth, whole_number
+from rollstream.sampler.deciding.requests import check_accept
 from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest, UnknownStep
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
+from rollstream.sampler.serving.given_mix import mix_of
 from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.sampler.serving.left_over import LeftOver
 from rollstream.sampler.shaping.batch import Batch
@@ -22,6 +24,7 @@ from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
 from rollstream.sampler.shaping.makers.mixture import MixedBatch
 from rollstream.sampler.shaping.makers.rollouts import a_maker, examples_of, make_batch
+from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.digest import combined
 from rollstream.streams.folds.sampler.eligible import Accept
 
@@ -71,14 +74,17 @@ class TrainingBatches:
         batch_size: trajectories a step, at most.
         accept: as ``next_batch`` has it.
         mix: likewise; None: as the maker wants it (``BatchMaker.mix``), and of a mixture that is
-            its shares.
+            its shares. Then a warning names environments of the sampler that the maker wants
+            nothing of; who trains on a part of them gives ``mix``.
         columns: likewise.
         merge_turns: as ``Examples.of`` has it; how examples are made of what was chosen, so a step
             that was served may be asked for with it and without.
 
     Raises:
-        InvalidRequest: a number below 1, what is no sampler or no maker, or settings of a maker
-            that JSON cannot hold.
+        InvalidRequest: a number below 1, what is no sampler or no maker, settings of a maker that
+            JSON cannot hold, or a mix of what the sampler does not serve, or a mixture has no maker
+            for.
+        SamplerError: with a mix, whatever a call that looks raises.
 
     Examples:
         >>> batches = TrainingBatches(sampler, GrpoBatchMaker(seed=1),   # doctest: +SKIP
@@ -110,10 +116,11 @@ class TrainingBatches:
             min_groups=groups,
             carried=None,
         )
+        check_accept(accept)
         self._accept = accept
-        self._mix = maker.mix if mix is None else mix
-        self._columns = columns
+        self._columns = column_names(columns)
         self._merge_turns = truth("merge_turns", merge_turns)
+        self._mix = mix_of(self._sampler, maker, mix)
         self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by, tuple)
         self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
 
@@ -153,7 +160,7 @@ class TrainingBatches:
         self,
         batch_size: SupportsIndex | None = None,
         *,
-        step: SupportsIndex,
+        step: SupportsIndex | None = None,
         timeout_s: float | None = None,
     ) -> str:
         """Makes the examples of ``step`` as ``next`` does, writes them under ``batches/``, and
@@ -163,12 +170,19 @@ class TrainingBatches:
 
         Args:
             batch_size: of these batches, where it is given.
+            step: as ``next`` has it; it has to be given, by name.
 
         Raises:
-            InvalidRequest: another ``batch_size``: what a step keeps follows from it.
+            InvalidRequest: there is no ``step``, or another ``batch_size``: what a step keeps
+                follows from it.
             StoreFull, StoreError: the file could not be written.
             SamplerError: whatever ``next`` raises.
         """
+        if step is None:
+            given = "" if batch_size is None else f", and batch_size is {batch_size!r:.200}"
+            raise InvalidRequest(
+                f"step is not given{given}; name it: create_and_store_batch(step=0)"
+            )
         if batch_size is not None and whole_number("batch_size", batch_size) != self._batch_size:
             raise InvalidRequest(
                 f"batch_size is {batch_size}, and these batches are made with {self._batch_size}; "

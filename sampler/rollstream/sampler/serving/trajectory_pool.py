@@ -79,8 +79,9 @@ class TrajectoryPool:
             [k]; default 1 / (lag + 1).
 
     Raises:
-        InvalidRequest: the sampler has settings by which groups would come in another order, or off
-            policy ones not at all; it names each, and what to set.
+        InvalidRequest: an argument is none that could work, or the sampler has settings by which
+            groups would come in another order, or off policy ones not at all; it names each, and
+            what to set.
 
     Examples:
         >>> pool = TrajectoryPool(SamplerClient.attach("pool", config=…))  # doctest: +SKIP
@@ -104,12 +105,17 @@ class TrajectoryPool:
             self._weight_step = whole_number("weight_step", weight_step)
             if self._weight_step < 0:
                 raise InvalidRequest(f"weight_step is {weight_step}; give 0 or more, or None")
+        if weight_of_lag is not None and not callable(weight_of_lag):
+            raise InvalidRequest(
+                f"weight_of_lag is {weight_of_lag!r:.200}; give a function of lags to weights, "
+                "int64 [k] to [k], or None"
+            )
         wrong = a_sampler(sampler).unfit_for_pool()
         if wrong:
             raise InvalidRequest(wrong)
         self._sampler = sampler
         self._threshold = threshold
-        self._weight_of_lag = weight_of_lag or _inverse
+        self._weight_of_lag = _inverse if weight_of_lag is None else weight_of_lag
         self._step = -1  # The one to be fetched next, or the one that was.
         self._trainer_epoch: int | None = None  # None: it has not begun to read.
         self._fetched: Batch | None = None

@@ -37,7 +37,7 @@ def advantages_of(
         InvalidRequest: the name is unknown, the arrays differ in length, a return or an advantage
             is no finite float32, or a group is no whole number.
     """
-    if advantage not in get_args(Advantage):
+    if not isinstance(advantage, str) or advantage not in get_args(Advantage):
         raise InvalidRequest(
             f"advantage {advantage!r:.80} is unknown; use one of {get_args(Advantage)}"
         )

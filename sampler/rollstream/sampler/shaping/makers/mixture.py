@@ -53,6 +53,7 @@ class StableMixtureBatchMaker(BatchMaker):
                 f"makers is {makers!r:.200}; give a mapping of environments to makers, for example "
                 "{'math': GrpoBatchMaker(), 'code': RlooBatchMaker()}"
             )
+        makers = {arguments.text("a name in makers", name): makers[name] for name in makers}
         if found.keys() != makers.keys():
             raise InvalidRequest(
                 f"makers are for {sorted(makers)} and shares for {sorted(found)}; give one of both "
