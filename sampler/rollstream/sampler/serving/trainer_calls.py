@@ -52,7 +52,9 @@ class RecordsForTrainer(ABC):
         Args:
             checkpointed_step: the newest step whose effect the loaded weights hold; None: there is
                 none. Batches that this sampler ever served count as served beyond it: a new
-                experiment has a namespace and a store of its own.
+                experiment has a namespace and a store of its own. Where it holds none, every
+                checkpoint is taken: the trainer goes on with weights that were trained under
+                another name, in another deployment, or without this one, and counts its steps on.
             later: what becomes of batches that were served beyond the checkpoint. ``replay``: the
                 same steps give the same batches, from whichever saved step on: beyond the newest
                 512 final ones they are read from the logs, and one that these, or the files, do not
