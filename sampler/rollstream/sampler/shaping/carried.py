@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.sampler.shaping.batch import Batch
+from rollstream.sampler.shaping.beyond_float32 import groups_of
 
 
 class CarriedGroup(NamedTuple):
@@ -34,8 +35,7 @@ def left_over(batch: Batch, trajectories: NDArray[np.int32]) -> tuple[CarriedGro
     """
     wanted = np.zeros(batch.num_trajectories, np.bool_)
     wanted[trajectories] = True
-    groups = np.zeros(batch.num_trajectories, np.int32)
-    groups[batch.trajectory_index] = batch.group_index
+    groups = groups_of(batch)
     ids = batch.sampled.group_ids
     return tuple(
         CarriedGroup(ids[batch.slots[group]], wanted[groups == group])
