@@ -406,3 +406,15 @@ def test_a_plan_says_in_one_line_what_it_is() -> None:
     plan = plan_packs([3, 4], 8, ranks=2)
     assert repr(plan) == "PackPlan(2 examples in 2 x 1 packs of 8 tokens)"
     assert replace(plan, ranks=2).metrics()["packs"] == 2
+
+
+def test_log_probs_that_a_caller_has_at_prompts_are_in_no_pack() -> None:
+    """As of a trainer that computes its own for whole sequences; NaN would make any sum one."""
+    batch = batch_of([GroupSpec(rewards=(0.0, 1.0)), GroupSpec(rewards=(1.0, 2.0))])
+    anywhere = np.full(len(batch.tokens), -2.0, np.float32)
+    anywhere[batch.offsets[0]] = np.nan
+    examples = Examples.of(replace(batch, logprobs=anywhere))
+    assert examples.loss_mask.sum() == len(batch.tokens) - batch.prompt_lengths.sum()
+    packs = Packs.of(examples, plan_packs(examples.lengths, 16))
+    assert packs.generator_log_probs.tolist() == np.where(packs.loss_mask, -2.0, 0.0).tolist()
+    assert set(examples.generator_log_probs[~examples.loss_mask].tolist()) == {0.0}

@@ -79,14 +79,16 @@ class Packs(NamedArrays):
         prompts = of_examples.prompts if isinstance(of_examples, OfExamples) else None
         places = _Places.of(examples, plan, rank, prompts)
         loss_mask = places.filled(examples.loss_mask)
-        # Where the loss counts whole outputs nothing needs a mask, since nothing is at prompts.
-        outside = None if places.are_outputs(loss_mask) else ~loss_mask
+        outside = ~loss_mask
+        # Where the loss counts whole outputs advantages need no mask: none is at prompts. Log-probs
+        # do: a caller's own, as `dataclasses.replace` puts into a batch, may have any there.
+        beyond = None if places.are_outputs(loss_mask) else outside
         return cls(
             tokens=places.filled(examples.tokens, token_id("pad_id", pad_id)),
             segment_ids=places.segment_ids(),
             position_ids=places.position_ids(),
             loss_mask=loss_mask,
-            advantages=places.within(of_examples, outside),
+            advantages=places.within(of_examples, beyond),
             generator_log_probs=places.within(source_of(examples, "generator_log_probs"), outside),
             token_arrays={
                 name: places.filled(values) for name, values in examples.token_arrays.items()
