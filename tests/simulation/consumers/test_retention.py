@@ -10,7 +10,7 @@ import pytest
 from harness.failing_blobs import PassingBlobs
 from harness.kill_points import RetentionPoint, arm_retention
 from harness.retention import NAME, RetentionWorld
-from harness.sealing import Crash, EvictableBroker
+from harness.sealing import TIMEOUT_S, Crash, EvictableBroker
 from rollstream.consumers.retention import owner
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import PLAN_S, PLANS_SHARE, SCHEDULE_EVERY_S
@@ -422,6 +422,33 @@ def test_a_request_is_answered_once_all_old_files_were_looked_at() -> None:
         world.run(sealer, seconds=30 * PLAN_S)
     assert len(world.retired_files()) == 4
     assert [answer.more for answer in world.answers()] == [True] * 4 + [False]
+
+
+def test_a_request_that_fails_midway_says_so_and_what_was_retired_stays_retired(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Slow(SlowManifests):
+        def read(self, path: str) -> bytes:
+            if len(world.retired_files()) == 2:
+                world.broker.admin().create(specs, TIMEOUT_S)
+            return super().read(path)
+
+    world = RetentionWorld(partitions=1)
+    specs = [one for one in specs_for(world.layout, {}, ["somebody"]) if "somebody" in one.name]
+    world.seal_groups(0, 4)
+    sampler = world.sampler()
+    sampler.next_batch(step=0, num_groups=4)
+    sampler.checkpointed(0)
+    world.ask()
+    with world.leaving(world.sealer(store=Slow(world))) as sealer:
+        world.run(sealer, seconds=30 * PLAN_S)
+    answers = world.answers()
+    assert [answer.refused for answer in answers] == [False, False, True]
+    assert [answer.more for answer in answers] == [True, True, False]
+    assert "sampler 'somebody' has a decision log" in answers[-1].detail
+    assert "nothing more is retired: sampler 'somebody' has a decision log" in caplog.text
+    assert len(world.retired_files()) == 2
+    assert world.problems() == []
 
 
 @pytest.mark.proves("F4")

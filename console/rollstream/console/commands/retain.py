@@ -48,9 +48,9 @@ def retain(
 ) -> None:
     """Asks the sealers to retire the files of groups that every sampler is done with: in a final
     batch, or ended for good. Readers leave retired files out at once; they are deleted when every
-    sampler has recorded that it knows. Exit code 1 where a sealer refuses, as it says why, and
-    where a partition has none that answers in time: that request stands, and the first one that
-    owns the partition carries it out.
+    sampler has recorded that it knows. Exit code 1 where a sealer refuses, or stops midway, as it
+    says why: ask again; and where a partition has none that answers in time: that request stands,
+    and the first one that owns the partition carries it out.
     """
     older_than_s = _seconds(older_than)
     services, settings = services_of(context), load_config(config)
@@ -101,17 +101,32 @@ def _answered(answers: Sequence[PartitionAnswer]) -> list[str]:
         files, size = sum(one.files for one in own), sum(one.bytes for one in own)
         lines.append(f"{name}: {_files(files)}, {size:,} bytes were retired")
         lines += [
-            f"{name}[{one.partition}]: {'refused: ' if one.refused else ''}{one.detail}"
+            f"{name}[{one.partition}]: {_how_it_ended(one)}{one.detail}"
             for one in own
             if one.detail
         ]
-        silent = [str(one.partition) for one in own if not one.answered]
+        lines += [
+            f"{name}[{one.partition}]: {_files(one.files)} so far; the sealer that owns it goes on "
+            "with the others (`rollstream seal`)"
+            for one in own
+            if one.files and not one.answered
+        ]
+        silent = [str(one.partition) for one in own if not one.answered and not one.files]
         if silent:
             lines.append(
                 f"{name}: no sealer has answered for partitions {', '.join(silent)}; it is done "
                 "once one owns them (`rollstream seal`)"
             )
     return lines
+
+
+def _how_it_ended(answer: PartitionAnswer) -> str:
+    if not answer.refused:
+        return ""
+    if not answer.files:
+        return "refused: "
+    stopped = f"stopped after {_files(answer.files)}"
+    return f"{stopped}; what was retired stays so, ask again for the others: "
 
 
 def _files(count: int) -> str:

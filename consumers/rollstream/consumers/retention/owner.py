@@ -219,13 +219,14 @@ class Retention:
         """A request until all old files were looked at, the schedule one plan at a time. A request
         is answered once readers leave out what was retired."""
         asked = request != BY_SCHEDULE
-        detail = ""
+        detail, retired = "", 0
         finished = False
         while not finished:
             try:
                 plan = yield Step("plan", partial(self._plan, older_than_us))
             except Exception as error:  # noqa: BLE001, who asked is told
-                self._warn(f"nothing is retired: {_text(error)}", error)
+                more = "more " if retired else ""
+                self._warn(f"nothing {more}is retired: {_text(error)}", error)
                 plan, detail = RetentionPlan(), _text(error)
             finished = plan.finished or not asked
             for files in parts(plan.files):
@@ -233,6 +234,7 @@ class Retention:
                 self._pending = yield Step("project_retired", partial(self._project, offset))
                 self._delete_at_s = self._now_s()
             if plan.files:
+                retired += len(plan.files)
                 size = sum(file.size for file in plan.files)
                 named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
                 _log.info("%s: retired %s, %d bytes", self._address, named, size)

@@ -63,8 +63,8 @@ class PartitionAnswer:
     Attributes:
         answered: False: nobody did in time; the request stands, and is carried out once a sealer
             owns the partition.
-        files, bytes: that were retired.
-        detail: what holds others back, or why none were, as the owner says it; else empty.
+        files, bytes: that were retired, also where it is ``refused`` after that: they stay so.
+        detail: what holds others back, or why no others were, as the owner says it; else empty.
         refused: whether that is an error, so that it has to be asked again once it is mended.
     """
 

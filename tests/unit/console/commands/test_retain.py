@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from harness.command_line import CommandLine
+from harness.failing_blobs import PassingBlobs
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers.retention.owner import PLAN_S
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
-from rollstream.store import LocalBlobs, create_root_id, visible_files
+from rollstream.store import Blobs, LocalBlobs, create_root_id, visible_files
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
@@ -30,7 +32,8 @@ class Line(CommandLine):
 
     Attributes:
         answering: whether sealers run while a command reads the seal logs.
-        sealers: their configuration.
+        sealers: their configuration, ``store`` what they read and write, ``sealed_s`` how long
+            they run, unless they are ``killed`` before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,14 +41,11 @@ class Line(CommandLine):
         self.answering = False
         self.sealers = self.config
         self.create_topics()
+        self.store: Blobs = self.blobs
+        self.sealed_s = SEALED_S
+        self.killed: Callable[[], bool] = lambda: False
         for partition in range(2):
-            group = next(key for key in "abcdefgh" if partition_of(key.encode(), 2) == partition)
-            entries = [
-                make_entry(rollout_uid=f"{group}-{member}", group_uid=group, group_size=2)
-                for member in range(2)
-            ]
-            value = encode_record(entries, partitions=2)
-            self.logs.append(TopicPartition(self.layout.rollouts("math"), partition), None, value)
+            self.publish(partition, "abcdefgh")
         self.seal()
         with Sampler(
             "trainer-a",
@@ -57,6 +57,22 @@ class Line(CommandLine):
             sampler.next_batch(step=0, num_groups=1)
             sampler.checkpointed(0)
 
+    def publish(self, partition: int, names: str) -> None:
+        """A group, by the first of the names that lies on this partition."""
+        group = next(key for key in names if partition_of(key.encode(), 2) == partition)
+        entries = [
+            make_entry(rollout_uid=f"{group}-{member}", group_uid=group, group_size=2)
+            for member in range(2)
+        ]
+        value = encode_record(entries, partitions=2)
+        self.logs.append(TopicPartition(self.layout.rollouts("math"), partition), None, value)
+
+    def somebody_samples(self) -> None:
+        """There is a decision log that no configuration names."""
+        specs = specs_for(self.layout, {}, ["somebody"])
+        admin = MemoryBroker(self.logs).admin()
+        admin.create([spec for spec in specs if "somebody" in spec.name], 1.0)
+
     def broker(self) -> MemoryBroker:
         return Answering(self) if self.answering else super().broker()
 
@@ -64,12 +80,12 @@ class Line(CommandLine):
         with Sealer(
             self.sealers,
             broker=MemoryBroker(self.logs),
-            store=self.blobs,
+            store=self.store,
             clock=self.clock,
             workers=InlineExecutor(),
         ) as sealer:
-            deadline = Deadline(SEALED_S, self.clock)
-            while not deadline.passed():
+            deadline = Deadline(self.sealed_s, self.clock)
+            while not (deadline.passed() or self.killed()):
                 sealer.step(Deadline(0.1, self.clock))
 
 
@@ -163,8 +179,7 @@ def test_partitions_without_a_sealer_are_named_and_served_by_the_first(line: Lin
 def test_a_sampler_that_the_configuration_does_not_name_is_a_reason_to_refuse(
     line: Line, more: list[str]
 ) -> None:
-    specs = specs_for(line.layout, {}, ["somebody"])
-    line.broker().admin().create([spec for spec in specs if "somebody" in spec.name], 1.0)
+    line.somebody_samples()
     done = line.run("retain", "--older-than", "0s", *more)
     assert done.exit_code == 1
     assert "sampler 'somebody' has a decision log" in done.stderr
@@ -182,10 +197,68 @@ def test_a_request_that_the_sealers_refuse_fails_with_their_reason(line: Line) -
     assert len(visible_files(line.blobs)) == 2
 
 
+class Slow(PassingBlobs):
+    """A plan has time for one manifest alone.
+
+    Attributes:
+        stranger: whether there is a sampler that the sealers do not know, once a file was retired.
+    """
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(line.blobs)
+        self.stranger = False
+        self._line = line
+
+    def read(self, path: str) -> bytes:
+        if path.startswith("manifests/"):
+            self._line.clock.advance(PLAN_S)
+            if self.stranger and any(self.list("retired/")):
+                self._line.somebody_samples()
+        return super().read(path)
+
+
+@pytest.fixture
+def slow(line: Line) -> Slow:
+    """Two files of partition 0, one of the other, all done with; sealers take their time."""
+    line.publish(0, "ijklmnop")
+    line.seal()
+    with Sampler(
+        "trainer-a", config=line.config, broker=line.broker(), store=line.blobs, clock=line.clock
+    ) as sampler:
+        sampler.next_batch(step=1, num_groups=2)
+        sampler.checkpointed(1)
+    line.store = slow = Slow(line)
+    line.answering = True
+    return slow
+
+
+def test_a_request_that_stops_midway_says_what_was_retired_and_to_ask_again(
+    line: Line, slow: Slow
+) -> None:
+    slow.stranger = True
+    line.sealed_s = 20 * PLAN_S
+    done = line.run("retain", "--older-than", "0s", "--timeout", "9000")
+    assert done.exit_code == 1
+    stopped = "math[0]: stopped after 1 file; what was retired stays so, ask again for the others: "
+    assert f"{stopped}sampler 'somebody' has a decision log" in done.stdout
+    assert "math[0]: refused" not in done.stdout
+
+
+def test_a_request_that_is_not_done_in_time_says_how_far_it_is(line: Line, slow: Slow) -> None:
+    line.sealed_s = 20 * PLAN_S
+    line.killed = lambda: any(slow.list("retired/"))
+    done = line.run("retain", "--older-than", "0s", "--timeout", "900")
+    assert done.exit_code == 1
+    assert "math[0]: 1 file so far; the sealer that owns it goes on with the others" in done.stdout
+    assert "no sealer has answered for partitions 0" not in done.stdout
+    line.killed = lambda: False
+    line.seal()
+    assert visible_files(line.blobs) == []
+
+
 def test_status_names_a_sampler_for_which_nothing_is_retired(line: Line) -> None:
     assert "retire no files" not in line.run("status").stdout
-    specs = specs_for(line.layout, {}, ["somebody"])
-    line.broker().admin().create([spec for spec in specs if "somebody" in spec.name], 1.0)
+    line.somebody_samples()
     done = line.run("status")
     assert "retire no files: sampler 'somebody' has a decision log" in done.stdout
     assert "add [samplers.somebody]" in done.stdout
