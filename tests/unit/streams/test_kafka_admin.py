@@ -11,7 +11,12 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 from harness.librdkafka import answered, group_of, metadata_of
 from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
-from rollstream.streams.errors import BrokerUnavailable, NotAuthorised, PermanentBrokerError
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    NotAuthorised,
+    PermanentBrokerError,
+    UnknownTopic,
+)
 from rollstream.streams.kafka.admin import KafkaAdmin
 
 LEFT = TopicPartition("t", 0)
@@ -52,6 +57,9 @@ class Client:
     def create_topics(self, topics: list[Any], request_timeout: float) -> Any:
         self.asked += topics
         return {topic.topic: answered(self._next("created")) for topic in topics}
+
+    def list_offsets(self, asked: dict[Any, Any], request_timeout: float) -> Any:
+        return {where: answered(self._next("ends")) for where in asked}
 
     def _next(self, name: str) -> Any:
         answers = self._answers[name]
@@ -131,14 +139,29 @@ def test_a_topic_of_a_broker_that_starts_is_waited_for_and_not_missing(starting:
         admin_of(never).describe(["a"], 0.1)
 
 
+def test_a_topic_that_is_deleted_while_it_is_described_is_none() -> None:
+    """Nor is it an error where it is not known everywhere yet."""
+    both, one = metadata_of({"a": None, "b": None}), metadata_of({"b": None})
+    configs = [{}, KafkaError.UNKNOWN_TOPIC_OR_PART, {}]
+    client = Client(topics=[both, one], configs=[*configs])
+    assert admin_of(client).describe(["a", "b"], 10.0) == {"b": TopicSpec("b", 1, {})}
+    client = Client(topics=[both], configs=[*configs])
+    assert {*admin_of(client).describe(["a", "b"], 10.0)} == {"a", "b"}
+    never = Client(topics=[both], configs=[KafkaError.UNKNOWN_TOPIC_OR_PART])
+    with pytest.raises(UnknownTopic, match="configuration of a"):
+        admin_of(never).describe(["a", "b"], 0.1)
+
+
 def test_a_topic_is_made_when_it_can_be_used_and_may_be_there_already() -> None:
     there = [metadata_of({}), metadata_of({"a": None}, leaders={"a": -1}), metadata_of({"a": None})]
-    client = Client(topics=there, created=[KafkaError.TOPIC_ALREADY_EXISTS])
+    ends = [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION, None]
+    client = Client(topics=there, created=[KafkaError.TOPIC_ALREADY_EXISTS], ends=ends)
     spec = TopicSpec("a", 1, {"retention.ms": "5"})
     admin_of(client).create([spec], 10.0)
     (asked,) = client.asked
     assert (asked.topic, asked.num_partitions, asked.config) == (spec.name, 1, spec.config)
     assert len(there) == 1, "it waited until the topic had a leader"
+    assert ends == [None], "and until that one knew"
     admin_of(client).create([], 10.0)
     assert client.asked == [asked]
 
@@ -147,6 +170,12 @@ def test_a_topic_that_is_refused_or_never_usable_is_an_error() -> None:
     spec = TopicSpec("a", 1, {})
     with pytest.raises(NotAuthorised, match="creation of a"):
         admin_of(Client(created=[KafkaError.TOPIC_AUTHORIZATION_FAILED])).create([spec], 10.0)
-    never = Client(topics=[metadata_of({})], created=[None])
-    with pytest.raises(BrokerUnavailable, match=r"\['a'\] not usable within 0.0 s"):
-        admin_of(never).create([spec], 0.0)
+    there = metadata_of({"a": None})
+    refused = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(NotAuthorised, match=r"end of a\[0\]"):
+        admin_of(Client(topics=[there], created=[None], ends=refused)).create([spec], 10.0)
+    unled = [KafkaError.NOT_LEADER_FOR_PARTITION]
+    for topics in ([metadata_of({})], [there]):
+        never = Client(topics=topics, created=[None], ends=unled)
+        with pytest.raises(BrokerUnavailable, match=r"\['a'\] not usable within 0.0 s"):
+            admin_of(never).create([spec], 0.0)

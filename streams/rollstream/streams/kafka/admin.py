@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 
+import confluent_kafka
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
     TopicMetadata,
 )
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.kafka.answers import as_request_error, request
 from rollstream.streams.kafka.faults import Faults, sentence_of
 
@@ -102,18 +104,16 @@ class KafkaAdmin:
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)
-        partitions = self._partitions(names, deadline)
-        if not partitions:
-            return {}
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(partitions)]
-        answers = self._client().describe_configs(resources, request_timeout=deadline.left_s())
-        described = {}
-        for resource, future in answers.items():
-            with request(f"configuration of {resource.name}", timeout_s):
-                entries = future.result(deadline.left_s())
-            config = {name: entry.value for name, entry in entries.items() if entry.value}
-            described[resource.name] = TopicSpec(resource.name, partitions[resource.name], config)
-        return described
+        while True:
+            partitions = self._partitions(names, deadline)
+            if not partitions:
+                return {}
+            try:
+                return self._described(partitions, deadline)
+            except UnknownTopic:  # Deleted meanwhile; or the broker asked does not know of it yet.
+                if deadline.passed():
+                    raise
+            deadline.wait(_ASK_AGAIN_S)
 
     def topics(self, prefix: str, timeout_s: float) -> list[str]:
         with request(f"topics of the Kafka at {self._bootstrap}", timeout_s):
@@ -133,13 +133,41 @@ class KafkaAdmin:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                         raise
-        while missing := {spec.name for spec in specs} - set(
-            self._partitions([spec.name for spec in specs], deadline)
-        ):
+        while missing := self._unusable({spec.name for spec in specs}, deadline):
             deadline.log_waiting(lambda: f"topics {sorted(missing)} to be usable")
             if deadline.passed():
                 raise BrokerUnavailable(f"{sorted(missing)} not usable within {timeout_s} s")
             deadline.wait(_ASK_AGAIN_S)
+
+    def _described(self, partitions: Mapping[str, int], deadline: Deadline) -> dict[str, TopicSpec]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(partitions)]
+        answers = self._client().describe_configs(resources, request_timeout=deadline.left_s())
+        described = {}
+        for resource, future in answers.items():
+            with request(f"configuration of {resource.name}", deadline.timeout_s):
+                entries = future.result(deadline.left_s())
+            config = {name: entry.value for name, entry in entries.items() if entry.value}
+            described[resource.name] = TopicSpec(resource.name, partitions[resource.name], config)
+        return described
+
+    def _unusable(self, names: Collection[str], deadline: Deadline) -> set[str]:
+        """Those that are not there yet, or of which a leader does not know yet that it leads."""
+        found = self._partitions(names, deadline)
+        if missing := {*names} - {*found}:
+            return missing
+        asked = {
+            confluent_kafka.TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for name, count in found.items()
+            for number in range(count)
+        }
+        answers = self._client().list_offsets(asked, request_timeout=deadline.left_s())
+        for where, future in answers.items():
+            try:
+                with request(f"end of {where.topic}[{where.partition}]", deadline.timeout_s):
+                    future.result(deadline.left_s())
+            except (BrokerUnavailable, UnknownTopic):
+                missing.add(where.topic)
+        return missing
 
     def _partitions(self, names: Collection[str], deadline: Deadline) -> dict[str, int]:
         """Those of these topics that there are. A broker that has just started knows of none at
