@@ -30,7 +30,7 @@ from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 
 KILLS = 20
 SHOWN_MAX = 5
-START_S = 120.0  # Until the first batches were trained on.
+START_S = 300.0  # Until the first batches were trained on; only a hang takes so long.
 LOOK_EVERY_S = 0.5
 TESTS = Path(__file__).resolve().parents[1]
 

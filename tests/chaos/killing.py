@@ -30,6 +30,7 @@ VICTIMS = {
 STOPPED = 0.3  # Of the hits are a stop and a continuation, the others are kill -9.
 BETWEEN_S = (0.2, 1.5)
 AIM_S = 2.0
+ASLEEP_S = 60.0  # It falls asleep once it took an order, and has a core.
 SUCCESSOR_S = 15.0  # For one to start, and to get its partitions.
 AIM_EVERY_S = 0.001
 BROKER_START_S = 120.0  # On a machine that does much else.
@@ -129,7 +130,7 @@ class Killer:
 
     def _wait_until_asleep(self, pid: int) -> None:
         """A process that took an order; woken before it falls asleep, it would do so for ever."""
-        asleep = Deadline(AIM_S, self._clock)
+        asleep = Deadline(ASLEEP_S, self._clock)
         while state_of(pid) != "T":
             assert not asleep.passed(), f"process {pid} took an order and is {state_of(pid)}"
             self._clock.wait(self._never, AIM_EVERY_S)

@@ -34,7 +34,7 @@ def work(world: SealWorld, *, die_at: int = 0, written: bool = False) -> int:
     return subprocess.run(
         [sys.executable, "-m", "harness.producer_process", *arguments],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        timeout=60,
+        timeout=150,
         check=False,
     ).returncode
 

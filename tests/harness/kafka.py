@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from rollstream.console.broker import EmbeddedKafka
 
 REQUEST_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 150.0  # A test's own time-out comes soon after; a busy machine is slow.
 
 # Enough for a test's traffic; the memory of a test machine has room for three of them.
 HEAP_MIB = 320
@@ -23,7 +24,7 @@ KafkaFactory = Callable[[], EmbeddedKafka]
 
 def start_kafka(data: Path) -> EmbeddedKafka:
     """Starts a broker over the folder."""
-    return EmbeddedKafka(data, heap_mib=HEAP_MIB).start()
+    return EmbeddedKafka(data, heap_mib=HEAP_MIB).start(START_TIMEOUT_S)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 20.0
+UNTIL_S = 150.0  # Sessions that end included; a busy machine is slow.
 SHORT_SESSIONS = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
 
 
@@ -149,7 +150,7 @@ class SealWorld:
 
     def until(self, *sealers: Sealer, pending: int = 0) -> None:
         """Waits until no more than ``pending`` entries are unsettled; sealers take turns."""
-        deadline = Deadline(60.0, self.clock)
+        deadline = Deadline(UNTIL_S, self.clock)
         while self._unsettled() > pending:
             self.run(*sealers, seconds=0.3)
             assert not deadline.passed(), f"{self._unsettled()} entries are still unsettled"

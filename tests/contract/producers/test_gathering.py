@@ -173,17 +173,17 @@ def test_the_report_of_a_record_ends_all_its_publishes_in_one_turn(world: World)
 
 
 def test_an_awaited_publish_does_not_wait_out_a_linger(world: World) -> None:
-    count = 20
-
-    async def scenario(producer: AnyProducer) -> float:
+    async def scenario(producer: AnyProducer) -> list[float]:
         await producer.publish(example_id="ex", **sampled())
-        clock = SystemClock()
-        begun_s = clock.monotonic_s()
-        for _ in range(count):
+        clock, took_s = SystemClock(), []
+        for _ in range(20):
+            begun_s = clock.monotonic_s()
             await producer.publish(example_id="ex", **sampled())
-        return clock.monotonic_s() - begun_s
+            took_s.append(clock.monotonic_s() - begun_s)
+        return took_s
 
-    assert Stage("async", world).play(scenario) < count * LINGER_S
+    took_s = Stage("async", world).play(scenario)
+    assert min(took_s) < LINGER_S, "a busy machine delays some, a linger each"
 
 
 def test_a_publish_that_is_cancelled_before_it_left_is_in_no_log(world: World) -> None:
@@ -213,7 +213,7 @@ def test_what_is_published_before_silence_is_in_the_log_soon(world: World) -> No
     """A worker publishes the last member and generates for ten minutes without a call."""
     clock = SystemClock()
     took_s = []
-    for _ in range(5):  # The machine may be busy once.
+    for _ in range(20):  # The machine may be busy now and then.
         stage = Stage("sync", world)
         producer = RolloutProducer(
             broker=stage.broker, environment="math", namespace=stage.layout.namespace
@@ -221,9 +221,10 @@ def test_what_is_published_before_silence_is_in_the_log_soon(world: World) -> No
         producer.publish(example_id="first", **sampled())
         producer.flush()
         producer.publish(example_id="ex", **sampled())
-        begun_s = clock.monotonic_s()
+        begun_us = clock.now_us()
         until(lambda stage=stage: len(stage.log()) == 2)  # type: ignore[misc]
-        took_s.append(clock.monotonic_s() - begun_s)
+        newest_us = max(one.timestamp_us for one in records_of(stage.broker, stage.layout))
+        took_s.append((newest_us - begun_us) / 1e6)
         producer.close()
         if took_s[-1] < LINGER_S + 0.05:
             break
@@ -264,14 +265,13 @@ def test_what_a_dropped_producer_gathered_is_sent_with_a_warning(
 ) -> None:
     never_linger(monkeypatch)  # Nothing else sends.
     stage = Stage("sync", world)
-    producer = RolloutProducer(
-        broker=stage.broker, environment="math", namespace=stage.layout.namespace
-    )
-    uids = [producer.publish(example_id="ex", **sampled()) for _ in range(3)]
-    del producer  # Objects of a producer refer to each other, so it is collected below.
+    kept = [
+        RolloutProducer(broker=stage.broker, environment="math", namespace=stage.layout.namespace)
+    ]
+    uids = [kept[0].publish(example_id="ex", **sampled()) for _ in range(3)]
     with pytest.warns(ResourceWarning, match=r"without close\(\), with 3 rollouts"):
-        gc.collect()
-    until(lambda: len(stage.log()) == 3)
+        # Objects of a producer refer to each other, so it is collected.
+        until(lambda: len(stage.log()) == 3, kept.clear, gc.collect)
     assert [segment["rollout_uid"] for segment in segments_of(stage.log())] == uids
 
 

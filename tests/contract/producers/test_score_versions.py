@@ -28,7 +28,7 @@ from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
-SHORT_S = 1.0
+SHORT_S = 5.0  # A broker that is there answers by then.
 pytestmark = pytest.mark.proves("A18")
 Make = Callable[[], ScoreProducer]
 

@@ -26,6 +26,7 @@ from rollstream.console.broker import (
 from rollstream.console.broker.ports import Ports, settle_ports
 
 pytestmark = pytest.mark.broker
+STOP_S = 120.0  # Only one that hangs takes so long.
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def test_another_object_starts_a_stopped_broker_with_its_data(tmp_path: Path) ->
         topic = create_topic(first.bootstrap)
         produce(first.bootstrap, topic, [b"kept"])
         bootstrap = first.bootstrap
+        first.stop(STOP_S)
     assert first.wait() == 128 + signal.SIGTERM  # Java's own code for an orderly end
     with start_kafka(tmp_path) as second:
         assert second.bootstrap == bootstrap

@@ -385,6 +385,7 @@ async def test_requests_at_once_are_bounded() -> None:
 
 @in_a_loop
 async def test_what_waits_for_the_broker_holds_no_lists_of_its_body() -> None:
+    gc.collect()  # What other tests left.
     writer = MemoryStepWriter()
     async with talking_to(gateway_over(writer)) as client:
         await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.

@@ -92,7 +92,7 @@ class EmbeddedKafka:
         """Process id of the broker that was started last."""
         return self._started_child().pid
 
-    def start(self, timeout_s: float = 60) -> Self:
+    def start(self, timeout_s: float = 120) -> Self:
         """Starts the broker and returns once it answers. Downloads Kafka, and formats a new folder.
 
         Args:

@@ -11,7 +11,7 @@ from rollstream.runtime.deadline import Deadline
 
 TRY_EVERY_S = 0.05
 # A broker whose parent was killed takes a moment to end; the next one waits for that.
-TAKE_OVER_TIMEOUT_S = 2.0
+TAKE_OVER_TIMEOUT_S = 5.0
 
 
 def lock_data(data: Path) -> int:
