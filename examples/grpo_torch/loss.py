@@ -45,7 +45,7 @@ def grpo_loss(
     Args:
         packs: the arrays of ``Packs`` as tensors, on the model's device.
         tokens: over which the whole batch's loss is a mean, those of all ranks; so what the ranks
-            return adds up, and every token counts the same.
+            return adds up, and every token counts the same. Where none counts the loss is 0.
     """
     logprobs, entropy = token_logprobs(model, packs)
     mask, advantages, sampled = (
@@ -54,4 +54,4 @@ def grpo_loss(
     ratio = (logprobs - sampled).exp()
     clipped = ratio.clamp(1 - CLIP[0], 1 + CLIP[1])
     gain = torch.minimum(ratio * advantages, clipped * advantages) + ENTROPY_BONUS * entropy
-    return -(gain * mask).sum() / tokens
+    return -(gain * mask).sum() / max(tokens, 1)

@@ -22,7 +22,7 @@ pytest.importorskip("transformers", reason="needs transformers: make test-torch"
 
 from examples.grpo_torch import settings
 from examples.grpo_torch.errors import PeerLost
-from examples.grpo_torch.loss import token_logprobs
+from examples.grpo_torch.loss import grpo_loss, token_logprobs
 from examples.grpo_torch.model import load_weights, new_model
 from examples.grpo_torch.peers import Peers
 from examples.grpo_torch.run import Result, run_grpo
@@ -106,6 +106,21 @@ def test_packed_log_probs_are_those_that_generate_sampled_with() -> None:
     mask = packs.loss_mask[:, 1:]
     sampled = packs.generator_log_probs[:, 1:]
     np.testing.assert_allclose(logprobs.numpy()[mask], sampled[mask], atol=1e-4)
+
+
+def test_a_batch_in_which_no_token_counts_changes_no_weight() -> None:
+    torch.manual_seed(0)
+    model = new_model(3)
+    prompts = [problem.prompt_tokens for problem in Words(3, 2).held_out]
+    answers = sample(model, prompts, 1)
+    examples = examples_of([(p, a) for p, (a,) in zip(prompts, answers, strict=True)])
+    examples.loss_mask[:] = False
+    packs = Packs.of(examples, plan_packs(examples.lengths, 48))
+    tensors = {name: torch.from_numpy(array) for name, array in packs.arrays().items()}
+    loss = grpo_loss(model, tensors, tokens=int(examples.loss_mask.sum()))
+    loss.backward()
+    assert loss.item() == 0
+    assert all(not one.grad.any() for one in model.parameters() if one.grad is not None)
 
 
 def examples_of(flat: list[tuple[np.ndarray, Answer]]) -> Examples:
