@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harness.groups import GroupSpec
 from harness.pages import snippets
 from harness.sampler_worlds import LocalWorld, config_of
+from harness.source_tree import ROOT
 from rollstream.sampler import (
     ChannelA,
     ChannelB,
@@ -97,6 +98,29 @@ def test_a_mixture_has_its_shares_and_a_batch_in_hand_is_made_without_a_record(
     }
     found = executed(MAKERS, "= make_batch(", **{**names, "step": 1})
     assert len(found["examples"]) == len(found["made"].trajectories) == 2 * GROUPS
+
+
+def test_a_maker_of_ones_own_makes_a_step_and_is_checked(world: LocalWorld) -> None:
+    rewards = (0.0, 0.5, 1.0, 0.75)
+    world.writer().flush(
+        *(GroupSpec(example_id=f"e-{n}", rewards=rewards) for n in range(2 * GROUPS))
+    )
+    sampler = world.open()
+    names = executed(MAKERS, "class BestAndWorst", sampler=sampler)
+    training: TrainingBatch = names["batches"].next(0, timeout_s=10.0)
+    assert training.metadata["trained"] == training.metadata["filtered/not_chosen"] == 2 * GROUPS
+    names["batches"].ack(training)
+    batch = sampler.next_batch(1, GROUPS)
+    made = executed(MAKERS, "for _ in range(2)", **names, batch=batch)["made"]
+    returns = batch.trajectory_returns[made.trajectories].tolist()
+    assert sorted(returns) == [0.0] * GROUPS + [1.0] * GROUPS
+
+
+def test_the_guides_maker_is_the_one_of_the_example() -> None:
+    (guide,) = (text for text in snippets(MAKERS, "python") if "class BestAndWorst" in text)
+    shown = guide[guide.index("class BestAndWorst") : guide.index("batches = ")].strip()
+    example = ROOT / "examples/06_a_batch_maker_of_your_own.py"
+    assert shown in example.read_text(encoding="utf-8")
 
 
 def forward(**arrays: NDArray[np.int32]) -> int:

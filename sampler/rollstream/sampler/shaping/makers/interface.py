@@ -129,9 +129,8 @@ class BatchMaker(ABC):
     the next: what it wants to use later it names in ``MadeBatch.kept``, which is recorded, and gets
     it again as rollouts of the next step, after a crash too.
 
-    A maker of your own has ``settings`` and ``create_batch``
-    (``examples/06_a_batch_maker_of_your_own.py`` is one), and passes ``check_maker`` of
-    ``tests/harness/makers.py``.
+    A maker of your own has ``settings`` and ``create_batch``: docs/guides/batch_makers.md shows one
+    whole, and ``make_batch`` with a batch in hand checks what it makes.
 
     Attributes:
         step: that was begun.
