@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from rollstream.schemas.errors import RollstreamError
 
@@ -80,6 +81,7 @@ class GroupsUnreadable(SamplerError):
         digest: of the batch.
         groups: slot of the recorded batch to group id, of those that cannot be read.
         finding: which groups, and why, without what to do.
+        reasons: slot to why its own file cannot be read, as far as that is known.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class GroupsUnreadable(SamplerError):
         digest: bytes,
         groups: Mapping[int, str],
         finding: str = "",
+        reasons: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(message)
         self.finding = finding or message
         self.step = step
         self.digest = digest
         self.groups = dict(groups)
+        self.reasons = dict(reasons)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""

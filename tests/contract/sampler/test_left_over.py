@@ -84,6 +84,7 @@ def test_after_a_step_that_cannot_be_made_again_nothing_is_carried(
             step = sampler.resume(0)
         training = made_by(sampler).next(step, timeout_s=WAIT_S)
         assert f"step {step} carries nothing from the one before: " in caplog.text
+        assert ("not known what step 0 left over" in caplog.text) == (lost == "mixed")
         assert training.batch.carried_groups == 0
         again = made_by(sampler).next(step, timeout_s=WAIT_S)
         assert everything(again) == everything(training)
@@ -235,3 +236,28 @@ def test_a_lost_group_of_which_nothing_was_left_is_not_warned_of(
         assert "lost" not in caplog.text
         told = report_of(world.name, config=world.config, broker=world.broker())
         assert told.carry_lost == {}
+
+
+def test_of_several_groups_that_are_lost_each_has_its_own_reason() -> None:
+    with closing(memory_world()) as world:
+        writer = world.writer()
+        for i in range(8):
+            writer.flush(GroupSpec(example_id=f"ex-{i}", rewards=(0.0, 1.0, i % 3, 0.5)))
+        sampler = world.open()
+        sampler.resume(None)
+        asked: dict[str, Any] = {"num_groups": 3, "batch_size": 2}
+        (first,) = run(made_by(sampler, **asked), 0, 1)
+        sampler.checkpointed(0)
+        found = lineage_of_step(world.name, 0, config=world.config, broker=world.broker())
+        paths = [group.origin.path for group in found.groups[:2]]
+        for path in paths:
+            world.store.delete(path)
+        world.restart()
+        sampler = world.open()
+        sampler.resume(0)
+        made_by(sampler, **asked).next(1, timeout_s=WAIT_S)
+        told = report_of(world.name, config=world.config, broker=world.broker())
+        assert told.carry_lost == {
+            group_id: f"its file cannot be read: there is no blob {path}"
+            for group_id, path in zip(first.batch.sampled.group_ids, paths, strict=False)
+        }

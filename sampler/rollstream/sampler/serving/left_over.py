@@ -135,13 +135,16 @@ class LeftOver(Generic[T]):
         except GroupsUnreadable as gone:
             if summary is None or not summary.final:
                 raise
-            why, found = gone, gone.finding
+            found = gone.finding
             asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
             if (batch := self._sampler._ask_if_recorded(asked)) is not None:
-                lost = dict.fromkeys(gone.groups.values(), found)
-                carry = self._carry_of(self._left_by(batch), lost)
+                carry = self._carry_of(self._left_by(batch), _reasons(gone))
                 told = f"does not carry groups that are lost: {found}" if carry.lost else ""
                 return carry, told
+            why = (
+                f"{found}; which policy sampled which rollout of a group that several did stands "
+                f"in its file alone, so it is not known what step {step} left over"
+            )
         return Carry(), _nothing(why or f"step {step} was not served")
 
     def _carry_of(self, left: T, lost: Mapping[str, str] = MappingProxyType({})) -> Carry[T]:
@@ -169,6 +172,16 @@ class LeftOver(Generic[T]):
             for name in sorted({*was, *now}.difference(self._no_part))
             if was.get(name) != now.get(name)
         ]
+
+
+def _reasons(gone: GroupsUnreadable) -> dict[str, str]:
+    """By group id, why its own file cannot be read; where that is not known, what is of all."""
+    return {
+        group_id: f"its file cannot be read: {gone.reasons[slot]}"
+        if slot in gone.reasons
+        else gone.finding
+        for slot, group_id in gone.groups.items()
+    }
 
 
 def _nothing(why: object) -> str:

@@ -467,6 +467,7 @@ def _unreadable(
         digest=served.digest,
         groups={slot: group.group.group_id for slot, group in lost.items()},
         finding=finding,
+        reasons={slot: why[group.file.path] for slot, group in lost.items()},
     )
 
 

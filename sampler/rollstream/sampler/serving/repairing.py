@@ -94,6 +94,7 @@ def repaired(
             step=step,
             digest=error.digest,
             groups=error.groups,
+            reasons={slot: f"{one.file.path} was retired" for slot, one in lost.groups.items()},
         )
     _check_store_is_there(step, lost, store, root)
     # Once more, now that the store is there: it may have been away when they were read.
@@ -117,6 +118,7 @@ def repaired(
             digest=error.digest,
             groups=error.groups,
             finding=finding,
+            reasons={slot: why[group.file.path] for slot, group in groups.items()},
         )
     delivered = payloads.undelivered.get(step) != error.digest
     if not isinstance(asked, BatchCommand) or stops or delivered:
