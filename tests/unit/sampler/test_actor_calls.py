@@ -21,6 +21,12 @@ from ray.exceptions import (
 )
 
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.sections import (
+    EnvironmentConfig,
+    KafkaConfig,
+    RollstreamConfig,
+    StoreConfig,
+)
 from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command, Reply
 from rollstream.sampler.deciding.queries import AskStats
@@ -28,12 +34,18 @@ from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
 from rollstream.sampler.serving import actor_calls
 from rollstream.sampler.serving.actor import Refused, Why
 from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
+from rollstream.sampler.serving.agreement import Agree
 from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.streams.errors import Fenced
 
 NEVER = "never"  # How a call ends that does not end.
 WAIT_S = 30.0
+SECRETIVE = RollstreamConfig(
+    kafka=KafkaConfig(bootstrap="kafka:9092", client={"sasl.password": "hunter2"}),
+    store=StoreConfig(root="file:///data"),
+    environments={"math": EnvironmentConfig()},
+)
 ANSWER: Reply[Any] = Reply(3, "an answer")
 Execute = Callable[[ActorCalls], Reply[Any]]
 
@@ -225,6 +237,27 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
     assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
     assert "waited 31 s so far for groups: step 9 needs 1 groups" in caplog.messages
     assert world.cancelled == world.sent
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (Agree(config=SECRETIVE), "Agree"),
+        (NextBatch(step=7, num_groups=1), "NextBatch of step 7"),
+    ],
+)
+def test_a_wait_names_its_call_and_tells_no_secret_of_the_configuration(
+    command: Command[Any],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World(monkeypatch, GetTimeoutError())
+    with pytest.raises(SamplerUnavailable):
+        world.calls.execute(command, 1.0)
+    assert f"for sampler 'trainer-a' to answer {named}; " in caplog.text
+    assert "hunter2" not in caplog.text
 
 
 def stored(outcome: Any) -> Reply[Any]:

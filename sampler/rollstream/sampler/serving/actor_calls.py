@@ -189,8 +189,8 @@ class ActorCalls:
         deadline.log_waiting(
             lambda: (
                 why.missing
-                or f"sampler {self._name!r} to answer {command}; `rollstream status` shows what is "
-                "ready and what is stuck"
+                or f"sampler {self._name!r} to answer {_named(command)}; `rollstream status` shows "
+                "what is ready and what is stuck"
             )
         )
 
@@ -240,3 +240,10 @@ class ActorCalls:
 
     def _closed_error(self) -> SamplerUnavailable:
         return SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
+
+
+def _named(command: Command[Any]) -> str:
+    """Without what it asks for: that may be thousands of groups, or a configuration with passwords,
+    and ends in logs."""
+    step = getattr(command, "step", None)
+    return f"{type(command).__name__}{'' if step is None else f' of step {step}'}"
