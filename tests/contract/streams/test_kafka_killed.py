@@ -55,6 +55,27 @@ def _known(reader: LogReader, where: TopicPartition) -> bool:
 
 
 @pytest.mark.broker
+@pytest.mark.proves("F17")
+def test_who_only_asks_for_bounds_says_that_the_broker_is_away(
+    own_kafka: KafkaFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka = own_kafka()
+    broker = KafkaBroker(kafka.bootstrap)
+    where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+    reader = broker.reader({where: 0})
+    assert reader.bounds(where, TIMEOUT_S) == (0, 0)
+    kafka.kill()
+    with pytest.raises(BrokerUnavailable, match="refused; does Kafka run there"):
+        reader.bounds(where, AWAY_S)
+    assert "refused" in broker.outage()
+    assert f"Kafka at {kafka.bootstrap} cannot be reached" in caplog.text
+    kafka.start()
+    until(lambda: _known(reader, where))
+    assert broker.outage() == ""
+    broker.close()
+
+
+@pytest.mark.broker
 @pytest.mark.proves("F1")
 def test_an_owner_goes_on_after_its_broker_was_killed(own_kafka: KafkaFactory) -> None:
     kafka = own_kafka()

@@ -235,7 +235,7 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
         in_thread(world.calls)
     assert world.clock.monotonic_s() == pytest.approx(START_TIMEOUT_S + 1, abs=1)
     assert "sampler 'trainer-a': Kafka at nowhere cannot be reached" in caplog.messages
-    assert "waited 31 s so far for groups: step 9 needs 1 groups" in caplog.messages
+    assert "waited 32 s so far for groups: step 9 needs 1 groups" in caplog.messages
     assert world.cancelled == world.sent
 
 

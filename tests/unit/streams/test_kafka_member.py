@@ -89,6 +89,7 @@ class Member:
             ["t"],
             self.revoked.append,
             reached=lambda: None,
+            why_away=lambda _: "",
         )
         self.client.during = lambda: self.client.assign(LEFT, RIGHT)
         assert self.poll() == []

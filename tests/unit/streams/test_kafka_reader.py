@@ -74,7 +74,7 @@ def reader_of(client: Client, starts: dict[TopicPartition, int]) -> KafkaReader:
     def make() -> Any:
         return client
 
-    return KafkaReader(make, starts, reached=lambda: None)
+    return KafkaReader(make, starts, reached=lambda: None, why_away=lambda _: "")
 
 
 def offsets(reader: KafkaReader, records_max: int = 100) -> list[tuple[int, int]]:

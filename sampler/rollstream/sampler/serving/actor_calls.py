@@ -32,7 +32,7 @@ from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
-FIRST_LOOK_S = 1.0  # A call that waits for so long asks whether the actor reaches Kafka.
+FIRST_LOOK_S = 2.0  # A call that waits for so long asks whether the actor reaches Kafka.
 # After these a call is repeated: the actor died, or with it what it had stored for the answer.
 REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
 _log = logging.getLogger("rollstream.wait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.streams.broker import IDLE_S, Broker, TopicPartition
 from rollstream.streams.errors import BadClientSettings
@@ -20,6 +22,9 @@ from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.member import KafkaGroupReader
 from rollstream.streams.kafka.reader import KafkaReader
 from rollstream.streams.kafka.writer import KafkaWriter
+
+_WHY_WITHIN_S = 1.0
+_LOOK_EVERY_S = 0.1
 
 
 class KafkaBroker(Broker):
@@ -68,7 +73,10 @@ class KafkaBroker(Broker):
         idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
         wanted = {**properties.READER, **idle, "group.id": name}
         reader = KafkaReader(
-            lambda: Consumer(self._properties(wanted)), starts, reached=self._outages.reached
+            lambda: Consumer(self._properties(wanted)),
+            starts,
+            reached=self._outages.reached,
+            why_away=self._why_away,
         )
         self._readers.add(reader)
         return reader
@@ -84,6 +92,7 @@ class KafkaBroker(Broker):
             topics,
             on_revoked,
             reached=self._outages.reached,
+            why_away=self._why_away,
         )
         self._readers.add(reader)
         return reader
@@ -121,6 +130,16 @@ class KafkaBroker(Broker):
                 f"kafka.client: {what}; correct or remove it (librdkafka's CONFIGURATION.md lists "
                 "all properties)"
             ) from error
+
+    def _why_away(self, timeout_s: float) -> str:
+        """Why no broker can be reached, as a new client finds out; empty: one can."""
+        client, deadline = self._make_admin(), Deadline(min(timeout_s, _WHY_WITHIN_S))
+        while not (self.outage() or deadline.passed()):
+            with suppress(KafkaException):
+                client.list_topics(timeout=deadline.slice_s(_LOOK_EVERY_S))
+                return ""
+            client.poll(0)  # Runs the error callback.
+        return self.outage()
 
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
         return AdminClient(self._properties({"error_cb": on_error or self._outages.record}))

@@ -32,8 +32,9 @@ class KafkaGroupReader(KafkaReader):
         on_revoked: Callable[[TopicPartition], None],
         *,
         reached: Callable[[], None],
+        why_away: Callable[[float], str],
     ) -> None:
-        super().__init__(make, {}, reached=reached)
+        super().__init__(make, {}, reached=reached, why_away=why_away)
         self._admin = cache(make_admin)  # Made by the first call.
         self._group = group
         self._topics = list(topics)

@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
@@ -19,6 +20,7 @@ from rollstream.streams.kafka.answers import as_request_error
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
+_ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why.
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 
@@ -33,6 +35,7 @@ class KafkaReader:
 
     Args:
         reached: told whenever a broker answered.
+        why_away: returns why no broker can be reached, empty: one can, within so many seconds.
     """
 
     def __init__(
@@ -41,9 +44,11 @@ class KafkaReader:
         starts: Mapping[TopicPartition, int],
         *,
         reached: Callable[[], None],
+        why_away: Callable[[float], str],
     ) -> None:
         self._make = make
         self._reached = reached
+        self._why_away = why_away
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
@@ -86,15 +91,25 @@ class KafkaReader:
         ]
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
-        consumer = self._client()
-        try:
-            low, high = consumer.get_watermark_offsets(at_offset(where, END), timeout_s)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
-                self._prove_topic(consumer, where.topic, timeout_s)
-            raise _as_read_error(error.args[0], f"bounds of {where}") from error
-        self._reached()
-        return low, high
+        deadline, attempt_s, why = Deadline(timeout_s), _ATTEMPT_S, ""
+        while True:
+            attempt = Deadline(deadline.slice_s(attempt_s))
+            try:
+                low, high = self._bounds_once(where, attempt)
+            except BrokerUnavailable as error:
+                # No callback runs while librdkafka waits for an answer, so this client never says
+                # what is wrong.
+                if not deadline.passed():
+                    why = self._why_away(deadline.left_s())
+                if deadline.passed() or not attempt.passed():
+                    if not why:
+                        raise
+                    raise BrokerUnavailable(f"bounds of {where}: {why}") from error
+                # A broker that is slow needs a longer attempt; one that is away is asked for often.
+                attempt_s = _ATTEMPT_S if why else 2 * attempt_s
+            else:
+                self._reached()
+                return low, high
 
     def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
         what = f"offset of {where} by time"
@@ -144,6 +159,15 @@ class KafkaReader:
             assert not self._closed, "a closed reader is not used again"
             self._consumer = self._make()
         return self._consumer
+
+    def _bounds_once(self, where: TopicPartition, attempt: Deadline) -> tuple[int, int]:
+        consumer = self._client()
+        try:
+            return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                self._prove_topic(consumer, where.topic, attempt.left_s())
+            raise _as_read_error(error.args[0], f"bounds of {where}") from error
 
     def _begin_all(self, consumer: Consumer) -> None:
         """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
