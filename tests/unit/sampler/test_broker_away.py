@@ -13,8 +13,9 @@ from harness.faults import Append, CountingReader, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.ready_packs import ReadyPacksConfig, ScheduleConfig
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler import NotEnoughGroups, Sampler, SamplerApi, SamplerView
+from rollstream.sampler import NotEnoughGroups, ReadyPacks, Sampler, SamplerApi, SamplerView
 from rollstream.sampler.deciding.trainer import Resume
 from rollstream.sampler.serving.owner import Owner
 from rollstream.store.memory import MemoryBlobs
@@ -157,6 +158,20 @@ def test_a_call_outlives_an_outage_that_is_shorter_than_its_deadline(world: Worl
     world.broker.leave(20.0)
     world.sampler.ack(batch)
     assert world.sampler.next_batch(0, 2).digest == batch.digest
+
+
+def test_a_step_of_ready_packs_outlives_it_as_well(world: World) -> None:
+    config = ReadyPacksConfig(pack_length=64, schedule=ScheduleConfig(b_ratio=0.5))
+    world.sampler.resume(None)
+    for step in range(2):
+        world.broker.leave(60.0)
+        # One that knows nothing: it asks whether the step was decided, and what the last one left.
+        ready = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
+        assert ready.next_step(step, timeout_s=300.0).step == step
+    world.broker.leave()
+    ready = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
+    took_s = world.seconds(lambda: ready.next_step(2, timeout_s=100.0))
+    assert 100.0 <= took_s <= 100.0 + ATTEMPT_S
 
 
 def test_one_that_never_claimed_or_only_looks_ends_by_the_brokers_deadline(world: World) -> None:

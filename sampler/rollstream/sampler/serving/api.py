@@ -128,8 +128,8 @@ class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
         waited_s = self._clock.monotonic_s() - begun_s
         return read.batch(waited_s=waited_s, read_group=self._read_group)
 
-    def _ask_if_recorded(self, command: AskRecorded) -> Batch | None:
-        read = self._ask(command)
+    def _ask_if_recorded(self, command: AskRecorded, wait_s: float = 0.0) -> Batch | None:
+        read = self._ask(command, wait_s)
         if read is None:
             return None
         return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rollstream.sampler.deciding.queries import AskWithoutFiles, BatchSummary
+from rollstream.sampler.deciding.queries import AskBatch, AskRecorded, AskWithoutFiles, BatchSummary
 from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.shaping.batch import Batch
@@ -86,8 +87,13 @@ class LeftOver(Generic[T]):
         """What is left over is known from the record alone."""
         self._known = None
 
-    def before(self, step: int) -> Carry[T]:
-        """What ``step``, which was not served, is to carry.
+    def summary(self, step: int, timeout_s: float | None) -> BatchSummary | None:
+        """As ``SamplerApi.batch_summary``; a broker that is away is waited for as long as groups of
+        the step would be."""
+        return self._sampler._ask(AskBatch(step=step), self._sampler._wait_s(timeout_s))
+
+    def before(self, step: int, timeout_s: float | None) -> Carry[T]:
+        """What ``step``, which was not served, is to carry. It waits for a broker as ``summary``.
 
         Raises:
             GroupsUnreadable: files of the step before are gone, and it is not final.
@@ -96,11 +102,11 @@ class LeftOver(Generic[T]):
         """
         if step <= 0:
             return Carry()
-        summary = self._sampler.batch_summary(step - 1)
+        summary = self.summary(step - 1, timeout_s)
         batch_id = None if summary is None else summary.batch_id
         known = self._known
         if known is None or (known.step, known.batch_id) != (step - 1, batch_id):
-            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary))
+            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary, timeout_s))
             self._known = known
         return known.carry
 
@@ -124,11 +130,14 @@ class LeftOver(Generic[T]):
         if self._known is not None:
             self._known = self._known._replace(carry=Carry(), warning=_nothing(why))
 
-    def _recorded(self, step: int, summary: BatchSummary | None) -> tuple[Carry[T], str]:
+    def _recorded(
+        self, step: int, summary: BatchSummary | None, timeout_s: float | None
+    ) -> tuple[Carry[T], str]:
         """What the next step carries, and what is to be warned of."""
+        ask = partial(self._sampler._ask_if_recorded, wait_s=self._sampler._wait_s(timeout_s))
         why: object = self._not_ours(step, summary)
         try:
-            if why is None and (batch := self._sampler.recorded_batch(step)) is not None:
+            if why is None and (batch := ask(AskRecorded(step=step))) is not None:
                 return self._carry_of(self._left_by(batch)), ""
         except UnknownStep as unknown:
             why = unknown
@@ -137,7 +146,7 @@ class LeftOver(Generic[T]):
                 raise
             found = gone.finding
             asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
-            if (batch := self._sampler._ask_if_recorded(asked)) is not None:
+            if (batch := ask(asked)) is not None:
                 carry = self._carry_of(self._left_by(batch), _reasons(gone))
                 told = f"does not carry groups that are lost: {found}" if carry.lost else ""
                 return carry, told

@@ -169,7 +169,8 @@ class ReadyPacks:
         """The decision for ``step``: the next one, or one that was decided.
 
         It takes the groups that are ready and waits for none; with ``channel_b.mode = "step"`` a
-        step on channel B waits for ``num_groups`` of them, up to ``timeout_s``.
+        step on channel B waits for ``num_groups`` of them, up to ``timeout_s``. A broker that is
+        away is waited for as long in either.
 
         Raises:
             RequestDiffers: the step was decided with settings by which it would be another one.
@@ -226,12 +227,12 @@ class ReadyPacks:
     def _batch(self, step: int, timeout_s: float | None) -> Batch:
         """The recorded batch: of a step that was decided as it was, else with the queue that the
         step before left."""
-        decided = self._sampler.batch_summary(step)
+        decided = self._left.summary(step, timeout_s)
         if decided is not None:
             asked = json.loads(decided.request)
             settings = self._left.as_recorded(asked)
             return self._ask(step, asked["num_groups"], None, timeout_s, settings=settings)
-        carry = self._left.before(step)
+        carry = self._left.before(step, timeout_s)
         num_groups = groups_asked(self._config, step, carry.left.ready if carry.left else 0)
         try:
             return self._ask(step, num_groups, carry.groups, timeout_s, carry.lost)

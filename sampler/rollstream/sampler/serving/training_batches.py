@@ -226,7 +226,7 @@ class TrainingBatches:
         if step > 0:
             with suppress(UnknownStep):  # It was not served.
                 return self._ask(step, None, timeout_s)
-        carry = self._left.before(step)
+        carry = self._left.before(step, timeout_s)
         try:
             return self._ask(step, carry.groups, timeout_s, carry.lost)
         except CarryLost as why:
