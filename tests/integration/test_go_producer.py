@@ -29,10 +29,10 @@ from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS = 4
 SCHEMA = ROOT / "schemas/rollstream/schemas/avsc/ingest_record.v1.avsc"
-BUILD_TIMEOUT_S = 150.0  # The first time downloads what it imports.
+BUILD_TIMEOUT_S = 480.0  # The first time downloads what it imports.
 
 
 @pytest.fixture(scope="module")

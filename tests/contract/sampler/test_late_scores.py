@@ -206,6 +206,7 @@ def test_scores_filter_and_weigh_and_the_batch_replays_after_an_edit(
         pair = uids(flushed)[2 * number : 2 * number + 2]
         scores.upsert_scores(group.group_id, dict(zip(pair, rewards, strict=True)))
     scores.flush()
+    sampler.flush()  # All three are known.
     batch = served(sampler, num_groups=2)
     assert list(batch.example_ids) == ["ex-2", "ex-2", "ex-1", "ex-1"]
     assert sampler.stats().outcomes == {"filtered": 1}

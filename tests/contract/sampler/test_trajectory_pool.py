@@ -217,6 +217,7 @@ def test_a_full_pool_drops_its_oldest_ready_group_on_record(world: SamplerWorld)
     assert fetched(pool) == "held"
     for name in "abcd":
         writer.flush(prompt(name))
+    sampler.flush()  # All four are known.
     assert [fetched(pool) for _ in range(2)] == ["c", "d"]
     stats = sampler.stats()
     assert (stats.evictions, stats.outcomes["capacity"]) == (2, 2)

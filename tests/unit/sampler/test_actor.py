@@ -37,9 +37,10 @@ RANKS, PEERS = 2, 3
 
 
 class SlowBlobs(PassingBlobs):
-    """No rows are read before ``free``."""
+    """No rows are read while ``free`` is cleared."""
 
     free = threading.Event()
+    free.set()
 
     def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
         assert self.free.wait(WAIT_S)
