@@ -182,7 +182,8 @@ def _became(one: Became) -> str:
     detail = f": {one.detail}" if one.detail else ""
     if one.step is None:
         return f"{one.sampler}: {state}{detail}"
-    where = f"step {one.step}, slot {one.slot} of {one.batch_id}"
+    kept = ", kept for it by the step before" if one.carried else ""
+    where = f"step {one.step}, slot {one.slot} of {one.batch_id}{kept}"
     return f"{one.sampler}: {where}: {state}{acked}{detail}"
 
 

@@ -179,8 +179,8 @@ def test_decisions_are_made_again_and_files_hold_what_was_carried(
     uses = RecordedInFiles(world.store).of_step(world.name, 1, None)
     assert [(one.carried, one.row_mask) for one in uses] == carried
     assert [one.group for one in uses] == [one.use.group for one in lineage.groups]
-    left_out = lineage.groups[1].use.of_rows([0])
-    assert (left_out.state, lineage.groups[1].use.of_rows([1]).state) == ("left_out", "served")
+    kept = lineage.groups[1].use
+    assert (kept.of_rows([0]), kept.of_rows([0, 1]), kept.of_rows([1])) == (None, kept, kept)
 
 
 def test_a_carried_group_that_cannot_be_read_is_replaced_by_no_other(

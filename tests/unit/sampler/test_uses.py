@@ -110,8 +110,9 @@ def test_a_use_ends_as_acks_checkpoints_and_resumes_say(
 
 def test_rows_that_a_batch_leaves_out_are_told_from_those_that_it_has() -> None:
     (use,) = history(served(0, chosen(0, (True, False))), checkpoint(0)).uses
-    assert [use.of_rows([row]).state for row in (0, 1)] == ["trained", "left_out"]
-    assert use.of_rows([0, 1]).state == "trained"
+    alone = [use.of_rows([row]) for row in (0, 1)]
+    assert [one and one.state for one in alone] == ["trained", "left_out"]
+    assert use.of_rows([0, 1]) == use
     (whole,) = history(served(0, chosen(0)), checkpoint(0)).uses
     assert whole.of_rows([1]) == whole
 

@@ -33,6 +33,8 @@ from rollstream.sampler.history import (
 from rollstream.sampler.history.lineage import TIMEOUT_S
 from rollstream.streams.tracing import TracedEntry
 
+_WITHOUT = {False: "left out of the batch", True: "not kept for this step"}  # By what is carried.
+
 
 def lineage(
     context: typer.Context,
@@ -94,7 +96,7 @@ def _step_view(found: StepLineage) -> RenderableType:
         parts += [Text(f"slot {one.use.slot}: group {origin.group_id}"), path_of(origin.path)]
         parts += map(indented, failures_told(origin))
         for row in origin.segments:
-            out = "" if mask is None or mask[row.index] else ", left out of the batch"
+            out = "" if mask is None or mask[row.index] else f", {_WITHOUT[one.use.carried]}"
             at = _entry(origin.environment, origin.partition, row.offset, row.entry)
             segment = _segment(row.rollout_uid, row.segment_idx)
             parts.append(indented(f"row {row.row}: {segment} from {row.replica_id}, {at}{out}"))
@@ -132,7 +134,9 @@ def _state(entry: TracedEntry) -> str:
 
 def _sampler_lines(found: SamplerLineage) -> Iterator[str]:
     for use in found.uses:
-        yield f"{found.sampler}: step {use.step}, slot {use.slot} of {use.batch_id}: {_ended(use)}"
+        kept = ", kept for it by the step before" if use.carried else ""
+        where = f"step {use.step}, slot {use.slot} of {use.batch_id}{kept}"
+        yield f"{found.sampler}: {where}: {_ended(use)}"
     for drop in found.drops:
         yield f"{found.sampler}: dropped, {drop.reason}{drop.detail and f': {drop.detail}'}"
     if not found.uses and not found.drops:

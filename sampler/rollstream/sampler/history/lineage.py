@@ -59,7 +59,9 @@ class SamplerLineage:
 
     Attributes:
         uses: the batches that had one, in the order of decisions; ``left_out`` where a batch had
-            the group without this rollout, which was too old.
+            the group without this rollout, which was too old. Those that are ``carried`` follow the
+            one that the group was new in: in which of them the rollout was trained on, if in any,
+            only what shapes the batches knows, and it was in one at most.
         drops: why groups of it are never served.
     """
 
@@ -179,6 +181,7 @@ def lineage_of_rollout(
                 if sampler is not None:
                     raise
                 continue
-            of_rows = tuple(use.of_rows(rows_of[use.group]) for use in uses)
-            rows.append(SamplerLineage(sampler=name, uses=of_rows, drops=tuple(drops.values())))
+            of_rows = [use.of_rows(rows_of[use.group]) for use in uses]
+            found = tuple(use for use in of_rows if use is not None)
+            rows.append(SamplerLineage(sampler=name, uses=found, drops=tuple(drops.values())))
     return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(rows))

@@ -81,6 +81,7 @@ class Became:
         detail: why.
         step, slot, batch_id, trainer_epoch: of the batch; None where there is none.
         acked: as what the batch was acked, where it is not final.
+        carried: whether the step before was served with it and kept it for this one.
     """
 
     sampler: str
@@ -91,6 +92,7 @@ class Became:
     batch_id: str | None = None
     trainer_epoch: int | None = None
     acked: str | None = None
+    carried: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +380,8 @@ class _Becoming:
         for name, (uses, drops) in self._decided.items():
             if origin.environment not in self._environments.get(name, {origin.environment}):
                 continue
-            mine = [use.of_rows(rows) for use in uses if use.group == origin.ref]
+            of_rows = [use.of_rows(rows) for use in uses if use.group == origin.ref]
+            mine = [use for use in of_rows if use is not None]
             for use in mine:
                 yield Became(
                     sampler=name,
@@ -389,6 +392,7 @@ class _Becoming:
                     batch_id=use.batch_id,
                     trainer_epoch=use.trainer_epoch,
                     acked=use.acked,
+                    carried=use.carried,
                 )
             drop = drops.get(origin.ref)
             if drop is not None:

@@ -60,11 +60,12 @@ class Use:
         """Whether another group took its place."""
         return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED, LEFT_OUT, IN_BATCH)
 
-    def of_rows(self, indexes: Iterable[int]) -> Use:
-        """What became of these rows of the group alone."""
+    def of_rows(self, indexes: Iterable[int]) -> Use | None:
+        """What became of these rows of the group alone; None: the group was carried for others of
+        its rows, and these ended in an earlier step."""
         if self.row_mask is None or any(self.row_mask[index] for index in indexes):
             return self
-        return replace(self, state=LEFT_OUT)
+        return None if self.carried else replace(self, state=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.published_run import Run
 from harness.rollouts import encode_record, make_entry
+from rollstream.sampler import CarriedGroup, Shaping
 from rollstream.sampler.history import lineage_of_rollout, lineage_of_step, replay_step
 from rollstream.store import read_root_id
 from rollstream.streams.memory import MemoryLogs
@@ -154,6 +157,29 @@ def test_lineage_of_a_rollout_names_row_entry_and_the_steps_that_trained_on_it(r
     text = run.line.run("lineage", "--uid", f"{first}-1").stdout
     assert "trainer-a: step 0, slot 0 of trainer-a-1-0: trained" in text
     assert "trainer-b: neither served nor dropped" in text
+
+
+@pytest.mark.proves("F2")
+def test_a_step_that_keeps_some_of_a_group_is_told_of_these_rollouts_alone(run: Run) -> None:
+    run.publish("a", "b")
+    run.seal(2)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        shaping = Shaping(settings="{}", num_groups=1, min_groups=1, carried=())
+        first = sampler.next_shaped_batch(0, shaping)
+        left = CarriedGroup(first.sampled.group_ids[0], np.array([False, True]))
+        sampler.next_shaped_batch(1, replace(shaping, carried=(left,)))
+        sampler.checkpointed(1)
+    ended, kept = first.uids
+    assert [(use["step"], use["carried"]) for use in run.uses(ended, "trainer-a")] == [(0, False)]
+    steps = [(use["step"], use["carried"]) for use in run.uses(kept, "trainer-a")]
+    assert steps == [(0, False), (1, True)]
+    told = "step 1, slot 1 of trainer-a-1-1, kept for it by the step before: trained"
+    for command in (("lineage", "--uid"), ("show",)):
+        assert told in run.line.run(*command, kept).stdout
+        assert "step 1" not in run.line.run(*command, ended).stdout
+    rows = run.line.run("lineage", "--sampler", "trainer-a", "--step", "1").stdout.splitlines()
+    assert [ended in row for row in rows if row.endswith(", not kept for this step")] == [True]
 
 
 @pytest.mark.proves("F2")
