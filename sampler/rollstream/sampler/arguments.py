@@ -31,7 +31,8 @@ def whole_number(name: str, value: Any) -> int:
     except rules.BrokenRule as broken:
         raise InvalidRequest(str(broken)) from None
     if abs(found) > rules.LONG_MAX:
-        raise InvalidRequest(f"{name} is {found:.6g}; give a number of at most 2**63 - 1")
+        about = f"{'-' * (found < 0)}2**{found.bit_length() - 1}"
+        raise InvalidRequest(f"{name} is beyond {about}; give a number of at most 2**63 - 1")
     return found
 
 
@@ -209,6 +210,9 @@ def _by_rule(check: Callable[[str, str], None], name: str, value: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    return isinstance(value, Real) and math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # Of an integer that float has no room for.
+        return False

@@ -44,6 +44,14 @@ WRONG: dict[str, tuple[Call, str]] = {
     "ranks": (lambda s, b: s.next_batch(1, 2, dp_rank=2, dp_size=4), r"dp_size 4 is above num_gr"),
     "rank text": (lambda s, b: s.next_batch(1, 2, dp_rank="0"), r"dp_rank is '0'; give a whole"),
     "time": (lambda s, b: s.next_batch(1, 1, timeout_s="5"), r"timeout_s is '5'; give a number"),
+    "time huge": (
+        lambda s, b: s.next_batch(1, 1, timeout_s=10**400),
+        r"timeout_s is 10+; give a number of seconds",
+    ),
+    "step huge": (
+        lambda s, b: s.next_batch(-(10**400), 1),
+        r"step is beyond -2\*\*1328; give a number of at most 2\*\*63 - 1",
+    ),
     "ack none": (lambda s, b: s.ack(None), r"batch is None; give the Batch that next_batch"),
     "ack step": (lambda s, b: s.ack(b.step), r"batch is 0; give the Batch that next_batch"),
     "checkpointed": (lambda s, b: s.checkpointed("0"), r"step is '0'; give a whole number"),
@@ -140,6 +148,15 @@ SHAPING: dict[str, tuple[Call, str]] = {
             mix={"math": 1, "code": 1},
         ),
         r"mix gives \['code'\] a share, .* makers for \['math'\]; give it one for each, or leave",
+    ),
+    "size of a mixture": (
+        lambda s, b: training(
+            s,
+            StableMixtureBatchMaker(
+                {name: RlooBatchMaker() for name in ("math", "code")}, {"math": 0.9, "code": 0.1}
+            ),
+        ),
+        r"batch_size 4 gives code, whose share is 0\.1, less than one trajectory a step; give at",
     ),
     "no step": (
         lambda s, b: training(s, RlooBatchMaker()).create_and_store_batch(7),

@@ -258,6 +258,7 @@ def test_settings_that_cannot_work_with_these_ranks_are_refused(world: SamplerWo
         ({"columns": "metadata"}, "columns is 'metadata'; give a sequence of names"),
         ({"dp_rank": True}, "dp_rank is True; give a whole number"),
         ({"dp_size": 0}, "dp_rank 0 is none of dp_size 0"),
+        ({"dp_size": 10**12}, "dp_size is 1000000000000; give at most 65536"),
         ({"pad_id": None}, "pad_id is None"),
     ],
 )

@@ -197,6 +197,8 @@ def test_an_example_longer_than_a_pack_is_an_error_that_names_it() -> None:
         ({"length": 2**31}, "positions are int32: give at most 2147483647"),
         ({"ranks": 0}, "ranks is 0; give 1 or more"),
         ({"ranks": 1.5}, "ranks is 1.5"),
+        ({"ranks": 10**12}, "ranks is 1000000000000; give at most 65536"),
+        ({"packs_per_rank": 10**9, "ranks": 8}, "is 1000000000, for 8 ranks; give at most 2097152"),
         ({"packs_per_rank": 0}, "packs_per_rank is 0; give 1 or more"),
         ({"too_long": "cut"}, "too_long is 'cut'; use one of"),
         ({"attention_weight": -1}, "attention_weight is -1; give 0 or more"),

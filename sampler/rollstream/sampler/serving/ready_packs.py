@@ -23,6 +23,7 @@ from rollstream.sampler.shaping.beyond_float32 import groups_beyond_float32, gro
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.packs.filled import Packs
+from rollstream.sampler.shaping.packs.plan import RANKS_MAX
 from rollstream.sampler.shaping.ready_packs.decision import METRICS, Decision, decide, groups_asked
 from rollstream.sampler.shaping.ready_packs.offered import Offered
 from rollstream.sampler.shaping.requested import column_names
@@ -136,6 +137,8 @@ class ReadyPacks:
             raise InvalidRequest(
                 f"dp_rank {self._rank} is none of dp_size {self._ranks}; ranks count from 0"
             )
+        if self._ranks > RANKS_MAX:
+            raise InvalidRequest(f"dp_size is {self._ranks}; give at most {RANKS_MAX}")
         if config.channel_b.mode == "step" and self._ranks > 1:
             raise ConfigError(
                 f"channel_b.mode 'step' makes as many packs as a step's groups need, and "

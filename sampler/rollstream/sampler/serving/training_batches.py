@@ -22,7 +22,7 @@ from rollstream.sampler.shaping.beyond_float32 import groups_beyond_float32, nam
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping, left_over
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch
-from rollstream.sampler.shaping.makers.mixture import MixedBatch
+from rollstream.sampler.shaping.makers.mixture import MixedBatch, StableMixtureBatchMaker
 from rollstream.sampler.shaping.makers.rollouts import a_maker, examples_of, make_batch
 from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.digest import combined
@@ -82,8 +82,8 @@ class TrainingBatches:
 
     Raises:
         InvalidRequest: a number below 1, what is no sampler or no maker, settings of a maker that
-            JSON cannot hold, or a mix of what the sampler does not serve, or a mixture has no maker
-            for.
+            JSON cannot hold, a mix of what the sampler does not serve, or a mixture has no maker
+            for, or a ``batch_size`` of which a share is less than one trajectory.
         SamplerError: with a mix, whatever a call that looks raises.
 
     Examples:
@@ -110,6 +110,8 @@ class TrainingBatches:
         self._batch_size = at_least("batch_size", batch_size, 1)
         self._sampler = a_sampler(sampler)
         self._maker = a_maker("maker", maker)
+        if isinstance(maker, StableMixtureBatchMaker):
+            maker.check_batch_size(self._batch_size)  # Else the first step is decided before it is.
         self._shaping = Shaping(
             settings=_settings(maker, self._batch_size),
             num_groups=groups,

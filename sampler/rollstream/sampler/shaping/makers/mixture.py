@@ -107,10 +107,9 @@ class StableMixtureBatchMaker(BatchMaker):
         super().add_rollout(rollout)
         maker.add_rollout(rollout)
 
-    def create_batch(self, batch_size: int) -> MixedBatch:
-        """As the interface has it; ``InvalidRequest`` where an environment's share of it is less
-        than one trajectory a step."""
-        size = at_least("batch_size", batch_size, 0)
+    def check_batch_size(self, size: int) -> None:
+        """Raises ``InvalidRequest`` where an environment's share of it is less than one trajectory
+        a step."""
         smallest = min(self._shares, key=lambda name: self._shares[name])
         if 0 < self._shares[smallest] * size < 1:
             raise InvalidRequest(
@@ -118,6 +117,11 @@ class StableMixtureBatchMaker(BatchMaker):
                 f"{float(self._shares[smallest]):.3g}, less than one trajectory a step; give at "
                 f"least {-(-1 // self._shares[smallest])}, or a larger share"
             )
+
+    def create_batch(self, batch_size: int) -> MixedBatch:
+        """As the interface has it; raises as ``check_batch_size``."""
+        size = at_least("batch_size", batch_size, 0)
+        self.check_batch_size(size)
         due = self._due(size)
         there = {name: len(self._part(name, size).trajectories) for name in self._makers}
         sizes = self._filled(due, there, size)

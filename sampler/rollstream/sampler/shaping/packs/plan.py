@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 TooLong = Literal["error", "drop", "truncate"]
 ATTENTION_WEIGHT = 1 / 8_192
 """An example of n tokens costs n + n² times this."""
+RANKS_MAX = 65_536
+"""More than any trainer has: each rank computes the packs of all."""
+_PACKS_MAX = 2**24
+"""Of a plan, which has some numbers for each."""
 _LENGTH_MAX = 2**31 - 1
 """Of a pack: positions are int32, as attention kernels take them."""
 
@@ -177,8 +181,15 @@ def plan_packs(
     length, ranks = at_least("length", length, 1), at_least("ranks", ranks, 1)
     if length > _LENGTH_MAX:
         raise InvalidRequest(f"length is {length}; positions are int32: give at most {_LENGTH_MAX}")
+    if ranks > RANKS_MAX:
+        raise InvalidRequest(f"ranks is {ranks}; give at most {RANKS_MAX}")
     if packs_per_rank is not None:
         packs_per_rank = at_least("packs_per_rank", packs_per_rank, 1)
+        if packs_per_rank * ranks > _PACKS_MAX:
+            raise InvalidRequest(
+                f"packs_per_rank is {packs_per_rank}, for {ranks} ranks; give at most "
+                f"{_PACKS_MAX // ranks}"
+            )
     weight = number("attention_weight", attention_weight)
     if weight < 0:
         raise InvalidRequest(f"attention_weight is {weight:g}; give 0 or more")
