@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from rollstream.runtime.extras import how_to_install
 
 NEEDS = ("typer", "rich", "pyarrow", "pydantic")
+INTERRUPTED = 130  # As shells have it: 128 + SIGINT.
 
 
 def main() -> None:
     """Runs the command line. Without the ``console`` extra it prints what to install and exits with
-    code 1."""
+    code 1. Ctrl-C while it is being loaded ends it with exit code 130, as it does later."""
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         sys.stderr.write(
@@ -21,7 +22,11 @@ def main() -> None:
             f"{how_to_install('console')}\n"
         )
         raise SystemExit(1)
-    importlib.import_module("rollstream.console.app").build()()
+    try:
+        build = importlib.import_module("rollstream.console.app").build
+    except KeyboardInterrupt:  # Loading takes a second; Typer answers those that come later.
+        raise SystemExit(INTERRUPTED) from None
+    build()()
 
 
 if __name__ == "__main__":

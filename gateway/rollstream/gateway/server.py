@@ -22,6 +22,8 @@ from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
+from rollstream.streams.errors import TopicMismatch
+from rollstream.streams.topics.layout import Layout
 
 _LOOK_S = 0.05  # How late a signal may be seen.
 _BACKLOG = 1_024
@@ -77,9 +79,11 @@ def serve(
 
     Raises:
         NoTokens: everybody could write.
+        TopicMismatch: an environment has no topic, so that each of its calls would fail.
         CannotListen: nothing can listen at the address.
     """
     check_open_to_all(config.gateway, host)
+    _require_topics(config, broker)
     writer = AsyncStepProducer(
         broker=broker,
         max_open_prompts=config.gateway.max_open_prompts,
@@ -108,6 +112,17 @@ def serve(
         gc.freeze()  # Modules and routes stay: collections need not look at them again.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_until(stopping, _Server(settings), listening))
+
+
+def _require_topics(config: RollstreamConfig, broker: Broker) -> None:
+    """A process that is ready takes calls; over a mistyped namespace it would refuse each."""
+    topics = [*map(Layout.of(config.kafka).rollouts, config.environments)]
+    present = broker.admin().describe(topics, config.kafka.timeout_s)
+    if missing := [topic for topic in topics if topic not in present]:
+        raise TopicMismatch(
+            f"{', '.join(missing)} missing; correct kafka.namespace or kafka.generation, or run "
+            "`rollstream topics create`"
+        )
 
 
 def _listening(host: str, port: int) -> socket.socket:

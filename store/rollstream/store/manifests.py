@@ -125,7 +125,10 @@ def _as_corrupt(data: bytes) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"no manifest: {error!r} in {data[:80]!r}") from error
+        raise CorruptFile(
+            f"no manifest: {error!r} in {data[:80]!r}; restore the file from a copy, "
+            "`rollstream audit` compares it with the seal log"
+        ) from error
 
 
 def list_manifests(blobs: Blobs, under: str = f"{MANIFESTS}/") -> Iterator[Manifest]:

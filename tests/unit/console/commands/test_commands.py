@@ -276,6 +276,13 @@ def test_finish_with_force_ends_the_run_of_a_trainer_that_is_gone(line: CommandL
     assert line.run("finish").stdout == "trainer-a: the run was over already\n"
 
 
+def test_finish_where_topics_are_missing_says_that_no_run_was_finished(line: CommandLine) -> None:
+    done = line.run("finish")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no run was finished: rollstream.rollouts.math.1" in done.stderr
+    assert "correct kafka.namespace" in done.stderr
+
+
 def test_finish_of_an_unknown_sampler_names_those_there_are(line: CommandLine) -> None:
     line.create_topics()
     done = line.run("finish", "--sampler", "trainer-b")
