@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from harness.kafka import KafkaFactory, own_brokers, start_kafka
 from rollstream.console.broker import EmbeddedKafka
 
 # No test asserts a time, and a busy machine is no failure.
-settings.register_profile("rollstream", deadline=None)
+settings.register_profile("rollstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rollstream")
 
 

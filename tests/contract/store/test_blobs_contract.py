@@ -65,7 +65,7 @@ def test_creates_that_race_have_one_winner(blobs: Blobs) -> None:
     won: list[bytes] = []
 
     def create(data: bytes) -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         try:
             blobs.create("a/b", data)
         except BlobExists:
@@ -76,7 +76,7 @@ def test_creates_that_race_have_one_winner(blobs: Blobs) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert won == [blobs.read("a/b")]
 
 

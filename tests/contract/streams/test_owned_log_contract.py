@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.brokers import LOG_CONFIG, World, write
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, World, write
 from harness.faults import Append, Fate, FaultyBroker
 from harness.owned_logs import (
     SOON_S,
@@ -151,7 +151,7 @@ def test_who_looked_and_then_meets_a_newer_event_fences_nobody(
     write(world.broker(), where, [MARKER + bytes(8) + b"newer"])
     with pytest.raises(NewerEvent):
         looking.claim(in_time())
-    assert world.broker().reader({where: 0}).bounds(where, SOON_S) == (0, 3)  # Nothing appended.
+    assert world.broker().reader({where: 0}).bounds(where, TIMEOUT_S) == (0, 3)  # Nothing appended.
 
 
 def ask(world: World, where: TopicPartition) -> None:
@@ -353,7 +353,7 @@ def test_whoever_took_over_between_two_attempts_of_a_claim_keeps_the_log(
     broker.decide = lose_while_another_claims
     for _ in range(2):  # It is not forgotten either.
         with pytest.raises(Fenced, match="'b' claimed"):
-            log.claim(Deadline(6 * SOON_S), retake=False)
+            log.claim(Deadline(12 * SOON_S), retake=False)
     settle_confirmed(successor)
     assert whole_fold(world, where).digest() == successor.fold.digest()
 
@@ -365,7 +365,7 @@ def test_a_claim_survives_doubt_about_its_own_events(
 ) -> None:
     broker = FaultyBroker(world.broker(), only(kind, fate))
     log = owner_of(broker, where)
-    log.claim(Deadline(6 * SOON_S))
+    log.claim(Deadline(12 * SOON_S))
     settle_confirmed(log)
     assert whole_fold(world, where).digest() == log.fold.digest()
 
