@@ -25,7 +25,7 @@ from rollstream.store.layout import batch_path
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 WAIT_S = 30.0
-LAST = projecting.PENDING_MAX  # Of the steps that fill the queue after step 0.
+LAST = 64  # Of the steps that fill the queue after step 0.
 
 
 class StuckBlobs(PassingBlobs):
@@ -70,7 +70,8 @@ class StuckWorld(LocalWorld):
 
 
 @pytest.fixture
-def world() -> Iterator[StuckWorld]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[StuckWorld]:
+    monkeypatch.setattr(projecting, "PENDING_MAX", LAST)
     made = StuckWorld()
     yield made
     made.blobs.free.set()
@@ -105,7 +106,9 @@ def test_no_call_waits_for_a_hung_disk_and_what_did_not_fit_is_written_with_a_la
 
 
 @pytest.mark.proves("F2")
-def test_what_a_hung_disk_did_not_take_is_written_by_the_next_owner(world: StuckWorld) -> None:
+def test_what_a_hung_disk_did_not_take_is_written_by_the_next_owner(
+    world: StuckWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler, _ = world.fill()
     batch = sampler.next_batch(LAST + 1, 1, timeout_s=WAIT_S)
     newest = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
@@ -113,6 +116,7 @@ def test_what_a_hung_disk_did_not_take_is_written_by_the_next_owner(world: Stuck
     world.blobs.free.set()
     world.restart()
     assert not world.written(LAST + 1)
+    monkeypatch.setattr(projecting, "PENDING_MAX", 2 * LAST)  # More than the state holds.
     world.open().checkpointed(LAST + 1)
     world.restart()
     assert world.check(LAST + 1).recorded == newest.digest != batch.digest
