@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import DeadLetter, Event, Retried
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import Broker, Record, TopicPartition
+from rollstream.streams.errors import CorruptLog
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import read_between
 from rollstream.streams.topics.layout import Layout
+
+_log = logging.getLogger("rollstream.deadletters")
 
 
 class Source(NamedTuple):
@@ -47,14 +51,15 @@ def source_of(event: DeadLetter | Retried) -> Source:
 
 
 def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator[StoredLetter]:
-    """Yields every letter that is kept, a few in memory at a time.
+    """Yields every letter that is kept, a few in memory at a time. Records that nobody of ours
+    wrote are passed over, with a log message.
 
     Args:
         deadline: for each answer, however many letters there are: every record restarts it.
 
     Raises:
-        BrokerUnavailable: not read in time. UnknownTopic: there is no such log. NewerEvent,
-            CorruptLog: it holds what this version cannot read.
+        BrokerUnavailable: not read in time. UnknownTopic: there is no such log. NewerEvent:
+            a newer version wrote to it.
     """
     where = TopicPartition(layout.dead_letters(), 0)
     with closing(broker.reader({where: 0})) as reader:
@@ -62,10 +67,24 @@ def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator
 
         def events() -> Iterator[tuple[int, Event]]:
             for record in read_between(reader, where, first, end, deadline):
-                yield record.offset, event_in(record)
+                event = _event_in(record)
+                if event is not None:
+                    yield record.offset, event
                 deadline.restart()
 
         retried = {source_of(event) for _, event in events() if isinstance(event, Retried)}
         for offset, event in events():
             if isinstance(event, DeadLetter):
                 yield StoredLetter(offset, event, source_of(event) in retried)
+
+
+def _event_in(record: Record) -> Event | None:
+    """None: bytes of somebody else, which keep nobody from the letters: no other one follows from
+    what they hold, as in an owned log."""
+    try:
+        return event_in(record)
+    except CorruptLog as foreign:
+        where = TopicPartition(record.topic, record.partition)
+        why = foreign.__cause__
+        _log.warning("%s, offset %d is no letter and is passed over: %s", where, record.offset, why)
+        return None

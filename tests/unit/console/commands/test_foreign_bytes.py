@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.command_line import TIMEOUT_S, CommandLine
 from rollstream.sampler import Sampler
+from rollstream.schemas import codec
+from rollstream.schemas.events import DeadLetter
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import CorruptLog
 
@@ -70,3 +73,35 @@ def test_a_sampler_names_the_record(line: CommandLine, of_seal_log: bool) -> Non
         ).resume(None)
     assert str(raised.value).startswith(named)
     assert REMEDY in str(raised.value)
+
+
+def test_letters_on_both_sides_of_it_are_listed_and_retried(
+    line: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = TopicPartition(line.layout.dead_letters(), 0)
+    writer = line.broker().writer()
+    letter = DeadLetter(
+        topic=line.layout.rollouts("math"),
+        partition=0,
+        offset=0,
+        entry=0,
+        timestamp_ts=1,
+        reason="unknown_schema",
+        detail="fingerprint '0102030405060708'",
+        value=b"of a newer version",
+    )
+    writer.append(where.topic, codec.encode(letter))
+    assert writer.flush(TIMEOUT_S) == 0
+    named = put_junk(line, where)
+    writer.append(where.topic, codec.encode(replace(letter, offset=1)))
+    assert writer.flush(TIMEOUT_S) == 0
+    done = line.run("deadletters", "list")
+    assert done.exit_code == 0
+    assert [row[:9] for row in done.stdout.splitlines() if row.startswith("letter")] == [
+        "letter 0:",
+        "letter 2:",
+    ]
+    assert f"{named.partition(':')[0]} is no letter and is passed over" in caplog.text
+    retried = line.run("deadletters", "retry", "--all").stdout
+    assert "letter 0: not published: not_an_event" in retried
+    assert "letter 2: not published: not_an_event" in retried
