@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Protocol
 
 import confluent_kafka
@@ -157,6 +158,14 @@ def read(reader: LogReader, count: int) -> list[Record]:
         records += reader.poll(1000, 0.5)
         assert not deadline.passed(), f"{len(records)} of {count} records came"
     return records
+
+
+@contextmanager
+def nobody_listens() -> Iterator[str]:
+    """An address that refuses connections; until the end of the block nobody else gets its port."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:

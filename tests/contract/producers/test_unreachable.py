@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from harness.brokers import TIMEOUT_S
+from harness.brokers import TIMEOUT_S, nobody_listens
 from harness.kafka import KafkaFactory
 from harness.producers import new_layout, published, sampled, segments_of
 from rollstream.producers import (
@@ -29,18 +29,17 @@ KNOWN_S = 3.0  # A client knows by then that nobody listens.
 ANSWER_S = 5.0  # A broker that is there answers by then.
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where nobody listens."""
+    with nobody_listens() as nobody:
+        yield nobody
 
 
 @pytest.mark.proves("F17")
 def test_a_publish_that_finds_no_broker_says_so_within_the_deadline(
-    caplog: pytest.LogCaptureFixture,
+    address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = nobody()
     with RolloutProducer(address, environment="math", timeout_s=KNOWN_S) as producer:
         with pytest.raises(BrokerUnavailable, match=rf"{address} did not say within 3 s .* check"):
             producer.publish(example_id="ex", **sampled())
@@ -48,9 +47,7 @@ def test_a_publish_that_finds_no_broker_says_so_within_the_deadline(
         assert f"Kafka at {address} cannot be reached" in caplog.text
 
 
-def test_an_awaited_publish_that_finds_no_broker_says_so_within_the_deadline() -> None:
-    address = nobody()
-
+def test_an_awaited_publish_that_finds_no_broker_says_so_within_the_deadline(address: str) -> None:
     async def scenario() -> None:
         async with AsyncRolloutProducer(address, environment="math", timeout_s=SHORT_S) as producer:
             with pytest.raises(BrokerUnavailable, match=rf"{address} did not say within 0\.5 s"):
@@ -60,16 +57,16 @@ def test_an_awaited_publish_that_finds_no_broker_says_so_within_the_deadline() -
 
 
 @pytest.mark.proves("F17")
-def test_a_dispatch_that_finds_no_broker_ends_by_its_own_deadline() -> None:
+def test_a_dispatch_that_finds_no_broker_ends_by_its_own_deadline(address: str) -> None:
     long_s = 1000 * SHORT_S
     unanswered = pytest.raises(BrokerUnavailable, match=rf"within {SHORT_S:g} s .*topic")
-    producer = RolloutProducer(nobody(), environment="math", timeout_s=long_s)
+    producer = RolloutProducer(address, environment="math", timeout_s=long_s)
     with unanswered, producer.dispatch(example_id="ex", group_size=1, timeout_s=SHORT_S):
         pass
     producer.close()
 
     async def work() -> None:
-        async with AsyncRolloutProducer(nobody(), environment="math", timeout_s=long_s) as awaited:
+        async with AsyncRolloutProducer(address, environment="math", timeout_s=long_s) as awaited:
             with unanswered:
                 async with awaited.dispatch(example_id="ex", group_size=1, timeout_s=SHORT_S):
                     pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.brokers import nobody_listens
 from harness.faults import FaultyBroker
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import SamplerWorld, config_of, log_end, memory_world
@@ -50,12 +50,11 @@ def looking_at(world: SamplerWorld) -> Iterator[SamplerView]:
 def test_a_broker_that_refuses_is_told_apart_long_before_the_deadline(
     tmp_path: Path, of: type[Sampler | SamplerView]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    config = config_of(tmp_path.as_uri(), "trainer-a", bootstrap=address)
-    long = Deadline(config.kafka.timeout_s)
-    with pytest.raises(BrokerUnavailable, match=rf"{address} cannot be reached: .*refused"):
-        of("trainer-a", config=config)
+    with nobody_listens() as address:
+        config = config_of(tmp_path.as_uri(), "trainer-a", bootstrap=address)
+        long = Deadline(config.kafka.timeout_s)
+        with pytest.raises(BrokerUnavailable, match=rf"{address} cannot be reached: .*refused"):
+            of("trainer-a", config=config)
     assert long.left_s() > config.kafka.timeout_s / 2
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from harness.brokers import TIMEOUT_S, KafkaWorld, until
+from harness.brokers import TIMEOUT_S, KafkaWorld, nobody_listens, until
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Delivery, GroupReader, TopicPartition
 from rollstream.streams.errors import (
@@ -56,27 +56,28 @@ def test_questions_to_a_broker_that_is_away_end_at_their_deadline(nobody: str) -
     broker.close()
 
 
-def refused() -> str:
+@pytest.fixture
+def refused() -> Iterator[str]:
     """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    with nobody_listens() as address:
+        yield address
 
 
 @pytest.mark.proves("F17")
 @pytest.mark.parametrize(
-    ("find_address", "cause"),
+    ("address", "cause"),
     [
-        (refused, r"refused; does Kafka run there\?"),
-        (lambda: "no-such-host.invalid:9092", "correct the host in `kafka.bootstrap`"),
+        ("", r"refused; does Kafka run there\?"),
+        ("no-such-host.invalid:9092", "correct the host in `kafka.bootstrap`"),
     ],
     ids=["refused", "not resolved"],
 )
 def test_broker_that_refuses_or_is_not_resolved_is_known_long_before_the_deadline(
-    find_address: Callable[[], str], cause: str
+    refused: str, address: str, cause: str
 ) -> None:
     long = Deadline(1000 * TIMEOUT_S)
     with pytest.raises(BrokerUnavailable, match=cause):
-        KafkaBroker(find_address()).admin().reach(long.timeout_s)
+        KafkaBroker(address or refused).admin().reach(long.timeout_s)
     assert long.left_s() > 900 * TIMEOUT_S
 
 
@@ -88,19 +89,18 @@ def test_broker_that_takes_connections_and_says_nothing_is_told_apart(nobody: st
 
 @pytest.mark.proves("F17")
 def test_client_whose_broker_cannot_be_reached_says_so_at_once(
-    caplog: pytest.LogCaptureFixture,
+    refused: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = refused()
-    reader = KafkaBroker(address).reader({TopicPartition("topic", 0): 0})
-    sentence = f"Kafka at {address} cannot be reached"
+    reader = KafkaBroker(refused).reader({TopicPartition("topic", 0): 0})
+    sentence = f"Kafka at {refused} cannot be reached"
     until(lambda: sentence in caplog.text, lambda: reader.poll(1, 0.1))
     reader.close()
 
 
 def test_the_client_is_silent_unless_somebody_listens(
-    nobody: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    refused: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = KafkaBroker(refused()).writer()
+    writer = KafkaBroker(refused).writer()
     writer.append("topic", b"x")
     with caplog.at_level(logging.DEBUG, "rollstream.kafka"):
         until(lambda: bool(caplog.records), lambda: writer.poll(0.1))
