@@ -29,6 +29,7 @@ from rollstream.gateway.models import (
     Health,
     Problem,
     StepsBody,
+    held_bytes,
 )
 from rollstream.gateway.problems import (
     MEDIA_TYPE,
@@ -140,6 +141,9 @@ async def _authorised(
     """
     gateway: _Gateway = request.app.state.gateway
     if gateway.tokens.required:
+        if (count := len(request.headers.getlist("Authorization"))) > 1:
+            finding = f"there are {count} headers Authorization"
+            raise refused(problems.NO_TOKEN, finding, "send one of them", "Authorization")
         allowed = gateway.tokens.environments_of(given.credentials) if given else frozenset()
         if not allowed:
             raise refused(
@@ -223,6 +227,7 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
     async with intake.request() as turn:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
         steps = _steps_of(await _body(turn, request, StepsBody))
+        intake.recount(turn, sum(map(held_bytes, steps)))
         try:
             await intake.submit(turn, steps, environment, query.durable)
         except InvalidRollout as wrong:
@@ -279,8 +284,9 @@ async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
     for header, usual, wanted in (
         ("Content-Type", "", "application/json"),
         ("Content-Encoding", "identity", "identity"),
+        ("Transfer-Encoding", "chunked", "chunked"),
     ):
-        said = request.headers.get(header, usual)
+        said = ", ".join(request.headers.getlist(header)) or usual
         if said.partition(";")[0].strip().lower() != wanted:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"

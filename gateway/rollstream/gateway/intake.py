@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rollstream.gateway import problems
 from rollstream.gateway.models import CompleteBody
-from rollstream.gateway.problems import refused
+from rollstream.gateway.problems import Refused, refused
 from rollstream.producers import DeliveryFailed, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -56,7 +56,7 @@ class Intake:
         self._config = config
         self._clock = clock or SystemClock()
         self._requests = 0
-        self._pending_bytes = 0  # Of bodies that are read, or on their way to the broker.
+        self._pending_bytes = 0  # Of bodies that are read, and of steps on their way.
         self._on_their_way: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._known: set[str] = set()  # Environments whose topic is known.
         self._draining = False
@@ -115,7 +115,11 @@ class Intake:
             _log.warning("not delivered to %s, though answered 202: %d", environment, count)
 
     def hold(self, turn: Turn, size: int) -> None:
-        """Makes room for so many bytes more of the request's body."""
+        """Counts so many bytes more of the request's body.
+
+        Raises:
+            Refused: they are more than a body, or all of them, may have.
+        """
         most = self._config.max_body_bytes
         if turn.held + size > most:
             raise refused(
@@ -126,14 +130,30 @@ class Intake:
                 f"{turn.held + size} bytes or more",
             )
         if self._pending_bytes + size > self._config.max_pending_bytes:
-            raise refused(
-                problems.FULL,
-                f"{self._pending_bytes} bytes are on their way to the broker, and "
-                f"gateway.max_pending_bytes is {self._config.max_pending_bytes}",
-                "send it again later, none of this call was taken",
-            )
+            raise self._full()
         turn.held += size
         self._pending_bytes += size
+
+    def recount(self, turn: Turn, size: int) -> None:
+        """Counts so many bytes of the request instead of its body's, where they are more.
+
+        Raises:
+            Refused: then all would be more than ``max_pending_bytes``, and others make them so.
+        """
+        more = max(0, size - turn.held)
+        others = self._pending_bytes - turn.held
+        if others and others + turn.held + more > self._config.max_pending_bytes:
+            raise self._full()
+        turn.held += more
+        self._pending_bytes += more
+
+    def _full(self) -> Refused:
+        return refused(
+            problems.FULL,
+            f"{self._pending_bytes} bytes are on their way to the broker, and "
+            f"gateway.max_pending_bytes is {self._config.max_pending_bytes}",
+            "send it again later, none of this call was taken",
+        )
 
     async def submit(self, turn: Turn, steps: list[Step], environment: str, durable: bool) -> None:
         """Returns once the broker has the steps, or, not durable, once the writer took them."""
@@ -217,7 +237,7 @@ class Turn:
 
     Attributes:
         deadline: of its answer.
-        held: bytes of its body that count among those on their way.
+        held: bytes of its body, or of its steps, that count among those on their way.
     """
 
     def __init__(self, intake: Intake, deadline: Deadline) -> None:
@@ -225,27 +245,26 @@ class Turn:
         self.deadline = deadline
         self.held = 0
 
-    async def body(self, chunks: AsyncIterator[bytes], announced: int) -> bytes:
+    async def body(self, chunks: AsyncIterator[bytes], announced: int) -> bytearray:
         """The body, once all of it came.
 
         Args:
             announced: its size as the client says it; 0: it does not.
 
         Raises:
-            Refused: it is too large, there is no room for it, or it does not come in time.
+            Refused: it is too large, too much is on its way already, or it does not come in time.
         """
         self._intake.hold(self, announced)  # Before a byte is read.
-        parts, size = [], 0
+        body = bytearray()  # Of a list of small chunks each would take dozens of bytes more.
         try:
             async with asyncio.timeout(self.deadline.left_s()):
                 async for chunk in chunks:
-                    parts.append(chunk)
-                    size += len(chunk)
-                    self._intake.hold(self, max(0, size - self.held))
+                    self._intake.hold(self, max(0, len(body) + len(chunk) - self.held))
+                    body += chunk
         except TimeoutError as late:
             raise refused(
                 problems.SLOW,
                 f"the body did not come within {self.deadline.timeout_s:g} s, gateway.timeout_s",
                 "send it again, in smaller calls",
             ) from late
-        return b"".join(parts)
+        return body

@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 
 from rollstream.gateway.app import create_app
+from rollstream.gateway.connections import bounded
 from rollstream.producers import AsyncStepProducer
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -97,7 +98,7 @@ def serve(
         settings = uvicorn.Config(
             app,
             loop="none",  # The runner below makes it.
-            http="httptools",
+            http=bounded(config.gateway.timeout_s),
             ws="none",
             log_config=None,
             access_log=False,

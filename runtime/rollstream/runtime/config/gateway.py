@@ -21,16 +21,19 @@ class GatewayConfig(Section):
     """Whether it runs without tokens; then on a loopback address only."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     """Most bytes of a request's body; beyond it 413. Nothing else is answered while one is checked:
-    about 20 ms a MiB, and up to 200 of metadata that is many empty values."""
+    about 20 ms a MiB, and up to 100 of metadata that is many short texts. Meanwhile it takes up to
+    25 times its bytes."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
-    """Most bytes of bodies that are read or on their way to the broker; beyond it 429."""
+    """Most bytes of bodies that are read, and of the steps of others on their way to the broker;
+    beyond it 429."""
     max_requests: int = Field(default=256, ge=1)
     """Most requests that are answered at once; beyond it 503."""
     max_open_prompts: int = Field(default=16_384, ge=1)
     """Most prompts of each environment that were begun here and have not ended here; beyond it
     429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
-    """Time within which each request is answered, and the broker has what was accepted."""
+    """Time within which a request's head comes, each request is answered, and the broker has what
+    was accepted."""
     drain_timeout_s: FiniteFloat = Field(default=20.0, gt=0)
     """How long an ending gateway waits for open requests, and then for the broker to have what was
     accepted."""
