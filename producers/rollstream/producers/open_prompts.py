@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from xxhash import xxh3_128_intdigest
+
 from rollstream.producers.errors import Contradiction
 from rollstream.producers.step_segments import Step
 from rollstream.streams.errors import BufferFull
@@ -14,18 +16,19 @@ MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_
 # one may have taken the rest. Groups are sealed without what is missing after as long, by default
 # (``seal_timeout_s``).
 OPEN_PROMPT_S = 300.0
-# Trajectories that one environment's writer knows, at about 400 bytes each; of more, those of which
-# nothing came for longest are forgotten.
+# Trajectories that one environment's writer knows; of more, those of which nothing came for longest
+# are forgotten. Each takes about 300 bytes, however long its name is, and so does an open prompt,
+# besides its name: that has to be known for an end that does not give it.
 TRAJECTORIES_MAX = 65_536
 
 
 class _Prompt:
-    __slots__ = ("ended", "members", "open", "seen_s", "size")
+    __slots__ = ("ended", "open", "seen_s", "size", "uid")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, uid: str, size: int) -> None:
+        self.uid = uid
         self.size = size  # Its ``n_rollouts``; 0: not known.
-        self.members: set[str] = set()  # Those of its trajectories that are known.
-        self.open = 0  # How many of these have not ended.
+        self.open = 0  # How many of its trajectories that are known have not ended.
         self.ended = 0  # Those that were forgotten too.
         self.seen_s = 0.0
 
@@ -35,11 +38,12 @@ class _Prompt:
 
 
 class _Trajectory:
-    __slots__ = ("ended", "prompt_uid", "seen_s")
+    __slots__ = ("counted", "ended", "prompt_uid", "seen_s")
 
     def __init__(self, prompt_uid: str) -> None:
         self.prompt_uid = prompt_uid
-        self.ended = False  # And its prompt is open.
+        self.counted: _Prompt | None = None  # Among the open or the ended ones of this prompt.
+        self.ended = False  # In it.
         self.seen_s = 0.0
 
 
@@ -59,7 +63,7 @@ class OpenPrompts:
         self._prompts_max = prompts_max
         # The one of which nothing came for longest is the first, in both.
         self._prompts: OrderedDict[str, _Prompt] = OrderedDict()
-        self._trajectories: OrderedDict[str, _Trajectory] = OrderedDict()
+        self._trajectories: OrderedDict[int, _Trajectory] = OrderedDict()  # By their digests.
 
     def __len__(self) -> int:
         """How many prompts are open."""
@@ -112,7 +116,7 @@ class OpenPrompts:
         for step, size in zip(steps, sizes, strict=True):
             prompt = self._prompts.get(step.prompt_uid)
             if prompt is None and step.step_index == 0:
-                prompt = self._prompts[step.prompt_uid] = _Prompt(size)
+                prompt = self._prompts[step.prompt_uid] = _Prompt(step.prompt_uid, size)
             if prompt is not None:
                 prompt.size, prompt.seen_s = size, now_s
                 self._prompts.move_to_end(step.prompt_uid)
@@ -132,37 +136,33 @@ class OpenPrompts:
             prompt.open -= 1
             prompt.ended += 1
         if prompt.over:
-            self._close(prompt_uid)
+            del self._prompts[prompt_uid]
 
     def prompt_of(self, trajectory_uid: str) -> str:
         """The prompt of a trajectory of which steps were submitted here; empty: not known."""
-        known = self._trajectories.get(trajectory_uid)
+        known = self._trajectories.get(_digest(trajectory_uid))
         return "" if known is None else known.prompt_uid
 
     def _see(self, uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
-        known = self._trajectories.get(uid)
+        prompt = self._prompts.get(prompt_uid)
+        key = _digest(uid)
+        known = self._trajectories.get(key)
         if known is None:
-            known = self._trajectories[uid] = _Trajectory(prompt_uid)
+            # The prompt's own text: each step has one that is equal.
+            known = self._trajectories[key] = _Trajectory(prompt.uid if prompt else prompt_uid)
             if len(self._trajectories) > TRAJECTORIES_MAX:
                 self._forget_first()
         known.seen_s = now_s
-        self._trajectories.move_to_end(uid)
-        prompt = self._prompts.get(prompt_uid)
-        if prompt is not None and uid not in prompt.members:
-            prompt.members.add(uid)
+        self._trajectories.move_to_end(key)
+        if prompt is not None and known.counted is not prompt:
+            known.counted, known.ended = prompt, False
             prompt.open += 1
         return known
 
-    def _close(self, prompt_uid: str) -> None:
-        for uid in self._prompts.pop(prompt_uid).members:
-            self._trajectories[uid].ended = False  # Known on, so that a repeated end finds it.
-
     def _forget_first(self) -> None:
-        uid, known = self._trajectories.popitem(last=False)
-        prompt = self._prompts.get(known.prompt_uid)
-        if prompt is not None and uid in prompt.members:
-            prompt.members.remove(uid)
-            prompt.open -= not known.ended
+        _, known = self._trajectories.popitem(last=False)
+        if known.counted is not None:
+            known.counted.open -= not known.ended
 
     def _forget_old(self, now_s: float) -> None:
         while self._trajectories:
@@ -173,4 +173,8 @@ class OpenPrompts:
             prompt_uid, first = next(iter(self._prompts.items()))
             if first.seen_s + OPEN_PROMPT_S > now_s:
                 break
-            self._close(prompt_uid)
+            del self._prompts[prompt_uid]
+
+
+def _digest(name: str) -> int:
+    return xxh3_128_intdigest(name.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,3 +128,32 @@ def test_nobody_is_refused_for_longer_than_a_prompt_counts(
         assert len(prompts) <= bound
     submit(prompts, now_s + OPEN_PROMPT_S, step("new", 0, "new"))
     assert len(prompts) == 1
+
+
+NAME_CHARS = 1_000
+
+
+def test_the_memory_of_prompts_and_trajectories_is_as_documented() -> None:
+    """300 bytes each, and the name of each prompt once."""
+    prompts, each = OpenPrompts(4_096), 4
+    names = "x" * NAME_CHARS
+    tracemalloc.start()
+    try:
+        for number in range(2_048):
+            for member in range(each):
+                # Texts of their own, as requests have them.
+                submit(prompts, 0.0, step(f"{names}{number}-{member}", 0, f"{names}{number}", n=8))
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(prompts) == 2_048
+    assert size < 2_048 * (each * 330 + 330 + NAME_CHARS)
+
+
+def test_a_prompt_that_begins_again_counts_its_trajectories_anew() -> None:
+    prompts = OpenPrompts(9)
+    for _ in range(2):
+        submit(prompts, 0.0, step("a", 0, "p", last=True, n=2))
+        assert len(prompts) == 1
+        submit(prompts, 0.0, step("b", 0, "p", last=True, n=2))
+        assert len(prompts) == 0
