@@ -25,7 +25,6 @@ from rollstream.producers.shell import (
 from rollstream.producers.step_segments import (
     Step,
     at_index,
-    check_has_tokens,
     checked_steps,
     segment_arguments,
 )
@@ -78,9 +77,7 @@ class _Entries:
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
                 given = segment_arguments(step, environment, size)
-                segment = self._outbox.segment(given)
-                check_has_tokens(segment)
-                outgoing.append(self._outbox.rollout(segment))
+                outgoing.append(self._outbox.rollout(self._outbox.segment(given)))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
         contents = contents_of(outgoing)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.producers.validate import (
-    Segment,
     checked_filled_name,
     checked_flag,
     checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.ingest.entry import PLAIN
 from rollstream.schemas.metadata import ObjectText
 
 
@@ -69,7 +66,6 @@ _NAMES = {
     "segment_idx": "step_index",
     "is_last_segment": "is_last",
 }
-_COUNTS = (PLAIN.index("prompt_count"), PLAIN.index("token_count"))
 _NAMED = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
@@ -124,16 +120,6 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
         "reward": step.reward,
         "metadata": step.metadata or {},
     }
-
-
-def check_has_tokens(segment: Segment) -> None:
-    """A step has a token, of its prompt or of its response: of none a sequence of length 0 would be
-    made, over which no loss is a mean."""
-    if not any(itemgetter(*_COUNTS)(segment[1].plain)):
-        raise InvalidRollout(
-            "prompt_ids is empty, and so is response_ids; give the context that the policy saw, or "
-            "leave the step out"
-        )
 
 
 def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:

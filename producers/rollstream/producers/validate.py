@@ -134,6 +134,8 @@ def segment(
             reward = _finite("reward", reward)
         prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
         output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
+        if not prompt and not output and whole["split"] != "eval":
+            raise InvalidRollout(_WITHOUT_TOKENS)
         logprobs = arrays.packed_logprobs("logprobs", whole["logprobs"])
         size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
         count = len(output) >> 2
@@ -404,6 +406,12 @@ _NO_STEP = (
     "neither policy nor weight_step is given; publish(policy=producer.policy(), …) says what "
     "sampled, or weight_step=N the optimizer steps behind it. weight_step=-1 says that they are "
     "not known: no trainer with a bound on staleness is given such a rollout"
+)
+# Of no token a sequence of length 0 would be made, over which no loss is a mean. An evaluation may
+# be a reward alone.
+_WITHOUT_TOKENS = (
+    "prompt_tokens is empty, and so is output_tokens; give the context that the policy saw, or "
+    "leave it out"
 )
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")

@@ -334,10 +334,26 @@ def test_a_reward_may_be_any_number(reward: Any) -> None:
     assert publish(reward=reward)["reward"] == 1.0
 
 
-def test_a_rollout_may_have_no_tokens() -> None:
-    fields = publish(prompt_tokens=[], output_tokens=[], logprobs=[], token_rewards=[])
-    assert (fields["prompt_count"], fields["token_count"]) == (0, 0)
+def test_a_rollout_may_have_no_output() -> None:
+    """As one that was aborted before its first token."""
+    fields = publish(output_tokens=[], logprobs=[], token_rewards=[])
+    assert (fields["prompt_count"], fields["token_count"]) == (2, 0)
     assert (fields["logprobs"], fields["token_rewards"]) == (b"", b"")
+
+
+def test_a_rollout_may_have_no_prompt() -> None:
+    assert publish(prompt_tokens=[])["prompt_count"] == 0
+
+
+@pytest.mark.parametrize("empty", [(), np.array([], np.int64)])
+def test_a_rollout_of_no_token_at_all_is_refused(empty: Any) -> None:
+    with pytest.raises(InvalidRollout, match="prompt_tokens is empty, and so is output_tokens; "):
+        publish(prompt_tokens=empty, output_tokens=empty, logprobs=None)
+
+
+def test_an_evaluation_may_be_a_reward_alone() -> None:
+    fields = publish(prompt_tokens=[], output_tokens=[], logprobs=None, split="eval")
+    assert (fields["prompt_count"], fields["token_count"]) == (0, 0)
 
 
 def test_a_big_endian_token_array_travels_little_endian() -> None:
