@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -78,6 +79,8 @@ class SamplerActor:
     def __init__(
         self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
     ) -> None:
+        # Only threads of its own call `ray.get`, never the event loop: a warning would mislead.
+        os.environ.setdefault("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "0")
         keep_memory_warm()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
         self._stored = StoredBatches()
