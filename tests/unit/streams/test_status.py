@@ -245,9 +245,7 @@ def test_long_log_is_read_from_its_newest_proof(logs: Logs) -> None:
 
 def test_sampler_is_measured_from_its_decisions(logs: Logs) -> None:
     ack = Acked(**DECISION, step=0, batch_id="b0", status="trained")
-    policy = PolicyPublished(
-        **DECISION, step=1, policy_version="step-1", lineage="", policy_epoch=0
-    )
+    policy = PolicyPublished(**DECISION, step=1, policy_version="a", lineage="", policy_epoch=0)
     figures = sampler(
         logs,
         served(0, 4),
@@ -285,6 +283,9 @@ def test_final_batches_behind_the_checkpoint_of_a_replay_stay_served(logs: Logs)
     saved = Checkpointed(**DECISION, step=3)
     figures = sampler(logs, *(served(step, 4) for step in range(4)), saved, resumed(0, "replay"))
     assert (figures.open_batches, figures.next_step, figures.trainer_step) == (0, 4, 1)
+    policy = PolicyPublished(**DECISION, step=3, policy_version="a", lineage="", policy_epoch=1)
+    logs.say(LAYOUT.sampler("t"), policy)
+    assert logs.measure().samplers[0].trainer_step == 3
 
 
 def test_step_after_a_release_is_the_one_behind_the_checkpoint(logs: Logs) -> None:

@@ -15,6 +15,7 @@ from rollstream.schemas.events import (
     CursorRecorded,
     Dropped,
     Flushed,
+    PolicyPublished,
     Requested,
     Resumed,
 )
@@ -82,6 +83,9 @@ class SamplerReading:
                     self._acked.add(event.batch_id)
                     # A batch that is replayed is not served anew, but acked.
                     self._trainer_step = max(self._trainer_step, event.step + 1)
+                if isinstance(event, PolicyPublished):
+                    # Of a final batch that is replayed nothing is recorded, but of its weights.
+                    self._trainer_step = max(self._trainer_step, event.step)
                 if isinstance(event, Resumed):
                     self._trainer_step = event.first_step
                 self._decided_ts = confirmed.timestamp_us
