@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollstream.runtime.config.load import ConfigError, configured, load_config
-from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.config.sections import KafkaConfig, RollstreamConfig
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 MINIMAL = """
@@ -41,6 +41,11 @@ def test_minimal_file_takes_every_other_key_from_its_default(tmp_path: Path) -> 
     assert config.kafka.bootstrap == "localhost:9092"
     assert config.environments["math"].target_group_size == 8
     assert config.samplers == {}
+
+
+def test_a_configuration_that_is_shown_tells_no_password() -> None:
+    kafka = KafkaConfig(bootstrap="kafka:9092", client={"sasl.password": "hunter2"})
+    assert "hunter2" not in f"{kafka!r} {kafka}"
 
 
 @pytest.mark.parametrize(

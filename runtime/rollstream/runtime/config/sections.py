@@ -38,8 +38,9 @@ class KafkaConfig(Section):
     """Hours for which rollouts stay in the ingest log."""
     timeout_s: float = Field(default=30.0, gt=0)
     """Time-out of each request to the broker."""
-    client: dict[str, str] = Field(default_factory=dict)
-    """Any librdkafka properties, but those that Rollstream's promises rest on."""
+    client: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Any librdkafka properties, but those that Rollstream's promises rest on. Passwords are among
+    them, so no ``repr`` shows it."""
 
     @field_validator("bootstrap")
     @classmethod
