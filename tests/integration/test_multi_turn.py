@@ -13,7 +13,7 @@ from examples.multi_turn.run import run_multi_turn
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.proves("B1", "F11")
 def test_an_agent_learns_to_cross_the_lake(tmp_path: Path) -> None:
     said = io.StringIO()
