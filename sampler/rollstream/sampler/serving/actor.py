@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError
 from rollstream.sampler.serving.awaited_calls import AwaitedCalls
 from rollstream.sampler.serving.calls import AGAIN_S, PASSING, WAITING_MAX, Call
+from rollstream.sampler.serving.loopback_ray import allow_get_beside_event_loop
 from rollstream.sampler.serving.owner import Owner
 from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
 from rollstream.sampler.serving.stored import StoredBatches
@@ -79,8 +79,7 @@ class SamplerActor:
     def __init__(
         self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
     ) -> None:
-        # Only threads of its own call `ray.get`, never the event loop: a warning would mislead.
-        os.environ.setdefault("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "0")
+        allow_get_beside_event_loop()
         keep_memory_warm()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
         self._stored = StoredBatches()

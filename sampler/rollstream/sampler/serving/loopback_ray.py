@@ -51,6 +51,12 @@ def configured_address() -> str | None:
     return os.environ.get("RAY_ADDRESS") or None
 
 
+def allow_get_beside_event_loop() -> None:
+    """From now on Ray does not warn of a ``ray.get`` in this actor's process, where only threads call
+    it and never the event loop."""
+    os.environ.setdefault("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "0")
+
+
 def show_token() -> None:
     """From now on this process shows this user's token to a Ray that it joins, where there is one
     and ``RAY_AUTH_MODE`` is not set.
