@@ -52,8 +52,8 @@ def configured_address() -> str | None:
 
 
 def allow_get_beside_event_loop() -> None:
-    """From now on Ray does not warn of a ``ray.get`` in this actor's process, where only threads call
-    it and never the event loop."""
+    """From now on Ray does not warn of a ``ray.get`` in this actor's process, where threads call it
+    and the event loop never does."""
     os.environ.setdefault("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "0")
 
 
