@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from rollstream.console.broker import EmbeddedKafka
 
 REQUEST_TIMEOUT_S = 30.0
-START_TIMEOUT_S = 150.0  # A test's own time-out comes soon after; a busy machine is slow.
+START_TIMEOUT_S = 100.0  # Without a line of its log; a busy machine is slow.
 
 # Enough for a test's traffic; the memory of a test machine has room for three of them.
 HEAP_MIB = 320

@@ -54,5 +54,6 @@ def served(**gateway: Any) -> Iterator[int]:
     finally:
         stopping.set()
         running.join(TIMEOUT_S)
+        assert not running.is_alive()
         _log.removeHandler(listening)
         _log.setLevel(level)

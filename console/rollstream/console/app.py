@@ -58,8 +58,9 @@ def _explained(error: RollstreamError | OSError | ModuleNotFoundError) -> str | 
         module = (error.name or "").partition(".")[0]
         extra = EXTRAS.get(module)
         return f"this command needs {module}; {how_to_install(extra)}" if extra else None
-    if error.filename is None and error.errno == errno.ENOSPC:
-        return "no space is left for what this command writes; free some"
+    if error.errno == errno.ENOSPC:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}no space is left for what this command writes; free some"
     if error.filename is None:
         return None
     return f"{error.filename}: {error.strerror}; name a folder that can be written to"

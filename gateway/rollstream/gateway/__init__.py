@@ -8,7 +8,6 @@ Map, a line a file:
 - ``app``       the routes, over a writer of steps (``create_app``)
 - ``models``    what requests and answers hold, checked without a loop over tokens (pure)
 - ``bodies``    a body's bytes as what they say, or the problem with them (pure)
-- ``connections``  deadlines and bounds of HTTP itself
 - ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
 - ``examples``  of the OpenAPI page
 - ``problems``  errors as problem details, RFC 9457 (pure)

@@ -291,6 +291,14 @@ async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
             raise refused(problems.UNSUPPORTED, finding, remedy, header, shown(said))
+    if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
+        raise refused(
+            problems.UNSUPPORTED,
+            f"the headers ask for an upgrade to {shown(protocol)}",
+            "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
+            "Upgrade",
+            shown(protocol),
+        )
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     try:

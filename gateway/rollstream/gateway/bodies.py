@@ -24,9 +24,11 @@ _FINITE = (
     "JSON has no NaN and no Infinity: send finite numbers, or null for a field that may be null"
 )
 _NOWHERE = object()
-# Objects and lists of one body, outside of its texts. A text of two bytes, {}, is read into 64 to
-# 250 in memory, which Python's collector looks at again and again; 1,024 steps need a few thousand.
+# Objects and lists of a body, outside of its texts: up to 65,536, or one for each 64 bytes where
+# these are more. A text of two bytes, {}, is read into 64 to 250 in memory, which Python's garbage
+# collector looks at again and again; 1,024 steps need a few thousand.
 CONTAINERS_MAX = 65_536
+_BYTES_EACH = 64
 _OTHERS = bytes(set(range(256)) - set(b'"[{'))
 
 
@@ -34,16 +36,17 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
     """The body, once it was checked. Meanwhile it takes up to 25 times its bytes.
 
     Raises:
-        Refused: it is no JSON, has more than ``CONTAINERS_MAX`` objects and lists, or names the
-            first field that breaks a rule.
+        Refused: it is no JSON, has more objects and lists than it may, or names the first field
+            that breaks a rule.
     """
-    if _may_have_too_many(raw):
+    most = max(CONTAINERS_MAX, len(raw) // _BYTES_EACH)
+    if _may_have_more(raw, most):
         raise refused(
             problems.TOO_LARGE,
-            f"the body has more than {CONTAINERS_MAX} objects and lists",
+            f"the body has more than {most} objects and lists",
             "send fewer steps a call, or what metadata has so many of as a text",
             "the body",
-            f"more than {CONTAINERS_MAX} objects and lists",
+            f"more than {most} objects and lists",
         )
     try:
         body: BodyT = _decoder(model).decode(raw)
@@ -56,14 +59,14 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
     return body
 
 
-def _may_have_too_many(raw: bytes | bytearray) -> bool:
-    """Whether it has more objects and lists than it may, without one of them being made."""
-    if raw.count(b"{") + raw.count(b"[") <= CONTAINERS_MAX:
+def _may_have_more(raw: bytes | bytearray, most: int) -> bool:
+    """Whether it has more objects and lists than that, without one of them being made."""
+    if raw.count(b"{") + raw.count(b"[") <= most:
         return False
     # Of escapes no quote is left, and then only what opens something, or begins or ends a text.
     marks = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
     outside = marks.replace(b'""', b"").split(b'"')[::2]
-    return sum(map(len, outside)) > CONTAINERS_MAX
+    return sum(map(len, outside)) > most
 
 
 @cache

@@ -59,8 +59,6 @@ FORBIDDEN = _Kind(403, "forbidden", "The token is another environment's")
 UNKNOWN = _Kind(404, "unknown-environment", "There is no such environment")
 NO_PATH = _Kind(404, "unknown-path", "There is no such path")
 NO_METHOD = _Kind(405, "wrong-method", "The path takes another method")
-NO_HTTP = _Kind(400, "not-http", "The request is not HTTP")
-HEAD_TOO_LARGE = _Kind(431, "head-too-large", "The request's head is too large")
 SLOW = _Kind(408, "slow-request", "The body did not come in time", retry=True)
 TOO_LARGE = _Kind(413, "too-large", "The request is too large")
 FULL = _Kind(429, "full", "More is on its way than may be", retry=True)
@@ -72,7 +70,6 @@ LATE = _Kind(504, "no-answer-in-time", "The broker did not answer in time", retr
 KINDS = (
     *(NOT_JSON, NO_TOKEN, FORBIDDEN, UNKNOWN, NO_PATH, NO_METHOD, SLOW, TOO_LARGE, UNSUPPORTED),
     *(INVALID, CONTRADICTS, FULL, BUSY, DRAINING, UNAVAILABLE, DEFECT, LATE, CUT_OFF),
-    *(NO_HTTP, HEAD_TOO_LARGE),
 )
 
 

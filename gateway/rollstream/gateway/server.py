@@ -16,7 +16,6 @@ import uvicorn
 import uvloop
 
 from rollstream.gateway.app import create_app
-from rollstream.gateway.connections import bounded
 from rollstream.producers import AsyncStepProducer
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -80,7 +79,7 @@ def serve(
 
     Raises:
         NoTokens: everybody could write.
-        TopicMismatch: an environment has no topic, so that each of its calls would fail.
+        TopicMismatch: no environment has its topic, so that every call would fail.
         CannotListen: nothing can listen at the address.
     """
     check_open_to_all(config.gateway, host)
@@ -98,7 +97,7 @@ def serve(
         settings = uvicorn.Config(
             app,
             loop="none",  # The runner below makes it.
-            http=bounded(config.gateway.timeout_s),
+            http="httptools",
             ws="none",
             log_config=None,
             access_log=False,
@@ -116,14 +115,20 @@ def serve(
 
 
 def _require_topics(config: RollstreamConfig, broker: Broker) -> None:
-    """A process that is ready takes calls; over a mistyped namespace it would refuse each."""
+    """A process that is ready takes calls; over a mistyped namespace it would refuse each. One
+    environment that has no topic yet keeps nobody from the others."""
     topics = [*map(Layout.of(config.kafka).rollouts, config.environments)]
-    present = broker.admin().describe(topics, config.kafka.timeout_s)
-    if missing := [topic for topic in topics if topic not in present]:
-        raise TopicMismatch(
-            f"{', '.join(missing)} missing; correct kafka.namespace or kafka.generation, or run "
-            "`rollstream topics create`"
-        )
+    present = broker.admin().topics(config.kafka.namespace, config.kafka.timeout_s)
+    missing = sorted({*topics} - {*present})
+    if not missing:
+        return
+    finding = (
+        f"{', '.join(missing)} missing; correct kafka.namespace or kafka.generation, or run "
+        "`rollstream topics create`"
+    )
+    if len(missing) == len(topics):
+        raise TopicMismatch(finding)
+    _log.warning("%s: until then calls for them are refused (503)", finding)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -410,8 +410,8 @@ _NO_STEP = (
 # Of no token a sequence of length 0 would be made, over which no loss is a mean. An evaluation may
 # be a reward alone.
 _WITHOUT_TOKENS = (
-    "prompt_tokens is empty, and so is output_tokens; give the context that the policy saw, or "
-    "leave it out"
+    "prompt_tokens is empty, and so is output_tokens; give the context that the policy saw, and a "
+    "reward with the turn that earned it; what ended before it began is failed, or left out"
 )
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")

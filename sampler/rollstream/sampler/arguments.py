@@ -214,5 +214,5 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # Of an integer that float has no room for.
+    except OverflowError:  # Of an integer that float cannot hold.
         return False

@@ -158,10 +158,6 @@ SHAPING: dict[str, tuple[Call, str]] = {
         ),
         r"batch_size 4 gives code, whose share is 0\.1, less than one trajectory a step; give at",
     ),
-    "no step": (
-        lambda s, b: training(s, RlooBatchMaker()).create_and_store_batch(7),
-        r"step is not given, and batch_size is 7; name it: create_and_store_batch\(step=0\)",
-    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -172,6 +173,30 @@ def test_a_step_of_ready_packs_outlives_it_as_well(world: World) -> None:
     ready = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
     took_s = world.seconds(lambda: ready.next_step(2, timeout_s=100.0))
     assert 100.0 <= took_s <= 100.0 + ATTEMPT_S
+
+
+def test_what_a_step_asks_before_its_groups_takes_of_the_same_time(world: World) -> None:
+    config = ReadyPacksConfig(pack_length=64, schedule=ScheduleConfig(b_ratio=0.5))
+    world.sampler.resume(None)
+    ready = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
+    ready.next_step(0, timeout_s=100.0)
+    asked: list[float] = []
+
+    def away_for_most(ask: Any) -> Any:
+        def leave_first(command: Any, wait_s: float = 0.0) -> Any:
+            asked.append(wait_s)
+            world.broker.leave(60.0)
+            return ask(command, wait_s)
+
+        return leave_first
+
+    again = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.sampler, "_ask", away_for_most(world.sampler._ask))
+        with suppress(BrokerUnavailable, NotEnoughGroups):
+            again.next_step(1, timeout_s=100.0)
+    assert asked[0] == 100.0
+    assert asked[1] <= 40.0
 
 
 def test_one_that_never_claimed_or_only_looks_ends_by_the_brokers_deadline(world: World) -> None:

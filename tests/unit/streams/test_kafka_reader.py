@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from harness.librdkafka import metadata_of
+from rollstream.runtime.clock import SystemClock
 from rollstream.streams.broker import END, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
@@ -195,3 +197,28 @@ def test_a_time_is_rounded_up_and_beyond_the_last_record_is_the_end() -> None:
     client.times = {2: 5}  # By milliseconds.
     reader = reader_of(client, {LEFT: 0})
     assert [reader.offset_at(LEFT, us, 1.0) for us in (1_001, 2_000, 2_001)] == [5, 5, 9]
+
+
+class SlowClient(Client):
+    """A broker that answers after so many seconds, where it is waited for."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__()
+        self.after_s = after_s
+        self.attempts: list[float] = []
+
+    def get_watermark_offsets(self, position: Any, timeout_s: float) -> tuple[int, int]:
+        self.attempts.append(timeout_s)
+        SystemClock().wait(threading.Event(), min(timeout_s, self.after_s))
+        if timeout_s < self.after_s:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return 3, 9
+
+
+def test_a_slow_broker_is_given_longer_though_one_was_away_before() -> None:
+    client = SlowClient(after_s=1.5)
+    reader = KafkaReader(
+        lambda: cast(Any, client), {}, reached=lambda: None, why_away=lambda _: "it was away"
+    )
+    assert reader.bounds(TopicPartition("t", 0), 60.0) == (3, 9)
+    assert len(client.attempts) == 2

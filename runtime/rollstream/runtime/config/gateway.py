@@ -32,8 +32,7 @@ class GatewayConfig(Section):
     """Most prompts of each environment that were begun here and have not ended here; beyond it
     429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
-    """Time within which a request's head comes, each request is answered, and the broker has what
-    was accepted."""
+    """Time within which each request is answered, and the broker has what was accepted."""
     drain_timeout_s: FiniteFloat = Field(default=20.0, gt=0)
     """How long an ending gateway waits for open requests, and then for the broker to have what was
     accepted."""

@@ -62,7 +62,7 @@ class Use:
 
     def of_rows(self, indexes: Iterable[int]) -> Use | None:
         """What became of these rows of the group alone; None: the group was carried for others of
-        its rows, and these ended in an earlier step."""
+        its rows only."""
         if self.row_mask is None or any(self.row_mask[index] for index in indexes):
             return self
         return None if self.carried else replace(self, state=LEFT_OUT)

@@ -32,7 +32,8 @@ from rollstream.streams.errors import Fenced
 
 START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
-FIRST_LOOK_S = 2.0  # A call that waits for so long asks whether the actor reaches Kafka.
+FIRST_LOOK_S = 2.0  # A call that waits for so long asks what for,
+WHY_S = 1.0  # and waits for that for so long.
 # After these a call is repeated: the actor died, or with it what it had stored for the answer.
 REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
 _log = logging.getLogger("rollstream.wait")
@@ -138,7 +139,7 @@ class ActorCalls:
                 self._check_waiting(deadline)
                 look_s, why = LOG_WAITING_EVERY_S, Why()
                 with suppress(GetTimeoutError, RayError):
-                    why = ray.get(self._actor.why_waiting.remote(command), timeout=FIRST_LOOK_S)
+                    why = ray.get(self._actor.why_waiting.remote(command), timeout=WHY_S)
                 self._log_waiting(command, why, deadline)
             else:
                 return answer
@@ -163,7 +164,7 @@ class ActorCalls:
                     command = next(iter(joint.commands.values()))
                     asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
                     with suppress(TimeoutError, RayError):
-                        why = await asyncio.wait_for(asked, FIRST_LOOK_S)
+                        why = await asyncio.wait_for(asked, WHY_S)
                     self._log_waiting(command, why, deadline)
             return answer.result()
         finally:

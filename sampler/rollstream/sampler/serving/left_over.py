@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.deciding.queries import AskBatch, AskRecorded, AskWithoutFiles, BatchSummary
 from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
 from rollstream.sampler.serving.api import SamplerApi
@@ -87,12 +87,16 @@ class LeftOver(Generic[T]):
         """What is left over is known from the record alone."""
         self._known = None
 
-    def summary(self, step: int, timeout_s: float | None) -> BatchSummary | None:
-        """As ``SamplerApi.batch_summary``; a broker that is away is waited for as long as groups of
-        the step would be."""
-        return self._sampler._ask(AskBatch(step=step), self._sampler._wait_s(timeout_s))
+    def deadline(self, timeout_s: float | None) -> Deadline:
+        """Of all that is asked for one step."""
+        return Deadline(self._sampler._wait_s(timeout_s), self._sampler._clock)
 
-    def before(self, step: int, timeout_s: float | None) -> Carry[T]:
+    def summary(self, step: int, deadline: Deadline) -> BatchSummary | None:
+        """As ``SamplerApi.batch_summary``; a broker that is away is waited for until the step's own
+        deadline."""
+        return self._sampler._ask(AskBatch(step=step), deadline.left_s())
+
+    def before(self, step: int, deadline: Deadline) -> Carry[T]:
         """What ``step``, which was not served, is to carry. It waits for a broker as ``summary``.
 
         Raises:
@@ -102,11 +106,11 @@ class LeftOver(Generic[T]):
         """
         if step <= 0:
             return Carry()
-        summary = self.summary(step - 1, timeout_s)
+        summary = self.summary(step - 1, deadline)
         batch_id = None if summary is None else summary.batch_id
         known = self._known
         if known is None or (known.step, known.batch_id) != (step - 1, batch_id):
-            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary, timeout_s))
+            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary, deadline))
             self._known = known
         return known.carry
 
@@ -131,13 +135,12 @@ class LeftOver(Generic[T]):
             self._known = self._known._replace(carry=Carry(), warning=_nothing(why))
 
     def _recorded(
-        self, step: int, summary: BatchSummary | None, timeout_s: float | None
+        self, step: int, summary: BatchSummary | None, deadline: Deadline
     ) -> tuple[Carry[T], str]:
         """What the next step carries, and what is to be warned of."""
-        ask = partial(self._sampler._ask_if_recorded, wait_s=self._sampler._wait_s(timeout_s))
         why: object = self._not_ours(step, summary)
         try:
-            if why is None and (batch := ask(AskRecorded(step=step))) is not None:
+            if why is None and (batch := self._ask(AskRecorded(step=step), deadline)) is not None:
                 return self._carry_of(self._left_by(batch)), ""
         except UnknownStep as unknown:
             why = unknown
@@ -146,7 +149,7 @@ class LeftOver(Generic[T]):
                 raise
             found = gone.finding
             asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
-            if (batch := ask(asked)) is not None:
+            if (batch := self._ask(asked, deadline)) is not None:
                 carry = self._carry_of(self._left_by(batch), _reasons(gone))
                 told = f"does not carry groups that are lost: {found}" if carry.lost else ""
                 return carry, told
@@ -155,6 +158,9 @@ class LeftOver(Generic[T]):
                 f"in its file alone, so it is not known what step {step} left over"
             )
         return Carry(), _nothing(why or f"step {step} was not served")
+
+    def _ask(self, command: AskRecorded, deadline: Deadline) -> Batch | None:
+        return self._sampler._ask_if_recorded(command, deadline.left_s())
 
     def _carry_of(self, left: T, lost: Mapping[str, str] = MappingProxyType({})) -> Carry[T]:
         groups = self._groups_of(left)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest
 from rollstream.sampler.serving.api import SamplerApi
@@ -181,7 +182,7 @@ class ReadyPacks:
             SamplerError: whatever ``next_shaped_batch`` raises.
         """
         step = whole_number("step", step)
-        batch = self._batch(step, timeout_s)
+        batch = self._batch(step, self._left.deadline(timeout_s))
         self._left.decided(step)
         decision = self._decision(batch)
         self._left.remember(batch, decision)
@@ -227,31 +228,31 @@ class ReadyPacks:
         filtered = [group for group, group_id in enumerate(new) if group_id not in left]
         self._sampler.ack(batch, filtered=filtered)
 
-    def _batch(self, step: int, timeout_s: float | None) -> Batch:
+    def _batch(self, step: int, deadline: Deadline) -> Batch:
         """The recorded batch: of a step that was decided as it was, else with the queue that the
         step before left."""
-        decided = self._left.summary(step, timeout_s)
+        decided = self._left.summary(step, deadline)
         if decided is not None:
             asked = json.loads(decided.request)
             settings = self._left.as_recorded(asked)
-            return self._ask(step, asked["num_groups"], None, timeout_s, settings=settings)
-        carry = self._left.before(step, timeout_s)
+            return self._ask(step, asked["num_groups"], None, deadline, settings=settings)
+        carry = self._left.before(step, deadline)
         num_groups = groups_asked(self._config, step, carry.left.ready if carry.left else 0)
         try:
-            return self._ask(step, num_groups, carry.groups, timeout_s, carry.lost)
+            return self._ask(step, num_groups, carry.groups, deadline, carry.lost)
         except CarryLost as why:
             self._left.lose(why)
         except GroupsUnreadable:
             self._left.forget()  # Files are lost that were there when the step was made.
             raise
-        return self._ask(step, groups_asked(self._config, step, 0), (), timeout_s)
+        return self._ask(step, groups_asked(self._config, step, 0), (), deadline)
 
     def _ask(
         self,
         step: int,
         num_groups: int,
         carried: tuple[CarriedGroup, ...] | None,
-        timeout_s: float | None,
+        deadline: Deadline,
         lost: Mapping[str, str] | None = None,
         settings: str | None = None,
     ) -> Batch:
@@ -263,7 +264,7 @@ class ReadyPacks:
             lost=lost or {},
         )
         return self._sampler.next_shaped_batch(
-            step, shaping, timeout_s=timeout_s, columns=self._columns
+            step, shaping, timeout_s=deadline.left_s(), columns=self._columns
         )
 
     def _decision(self, batch: Batch) -> Decision:
@@ -277,15 +278,14 @@ class ReadyPacks:
 
 
 def _examples_of(batch: Batch, advantages: Advantage) -> Examples:
-    """Those of the batch; of a group whose returns float32 has no room for no token counts in the
-    loss, since a pack that is due to be trained on has its place."""
+    """Those of the batch; of a group whose returns float32 cannot hold no token counts in the loss,
+    since a pack that is due to be trained on has its place."""
     beyond = groups_beyond_float32(batch)
     if not beyond.size:
         return Examples.of(batch, advantages)
     _log.warning(
-        "step %d: no token of %d groups counts in the loss: float32 has no room for their returns, "
-        "or the differences of them; the first is %s. Scale or clip rewards where they are "
-        "published",
+        "step %d: no token of %d groups counts in the loss: float32 cannot hold their returns, or "
+        "the differences of them; the first is %s. Scale or clip rewards where they are published",
         batch.step,
         len(beyond),
         named(batch, int(beyond[0])),

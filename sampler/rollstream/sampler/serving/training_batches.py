@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import SupportsIndex
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import at_least, truth, whole_number
 from rollstream.sampler.deciding.requests import check_accept
 from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest, UnknownStep
@@ -134,7 +135,7 @@ class TrainingBatches:
             SamplerError: whatever ``next_batch`` raises.
         """
         at = whole_number("step", step)
-        batch = self._batch(at, timeout_s)
+        batch = self._batch(at, self._left.deadline(timeout_s))
         self._left.decided(at)
         made = make_batch(self._maker, batch, self._batch_size)
         self._warn_of_lacking(at, made)
@@ -162,7 +163,7 @@ class TrainingBatches:
         self,
         batch_size: SupportsIndex | None = None,
         *,
-        step: SupportsIndex | None = None,
+        step: SupportsIndex,
         timeout_s: float | None = None,
     ) -> str:
         """Makes the examples of ``step`` as ``next`` does, writes them under ``batches/``, and
@@ -172,19 +173,13 @@ class TrainingBatches:
 
         Args:
             batch_size: of these batches, where it is given.
-            step: as ``next`` has it; it has to be given, by name.
+            step: as ``next`` has it.
 
         Raises:
-            InvalidRequest: there is no ``step``, or another ``batch_size``: what a step keeps
-                follows from it.
+            InvalidRequest: another ``batch_size``: what a step keeps follows from it.
             StoreFull, StoreError: the file could not be written.
             SamplerError: whatever ``next`` raises.
         """
-        if step is None:
-            given = "" if batch_size is None else f", and batch_size is {batch_size!r:.200}"
-            raise InvalidRequest(
-                f"step is not given{given}; name it: create_and_store_batch(step=0)"
-            )
         if batch_size is not None and whole_number("batch_size", batch_size) != self._batch_size:
             raise InvalidRequest(
                 f"batch_size is {batch_size}, and these batches are made with {self._batch_size}; "
@@ -223,17 +218,17 @@ class TrainingBatches:
                     environment,
                 )
 
-    def _batch(self, step: int, timeout_s: float | None) -> Batch:
+    def _batch(self, step: int, deadline: Deadline) -> Batch:
         """The recorded batch: of a step that was served as it was, else with what is left over."""
         if step > 0:
             with suppress(UnknownStep):  # It was not served.
-                return self._ask(step, None, timeout_s)
-        carry = self._left.before(step, timeout_s)
+                return self._ask(step, None, deadline)
+        carry = self._left.before(step, deadline)
         try:
-            return self._ask(step, carry.groups, timeout_s, carry.lost)
+            return self._ask(step, carry.groups, deadline, carry.lost)
         except CarryLost as why:
             self._left.lose(why)
-            return self._ask(step, (), timeout_s)
+            return self._ask(step, (), deadline)
         except GroupsUnreadable:
             self._left.forget()  # Files are lost that were there when the step before was made.
             raise
@@ -245,13 +240,13 @@ class TrainingBatches:
         self,
         step: int,
         carried: tuple[CarriedGroup, ...] | None,
-        timeout_s: float | None,
+        deadline: Deadline,
         lost: Mapping[str, str] | None = None,
     ) -> Batch:
         return self._sampler.next_shaped_batch(
             step,
             replace(self._shaping, carried=carried, lost=lost or {}),
-            timeout_s=timeout_s,
+            timeout_s=deadline.left_s(),
             accept=self._accept,
             mix=self._mix,
             columns=self._columns,
@@ -263,7 +258,7 @@ def _warn_of_beyond_float32(batch: Batch) -> None:
     if groups:
         _log.warning(
             "step %d leaves out %d groups, filtered as beyond_float32: returns, or differences of "
-            "them, that float32 has no room for; the first is %s. Scale or clip rewards where they "
+            "them, that float32 cannot hold; the first is %s. Scale or clip rewards where they "
             "are published",
             batch.step,
             len(groups),

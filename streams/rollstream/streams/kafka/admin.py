@@ -111,9 +111,9 @@ class KafkaAdmin:
             try:
                 return self._described(partitions, deadline)
             except UnknownTopic:  # Deleted meanwhile; or the broker asked does not know of it yet.
+                deadline.wait(_ASK_AGAIN_S)
                 if deadline.passed():
                     raise
-            deadline.wait(_ASK_AGAIN_S)
 
     def topics(self, prefix: str, timeout_s: float) -> list[str]:
         with request(f"topics of the Kafka at {self._bootstrap}", timeout_s):

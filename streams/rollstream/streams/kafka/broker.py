@@ -24,7 +24,7 @@ from rollstream.streams.kafka.reader import KafkaReader
 from rollstream.streams.kafka.writer import KafkaWriter
 
 _WHY_WITHIN_S = 1.0
-_LOOK_EVERY_S = 0.1
+_FIRST_LOOK_S = 0.1
 
 
 class KafkaBroker(Broker):
@@ -133,12 +133,18 @@ class KafkaBroker(Broker):
 
     def _why_away(self, timeout_s: float) -> str:
         """Why no broker can be reached, as a new client finds out; empty: one can."""
+        # One that was kept would tell now what was wrong when it was asked last.
         client, deadline = self._make_admin(), Deadline(min(timeout_s, _WHY_WITHIN_S))
-        while not (self.outage() or deadline.passed()):
+        look_s = _FIRST_LOOK_S
+        while not deadline.passed():
             with suppress(KafkaException):
-                client.list_topics(timeout=deadline.slice_s(_LOOK_EVERY_S))
+                client.list_topics(timeout=deadline.slice_s(look_s))
+                self._outages.reached()
                 return ""
             client.poll(0)  # Runs the error callback.
+            if self.outage():
+                break
+            look_s *= 2
         return self.outage()
 
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:

@@ -20,7 +20,8 @@ from rollstream.streams.kafka.answers import as_request_error
 
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
-_ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why.
+_ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why,
+_ATTEMPT_S_MAX = 8.0  # of others after the first at the latest after that.
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 
@@ -97,16 +98,16 @@ class KafkaReader:
             try:
                 low, high = self._bounds_once(where, attempt)
             except BrokerUnavailable as error:
+                timed_out = attempt.passed()
                 # No callback runs while librdkafka waits for an answer, so this client never says
                 # what is wrong.
                 if not deadline.passed():
                     why = self._why_away(deadline.left_s())
-                if deadline.passed() or not attempt.passed():
+                if deadline.passed() or not timed_out:
                     if not why:
                         raise
                     raise BrokerUnavailable(f"bounds of {where}: {why}") from error
-                # A broker that is slow needs a longer attempt; one that is away is asked for often.
-                attempt_s = _ATTEMPT_S if why else 2 * attempt_s
+                attempt_s = min(2 * attempt_s, _ATTEMPT_S_MAX)  # For a broker that is slow.
             else:
                 self._reached()
                 return low, high

@@ -92,7 +92,7 @@ def test_letters_on_both_sides_of_it_are_listed_and_retried(
     )
     writer.append(where.topic, codec.encode(letter))
     assert writer.flush(TIMEOUT_S) == 0
-    named = put_junk(line, where)
+    put_junk(line, where)
     writer.append(where.topic, codec.encode(replace(letter, offset=1)))
     assert writer.flush(TIMEOUT_S) == 0
     done = line.run("deadletters", "list")
@@ -101,7 +101,7 @@ def test_letters_on_both_sides_of_it_are_listed_and_retried(
         "letter 0:",
         "letter 2:",
     ]
-    assert f"{named.partition(':')[0]} is no letter and is passed over" in caplog.text
+    assert caplog.text.count("1 records, the last at offset 1, are no letters and are passed") == 1
     retried = line.run("deadletters", "retry", "--all").stdout
     assert "letter 0: not published: not_an_event" in retried
     assert "letter 2: not published: not_an_event" in retried
