@@ -117,5 +117,5 @@ def test_of_packs_that_are_ready_no_token_of_it_counts_in_the_loss(
     assert np.isfinite(arrays["advantages"]).all()
     assert arrays["advantages"].any()
     assert arrays["loss_mask"].sum() == 4 * SOUND.output
-    assert "float32 has no room for their returns" in caplog.text
+    assert "float32 cannot hold their returns" in caplog.text
     ready.ack(decided)
