@@ -141,8 +141,8 @@ class Intake:
             Refused: then all would be more than ``max_pending_bytes``, and others make them so.
         """
         more = max(0, size - turn.held)
-        others = self._pending_bytes - turn.held
-        if others and others + turn.held + more > self._config.max_pending_bytes:
+        has_others = self._pending_bytes > turn.held
+        if has_others and self._pending_bytes + more > self._config.max_pending_bytes:
             raise self._full()
         turn.held += more
         self._pending_bytes += more

@@ -11,6 +11,7 @@ from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
 from rollstream.sampler.deciding.queries import AskBatch, BatchSummary, Flush
+from rollstream.sampler.deciding.requests import check_accept
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Recency
@@ -147,5 +148,4 @@ def _check(asked: Asked) -> None:
         )
     if asked.grouping not in ("strict", "mixed"):
         raise InvalidRequest(f"grouping {asked.grouping!r} is unknown; use 'strict' or 'mixed'")
-    if asked.accept not in (None, "nonzero_std"):
-        raise InvalidRequest(f"accept {asked.accept!r} is unknown; use 'nonzero_std' or None")
+    check_accept(asked.accept)
