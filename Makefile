@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo multi-turn grpo test test-fast test-torch coverage lint schemas types architecture docs wheel bench simulate chaos clean
+.PHONY: help install demo multi-turn grpo test test-fast properties test-torch coverage lint schemas types architecture docs wheel bench simulate fold-version chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -44,6 +44,13 @@ test: install ## every test, on all cores
 
 test-fast: install ## the tests that need no process and no socket, on all cores
 	$(PYTEST) tests/unit tests/architecture
+
+# Whoever runs it draws others; SEED= repeats a run's.
+properties: install ## the tests of properties that need no process, with examples drawn anew
+	@seed=$${SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+		echo "properties are tried with the examples of seed $$seed; to repeat: make properties SEED=$$seed"; \
+		$(PYTEST) -m hypothesis --hypothesis-seed=$$seed tests/unit || \
+		{ echo "a property does not hold; to repeat: make properties SEED=$$seed"; exit 1; }
 
 test-torch: $(TORCH_STAMP) ## the tests that need PyTorch, in .venv-torch (3 GB to load, the first time)
 	$(TORCH_BIN)/python -m pytest tests/trainers
@@ -88,6 +95,10 @@ bench: install ## end-to-end speed and memory, in ratios to raw Kafka
 simulate: install ## whole systems under seeds, on all cores; a seed that fails says how to repeat it
 	cd tests && ../$(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(WORLD),--world $(WORLD)) $(if $(BROKEN),--broken)
+
+fold-version: install ## pins the sources of the sampler's fold, once what was saved of it still holds
+	cd tests && ../$(BIN)/python -m simulation --world snapshots
+	cd tests && ../$(BIN)/python -m harness.fold_version
 
 # KILLS=200; SEED= repeats which processes are chosen, not what they are at.
 chaos: install ## kill -9 and SIGSTOP of real processes at 2,500 rollouts/s; then everything is read once more

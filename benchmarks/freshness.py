@@ -3,10 +3,10 @@
 ``python -m benchmarks.freshness``: four processes with 40 coroutines each dispatch groups, sample
 them for up to a step, which here is a sleep, and publish them under the newest policy that they
 know. A trainer takes a batch, trains for a second, which is a sleep too, and publishes its next
-policy. First without
-admission, and then with it; both once more where a tenth of the groups takes up to twelve steps;
-and with it while a worker's process, or the sampler's actor, is killed every ten seconds. The bound
-on staleness is the default one in all of them; what it cost is the share of what was generated that
+policy. First without admission, and then with it; both once more where a tenth of the groups takes
+up to twelve steps; and with it while a worker's process, or the sampler's actor, is killed every
+ten seconds; and both once more where the sampler draws newer policies more often. The bound on
+staleness is the default one in all of them; what it cost is the share of what was generated that
 was dropped as stale.
 """
 
@@ -59,6 +59,8 @@ class Case:
 
     Attributes:
         admission: whether the sampler bounds what is begun.
+        recency: the sampler's: ``uniform``, or how much newer policies are preferred. Almost every
+            example has one group.
         slow: whether a tenth of the groups takes up to twelve steps.
         killed: what is killed every ten seconds: ``replica``, ``sampler``, or nothing.
     """
@@ -66,9 +68,11 @@ class Case:
     admission: bool
     slow: bool = False
     killed: str = ""
+    recency: str = "uniform"
 
     def __str__(self) -> str:
         words = ["admission" if self.admission else "without"]
+        words += [self.recency] * (self.recency != "uniform")
         words += ["slow tail"] * self.slow + [f"{self.killed} killed"] * bool(self.killed)
         return ", ".join(words)
 
@@ -80,6 +84,8 @@ CASES = (
     Case(admission=True, slow=True),
     Case(admission=True, killed="replica"),
     Case(admission=True, killed="sampler"),
+    Case(admission=False, recency="exp"),
+    Case(admission=True, recency="exp"),
 )
 
 
@@ -154,6 +160,7 @@ def measure(case: Case, steps: int) -> Found:
         settings = (
             f"groups_per_step = {BATCH_GROUPS}\n" if case.admission else "admission = false\n"
         )
+        settings += f'recency = "{case.recency}"\n'
         started = services(folder, environment="flush_interval_s = 0.15\n", sampler=settings)
         bootstrap, _, config = stack.enter_context(started).address.partition(" ")
         client = stack.enter_context(SamplerClient.attach(SAMPLER, config=config))

@@ -25,7 +25,7 @@ def encoded(rollout: Rollout, group_size: int) -> bytes:
         "replica_id": "replica-0",
         "split": "train",
         "stop_reason": "stop",
-        "actor_policy_version": "",
+        "old_policy_version": "",
         "created_ts": 1_700_000_000_000_000,
         "reward": rollout.reward,
         "prompt_count": len(rollout.prompt),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.brokers import until
 from harness.history import problems_of
 from harness.kafka import KafkaFactory
 from harness.kill_points import KillPoint
@@ -98,17 +99,23 @@ def test_a_sealer_that_slept_through_its_session_changes_nothing(
     zombie.wait_stopped()
     successor = start(cleanup, world)
     world.until()
-    before = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
+    # The successor writes each of its own after the event.
+    until(lambda: len(_manifests(world)) == len(world.flushes()))
+    before = (world.flushes(), _manifests(world))
     commits = _settled_commits(world)
     zombie.resume()
     assert zombie.stop() == 0
-    after = (world.flushes(), sorted(blob.path for blob in world.blobs.list("manifests/")))
+    after = (world.flushes(), _manifests(world))
     assert [len(part) for part in after] == [len(part) for part in before]
     assert _commits(world) == commits
     uids += publish_groups(world, GROUPS)
     world.until()
     assert successor.stop() == 0
     assert problems_of(world, uids) == []
+
+
+def _manifests(world: SealWorld) -> list[str]:
+    return sorted(blob.path for blob in world.blobs.list("manifests/"))
 
 
 def _settled_commits(world: SealWorld) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollstream.schemas.columns import Columns
-from rollstream.schemas.fields import array_fields
+from rollstream.schemas.fields import array_fields, row_fields
 from rollstream.store import arrow
 
 
@@ -17,12 +17,14 @@ def to_table(columns: Columns, provenance: Mapping[str, Any]) -> pa.Table:
     """The rows, with their provenance columns."""
     schema = arrow.rows_schema(arrow.signatures_of(columns))
     rows = range(columns.rows)
-    scalars = {arrow.stored_name(name): values for name, values in columns.scalars.items()}
+    scalars = {
+        arrow.stored_name(row_fields()[name]): values for name, values in columns.scalars.items()
+    }
     stored: dict[str, list[Any]] = {
         name: values.tolist() if isinstance(values, np.ndarray) else list(values)
         for name, values in {**scalars, **provenance}.items()
     }
-    for name in ("reward", "actor_logprob_sum"):
+    for name in ("reward", "logprob_sum", "old_logprob_sum"):
         stored[name] = [None if np.isnan(value) else value for value in stored[name]]
     of_rows = columns.rewards
     stored["rewards"] = [

@@ -11,7 +11,6 @@ import xxhash
 
 from rollstream.sampler.deciding.choose import Asked, quotas
 from rollstream.schemas.choosing import Choosing
-from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -26,8 +25,8 @@ def expected(
     """What is chosen of groups of one lineage and epoch, where nothing is over a capacity or too
     old; None: there are too few. ``turns``: the newest policy's step when each key was served."""
     ready = [state.sealed(ref) for ref in state.ready.refs()]
-    kept = _kept(ready, state.reference(asked.step), choosing, asked)
-    eligible = _eligible(kept, choosing, asked)
+    kept = _kept(ready, state, choosing, asked)
+    eligible = _eligible(kept, state, asked)
     newest = state.newest_policy()
     latest = max((group.policies[-1].step for group in eligible), default=0)
     if newest is not None:
@@ -58,6 +57,11 @@ def expected(
                 if needed and len(chosen) < until:
                     return None
                 continue
+            if choosing.recency != "uniform":
+                chosen += _by_recency(stage, environments, len(chosen), until, choosing, asked)
+                if needed and len(chosen) < until:
+                    return None
+                continue
             order = _order(stage, left, turns, asked.start_offset)
             if choosing.reward_weighting == "spread":
                 order = _drawn(order, stage, until, choosing, asked)
@@ -65,7 +69,7 @@ def expected(
                 left = [group for group in stage if group not in chosen]
                 if not left:
                     break
-                chosen.append(_next(left, chosen, order, choosing, asked))
+                chosen.append(_next(left, chosen, order))
             if needed and len(chosen) < until:
                 return None
         found += [group.ref for group in chosen]
@@ -73,15 +77,21 @@ def expected(
 
 
 def _kept(
-    ready: list[KnownGroup], reference: PolicyRef, choosing: Choosing, asked: Asked
+    ready: list[KnownGroup], state: SamplerState, choosing: Choosing, asked: Asked
 ) -> list[KnownGroup]:
     """Without those that are dropped."""
-    found = ready
+    found, reference = ready, state.reference(asked.step)
     if choosing.bounds_lag:  # Of the step that is asked for: those beyond it cannot be there.
         found = [group for group in found if all(p.step <= asked.step for p in group.policies)]
     if choosing.max_policy_lag >= 0:
         oldest = reference.step - choosing.max_policy_lag
         found = [group for group in found if all(p.step >= oldest for p in group.policies)]
+    if choosing.recent_n_versions is not None:
+        steps = range(reference.step + 1)
+        versions = sorted({step for _, step in state.published.policies.values()} or steps)
+        few = versions[-choosing.recent_n_versions :]
+        oldest = few[0] if len(few) == choosing.recent_n_versions else 0
+        found = [group for group in found if group.policies[0].step >= oldest]
     if choosing.min_mean_reward is not None:
         found = [group for group in found if np.mean(_returns(group)) >= choosing.min_mean_reward]
     if choosing.max_mean_reward is not None:
@@ -91,13 +101,13 @@ def _kept(
     return found
 
 
-def _eligible(kept: list[KnownGroup], choosing: Choosing, asked: Asked) -> list[KnownGroup]:
+def _eligible(kept: list[KnownGroup], state: SamplerState, asked: Asked) -> list[KnownGroup]:
     found = kept
     if asked.grouping == "strict":
         found = [group for group in found if len(group.policies) == 1]
-    if choosing.recent_n_versions is not None:
-        steps = sorted({group.policies[0].step for group in found})[-choosing.recent_n_versions :]
-        found = [group for group in found if group.policies[0].step in steps]
+    if asked.policy_version is not None:
+        step = state.published.policies[asked.policy_version][1]
+        found = [group for group in found if {policy.step for policy in group.policies} == {step}]
     return found
 
 
@@ -129,8 +139,7 @@ def _drawn(
     times = {}
     for key in order[: 4 * until]:
         oldest = min((group for group in stage if group.key == key), key=_age)
-        salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
-        text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
+        text = f"{_salt(choosing, asked)}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
         uniform = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / 2.0**64
         spread = np.std(_returns(oldest))
         times[key] = -math.log(uniform) / spread if spread else math.inf
@@ -147,31 +156,45 @@ def _age(group: KnownGroup) -> Age:
     return group.policies[0].step, group.sealed_ts, group.ref
 
 
-def _next(
-    left: list[KnownGroup],
-    chosen: list[KnownGroup],
-    order: list[Key],
-    choosing: Choosing,
-    asked: Asked,
-) -> KnownGroup:
-    """Of the key that gave fewest so far, and of these of the first in order."""
+def _next(left: list[KnownGroup], chosen: list[KnownGroup], order: list[Key]) -> KnownGroup:
+    """Of the key that gave fewest so far, and of these of the first in order, the oldest."""
     given = Counter(group.key for group in chosen)
     key = min({group.key for group in left}, key=lambda key: (given[key], order.index(key)))
-    bucket = sorted((group for group in left if group.key == key), key=_age)
-    if choosing.recency == "uniform":
-        return bucket[0]
-    salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
-    text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1f{given[key]}"
-    point = xxhash.xxh3_64_intdigest(text.encode()) / 2.0**64
-    steps = sorted({group.policies[0].step for group in bucket})
-    weights = []
-    for group in bucket:
-        rank = 1 + steps.index(group.policies[0].step)
-        base = {"linear": float(rank), "exp": 2.0 ** (rank - len(steps))}
-        weights.append(base[choosing.recency] ** choosing.alpha)
-    below = 0.0
-    for group, weight in zip(bucket, weights, strict=True):
-        below += weight
-        if point * sum(weights) < below:
-            return group
-    return bucket[0]
+    return min((group for group in left if group.key == key), key=_age)
+
+
+def _by_recency(
+    stage: list[KnownGroup],
+    environments: list[str],
+    before: int,
+    until: int,
+    choosing: Choosing,
+    asked: Asked,
+) -> list[KnownGroup]:
+    """Each is drawn from all that are left, by a walk along their weights."""
+    left = sorted(stage, key=lambda group: (group.policies[0].step, group.ref))
+    steps = sorted({group.policies[0].step for group in left})
+    weights = {}
+    for rank, step in enumerate(steps, start=1):
+        of_newest = {"linear": rank / len(steps), "exp": 2.0 ** (rank - len(steps))}
+        weights[step] = max(1, round(of_newest[choosing.recency] ** choosing.alpha * 2**32))
+    found: list[KnownGroup] = []
+    while left and len(found) < asked.start_offset + until - before:
+        total = sum(weights[group.policies[0].step] for group in left)
+        text = "\x1f".join([_salt(choosing, asked), *environments, str(before), str(len(found))])
+        point = xxhash.xxh3_128_intdigest(text.encode()) % total
+        for group in left:
+            point -= weights[group.policies[0].step]
+            if point < 0:
+                found.append(group)
+                left.remove(group)
+                break
+    first = asked.start_offset if found[asked.start_offset :] else 0
+    if not first and found:
+        first = asked.start_offset % len(found)
+    return (found[first:] + found[:first])[: max(0, until - before)]
+
+
+def _salt(choosing: Choosing, asked: Asked) -> str:
+    seed = choosing.seed if asked.seed is None else asked.seed
+    return f"{seed}\x1f{asked.step}\x1f{asked.attempt}"

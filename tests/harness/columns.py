@@ -59,7 +59,8 @@ def _entries(draw: st.DrawFn, named: dict[str, Any], attachments: bool) -> Entry
         fields |= {
             "rewards": draw(st.dictionaries(words, finite, max_size=3)),
             "messages": draw(words),
-            "actor_logprob_sum": draw(st.none() | finite),
+            "logprob_sum": draw(st.none() | finite),
+            "old_logprob_sum": draw(st.none() | finite),
             "ref_logprobs": per_token(finite),
             "weight_steps": per_token(st.integers(0, 2**40)),
             "token_arrays": {

@@ -50,9 +50,9 @@ ROLLOUT: Mapping[str, Any] = {
     "loss_mask": [True, False, True],
     "rewards": {"format": 0.5},
     "metadata": '{"temperature":0.8}',
-    "actor_logprobs": [-0.25, -0.5, -0.75],
-    "actor_logprob_sum": -1.5,
-    "actor_policy_version": "step-121",
+    "old_logprobs": [-0.25, -0.5, -0.75],
+    "old_logprob_sum": -1.5,
+    "old_policy_version": "step-121",
     "ref_logprobs": [-1.0, -2.0, -3.0],
     "token_rewards": [0.0, 0.0, 1.0],
     "weight_steps": [120, 120, 121],
@@ -74,7 +74,7 @@ def golden_entries() -> list[Entry]:
         make_dispatched(group_uid="group-2"),
         make_entry(rollout_uid="uid-é", reward=None, is_last_segment=False),
         make_failed(group_uid="group-2", rollout_uid="uid-2", count=3, reason="crashed"),
-        make_entry(rollout_uid="uid-3", output_tokens=[], logprobs=None, rewards={"length": -2.0}),
+        make_entry(rollout_uid="uid-3", logprobs=None, logprob_sum=-1.5, rewards={"length": -2.0}),
         make_alive("producer-1"),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, Self
 
 from rollstream.runtime.clock import Clock
@@ -14,6 +15,7 @@ from rollstream.streams.broker import (
     Broker,
     Delivery,
     GroupReader,
+    Headers,
     LogReader,
     OnDelivery,
     Record,
@@ -43,6 +45,7 @@ class Append(NamedTuple):
     value: bytes
     key: bytes | None
     partition: int | None
+    headers: Headers = ()
 
 
 Decide = Callable[[Append], Fate]
@@ -55,7 +58,13 @@ def always_pass(append: Append) -> Fate:
 def write_now(broker: Broker, append: Append) -> None:
     """The record is in the log when this returns; its own writer never learns of it."""
     writer = broker.writer()
-    writer.append(append.topic, append.value, key=append.key, partition=append.partition)
+    writer.append(
+        append.topic,
+        append.value,
+        key=append.key,
+        partition=append.partition,
+        headers=append.headers,
+    )
     assert writer.flush(WRITE_TIMEOUT_S) == 0
 
 
@@ -146,16 +155,20 @@ class FaultyWriter:
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        append = Append(topic, value, key, partition)
+        append = Append(topic, value, key, partition, headers)
+        forward = partial(
+            self._inner.append, topic, value, key=key, partition=partition, headers=headers
+        )
         on_delivery = self._broker.before_append(append, on_delivery)
         fate = self._broker.decide(append)
         if fate is Fate.PASS:
-            self._inner.append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+            forward(on_delivery=on_delivery)
             return
         if fate in (Fate.LOSE_REPORT, Fate.DOUBT):
-            self._inner.append(topic, value, key=key, partition=partition)
+            forward()
         elif fate is Fate.HOLD:
             self._broker.hold(append)
         if on_delivery is not None:

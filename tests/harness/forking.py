@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections.abc import Callable
 
@@ -16,7 +15,6 @@ def told_in_a_fork(call: Callable[[], object]) -> str:
     here, there = multiprocessing.Pipe(duplex=False)
 
     def child() -> None:
-        gc.disable()
         try:
             call()
         except ForkedSampler as error:
@@ -24,8 +22,6 @@ def told_in_a_fork(call: Callable[[], object]) -> str:
         else:
             there.send("it was not refused")
 
-    # What other tests left is not collected in the child: clients would wait for their threads.
-    gc.collect()
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     try:

@@ -35,7 +35,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"seed": 8, "recency": "linear", "capacity_groups": 20},
     {"seed": 8, "environments": ["math"], "order": "ready"},
     {"seed": 9, "on_policy_fraction": 0.5, "recency": "exp", "alpha": 2.0, "capacity": 16},
-    {"seed": 9, "max_samples": 3, "recent_n_versions": 2},
+    {"seed": 9, "max_samples": 3, "recent_n_versions": 4},
     {"seed": 9, "max_samples": -1, "prefer_policy_versions": ["step-11", "step-9"]},
     {
         "seed": 9,
@@ -44,6 +44,13 @@ SETTINGS: tuple[dict[str, Any], ...] = (
         "off_branch": "keep",
     },
 )
+ASKED: dict[int, dict[str, Any]] = {
+    3: {"seed": 11},
+    8: {"grouping": "strict"},
+    9: {"policy_version": "step-9"},
+    11: {"start_offset": 2},
+}
+"""Of next_batch, by step."""
 WAIT_S = 30.0
 
 
@@ -79,8 +86,10 @@ def run() -> MemoryLogs:
         accept: Accept | None = "nonzero_std" if step in (2, 7) else None
         if step == STEPS - 1:
             sampler.set_current_step(step - 1)
-        num_groups = 4 if step < STEPS - 2 else 20
-        batch = sampler.next_batch(step, num_groups, accept=accept, mix=shares, timeout_s=WAIT_S)
+        num_groups = 3 if step == 9 else 4 if step < STEPS - 2 else 20
+        batch = sampler.next_batch(
+            step, num_groups, accept=accept, mix=shares, timeout_s=WAIT_S, **ASKED.get(step, {})
+        )
         if step % 3 == 1:
             batch = sampler.replace(batch, [1, 3], "tried", timeout_s=WAIT_S)
             batch = sampler.replace(batch, [0], "again", timeout_s=WAIT_S)

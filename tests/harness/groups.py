@@ -41,7 +41,7 @@ E = TypeVar("E", Flushed, InFlight)
 WAIT_S = 30.0
 EVERY_COLUMN = (
     "routed_experts",
-    "actor_logprobs",
+    "old_logprobs",
     "ref_logprobs",
     "token_rewards",
     "token_weight_steps",
@@ -90,7 +90,7 @@ def every_extra(output: int = 3) -> dict[str, Any]:
     rising = np.arange(output)
     return {
         **routed_experts(output),
-        "actor_logprobs": -rising / 2,
+        "old_logprobs": -rising / 2,
         "ref_logprobs": -rising / 4,
         "token_rewards": rising / 8,
         "weight_steps": rising // 2,

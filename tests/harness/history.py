@@ -18,7 +18,8 @@ from rollstream.consumers.assembling.decisions import NO_SEGMENT
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settlements
-from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.ingest.entry import STEP_KINDS
+from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.store import BlobMissing, Blobs, list_manifests, visible_files
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.reading import read_between
@@ -137,6 +138,10 @@ def _published(world: SealWorld) -> tuple[dict[EntryRef, Named | None], dict[int
     return published, first
 
 
+def _is_segment(record: IngestRecord, entry: int) -> bool:
+    return entry not in record.broken and record.kinds[entry] in (0, *STEP_KINDS)
+
+
 def _names(value: bytes) -> list[Named | None]:
     try:
         record = decode_record(value)
@@ -144,7 +149,7 @@ def _names(value: bytes) -> list[Named | None]:
         return [None]
     segments = zip(record.values("rollout_uid"), record.values("segment_idx"), strict=True)
     return [
-        None if entry in record.broken or record.kinds[entry] else Named(*segment)
+        Named(*segment) if _is_segment(record, entry) else None
         for entry, segment in enumerate(segments)
     ]
 

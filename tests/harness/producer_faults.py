@@ -17,7 +17,7 @@ from rollstream.producers.gather import HELD_BYTES_MAX
 from rollstream.producers.shell import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.stepping import StepThread
-from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.entry import STEP_KINDS, EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import OnDelivery
 from rollstream.streams.memory import MemoryBroker
@@ -92,7 +92,7 @@ class Doubtful:
 def abouts_of(record: IngestRecord) -> set[str]:
     """The uids of its segments, and the kinds of its control events."""
     uids = zip(record.kinds, record.values("rollout_uid"), strict=True)
-    return {EntryKind(kind).name if kind else uid for kind, uid in uids}
+    return {uid if kind in (0, *STEP_KINDS) else EntryKind(kind).name for kind, uid in uids}
 
 
 async def turns(count: int) -> None:

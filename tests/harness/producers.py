@@ -19,7 +19,7 @@ from rollstream.producers import (
 from rollstream.producers.outbox import Outbox
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.ingest.entry import Entry, EntryKind
+from rollstream.schemas.ingest.entry import SEGMENT_KINDS, Entry
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
@@ -191,6 +191,10 @@ def new_layout(
     return layout
 
 
+SCHEMA_2 = (("schema", b"2"),)
+"""The headers of each record that a producer writes."""
+
+
 class Logged(NamedTuple):
     """An entry as the log has it."""
 
@@ -228,7 +232,7 @@ def published(
     for one in records_of(broker, layout, environment, partitions):
         record = decode_record(one.value)
         assert (record.broken, record.environment) == ({}, environment)
-        assert one.key is None
+        assert (one.key, one.headers) == (None, SCHEMA_2)
         found += [
             Logged(one.partition, one.offset, number, record, record.entry(number))
             for number in range(record.count)
@@ -247,7 +251,7 @@ def _end(reader: LogReader, where: TopicPartition) -> int:
 
 def segments_of(found: list[Logged]) -> list[Mapping[str, Any]]:
     """The fields of the rollout segments among them."""
-    return [one.fields for one in found if one.entry.kind == EntryKind.SEGMENT]
+    return [one.fields for one in found if one.entry.kind in SEGMENT_KINDS]
 
 
 def failures_of(found: list[Logged]) -> list[tuple[int, str]]:

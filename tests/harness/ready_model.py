@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import groupby
 
-import xxhash
-
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
@@ -18,8 +16,7 @@ Age = tuple[tuple[int, int], int, GroupRef]
 class ReadyModel:
     """The ready groups, and in which turn a group of each key was served last."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self) -> None:
         self.groups: dict[GroupRef, KnownGroup] = {}
         self._turns: dict[Key, int] = {}
         self._newest = [(0, -1)]  # Epoch and step by turn.
@@ -47,17 +44,27 @@ class ReadyModel:
         among = [group for group in left if _matches(group, environments, policies)]
         return _by_key(sorted(among, key=lambda group: (place(group.key), _age(group))))
 
-    def keys_by_hash(
-        self, environments: Collection[str], policies: Collection[Policies] | None = None
-    ) -> list[tuple[Key, list[GroupRef]]]:
-        """Keys that were served longest ago first, ties by a seeded hash; groups by ref."""
+    def by_age(
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> list[list[GroupRef]]:
+        """Groups of each age, the oldest first."""
+        left = [group for ref, group in self.groups.items() if ref not in without]
+        among = [group for group in left if _matches(group, environments, policies)]
+        ages = sorted({group.policies[0][1:] for group in among})
+        return [sorted(one.ref for one in among if one.policies[0][1:] == age) for age in ages]
 
-        def place(key: Key) -> tuple[int, int]:
-            text = f"{self._seed}\x1f{key.environment}\x1f{key.example_id}"
-            return self._turns.get(key, 0), xxhash.xxh3_64_intdigest(text.encode())
-
-        among = [one for one in self.groups.values() if _matches(one, environments, policies)]
-        return _by_key(sorted(among, key=lambda group: (place(group.key), group.ref)))
+    def made_before(self, oldest_made_us: int) -> set[GroupRef]:
+        """Groups that fall below two rollouts, in code one, by when theirs were made."""
+        found = set()
+        for ref, group in self.groups.items():
+            made = group.rows.unpack().made_ts(group.sealed_ts)
+            left = int((made >= oldest_made_us).sum())
+            if left < (1 if ref.environment == "code" else 2):
+                found.add(ref)
+        return found
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
         ages = sorted(

@@ -96,7 +96,7 @@ def publish(world: World, rollouts: list[dict[str, Any]]) -> Any:
 
 
 def seal(world: World) -> Any:
-    """Seals what is there; how many segments and letters."""
+    """Seals what is there; how many segments and groups, and why partitions were put aside."""
     with Sealer(
         world.config,
         broker=world.broker(),
@@ -109,7 +109,8 @@ def seal(world: World) -> Any:
             sealer.step(Deadline(0.1, world.clock))
         sealer.flush(TIMEOUT_S)
         stats = sealer.stats()
-    return {"segments": stats.segments, "groups": stats.groups}
+    aside = [one.aside for one in stats.partitions if one.aside]
+    return {"segments": stats.segments, "groups": stats.groups, "aside": aside}
 
 
 def serve(world: World, step: int, groups: int, checkpointed: int | None = None) -> Any:

@@ -44,7 +44,7 @@ def make_fields(**overrides: Any) -> dict[str, Any]:
         "replica_id": "replica-0",
         "split": "train",
         "stop_reason": "stop",
-        "actor_policy_version": "",
+        "old_policy_version": "",
         "created_ts": CREATED_TS,
         "reward": 1.0,
         "prompt_tokens": [11, 12],

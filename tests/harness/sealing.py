@@ -212,10 +212,10 @@ class SealWorld:
                 sealer.step(Deadline(min(0.05, deadline.left_s()), self.clock))
 
     def confirmed_events(self) -> list[ConfirmedEvent]:
-        """Every event of the seal log that counts."""
+        """Every event of the seal log that counts, of a partition that is put aside up to there."""
         addresses = self.layout.addresses({"math": self.environment.partitions})
         starts = {self.layout.groups_log(address): 0 for address in addresses}
-        with closing(Follower(self.broker, starts)) as follower:
+        with closing(Follower(self.broker, starts, aside={})) as follower:
             return list(follower.read_to_end(Deadline(TIMEOUT_S, self.clock)))
 
     def flushes(self) -> list[Flushed]:
@@ -244,3 +244,8 @@ class SealWorld:
             for ranges in event.unread:
                 counts[ranges.reason] += int((ranges.stops - ranges.firsts).sum())
         return counts
+
+
+def aside_of(sealer: Sealer, partition: int = 0) -> str:
+    """Why the sealer put its partition of this number aside."""
+    return {one.partition: one.aside for one in sealer.stats().partitions}[partition]

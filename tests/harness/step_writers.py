@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from rollstream.gateway import create_app
-from rollstream.producers import DeliveryFailed, Step
+from rollstream.producers import DeliveryFailed, FollowedPolicy, NoPolicy, Step
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -58,6 +58,12 @@ class MemoryStepWriter:
     ) -> None:
         await self._answer()
         self.completed.append((environment, trajectory_uid, prompt_uid, steps))
+
+    async def policy(
+        self, *, environment: str, lineage: str | None, timeout_s: float
+    ) -> FollowedPolicy:
+        await self._answer()
+        raise NoPolicy("a policy was not known within 0 s; check that its trainer runs")
 
     def take_failures(self) -> DeliveryFailed | None:
         return None

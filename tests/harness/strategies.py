@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed
 from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.rules import LOGPROB_MIN
 
 TOKENS_MAX = 12
 COMPONENTS = ("format", "length", "größe")
@@ -24,8 +25,9 @@ TOKEN_ARRAYS: Mapping[str, NDArray[Any]] = {
 words = st.sampled_from(
     ["", "a", "ex-17", "größe", "数学", "\U0001f9ee x", '"\\\0', "/" * 60, "long " * 60]
 )
+uid_words = words.filter(lambda word: "\0" not in word)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-uids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+uids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
@@ -54,18 +56,18 @@ def segments(draw: st.DrawFn, /, **fixed: Any) -> Entry:
     }
     if draw(st.booleans()):
         arrays = {name: some(dtype) for name, dtype in _RARE_ARRAYS.items()}
-        arrays |= {name: _logprobs(arrays[name]) for name in ("actor_logprobs", "ref_logprobs")}
+        arrays |= {name: _logprobs(arrays[name]) for name in ("old_logprobs", "ref_logprobs")}
         drawn |= {name: array for name, array in arrays.items() if array is not None}
         drawn |= draw(_rare(count))
     return make_entry(**{**drawn, **fixed})
 
 
 def _logprobs(values: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if values is None else -np.abs(values)
+    return None if values is None else np.maximum(-np.abs(values), LOGPROB_MIN, dtype="<f4")
 
 
 _RARE_ARRAYS = {
-    "actor_logprobs": "<f4",
+    "old_logprobs": "<f4",
     "ref_logprobs": "<f4",
     "token_rewards": "<f4",
     "weight_steps": "<i8",
@@ -73,7 +75,7 @@ _RARE_ARRAYS = {
 _OWN = st.fixed_dictionaries(
     {
         "example_id": words,
-        "group_uid": words,
+        "group_uid": uid_words,
         "rollout_uid": uids,
         "metadata": st.just("{}") | st.dictionaries(words, words, max_size=2).map(json.dumps),
         "segment_idx": st.integers(0, 5),
@@ -92,7 +94,7 @@ _SHARED = st.fixed_dictionaries(
         "replica_id": words,
         "split": st.sampled_from(["train", "eval"]),
         "stop_reason": words,
-        "actor_policy_version": words,
+        "old_policy_version": words,
     }
 )
 
@@ -115,17 +117,19 @@ def _rare(draw: st.DrawFn, count: int) -> dict[str, Any]:
         },
     }
     rare: dict[str, Any] = {name: value for name, value in given.items() if value}
-    whole = draw(st.none() | finite)
-    return rare if whole is None else {**rare, "actor_logprob_sum": whole}
+    for name, sums in (("logprob_sum", finite.map(lambda x: -abs(x))), ("old_logprob_sum", finite)):
+        whole = draw(st.none() | sums)
+        rare |= {} if whole is None else {name: whole}
+    return rare
 
 
 def control_entries() -> st.SearchStrategy[Entry]:
     """Dispatches, failures and ends of trajectories."""
-    group = {"example_id": words, "group_uid": words, "group_size": st.integers(0, 64)}
+    group = {"example_id": words, "group_uid": uid_words, "group_size": st.integers(0, 64)}
     dispatched = st.builds(make_dispatched, **group)
     count = st.integers(1, 2**31 - 1)
     failed = st.builds(make_failed, count=count, reason=words, rollout_uid=uids, **group)
-    ended = st.builds(make_ended, uids, st.integers(0, 5), group_uid=words)
+    ended = st.builds(make_ended, uids, st.integers(0, 5), group_uid=uid_words)
     return dispatched | failed | ended
 
 

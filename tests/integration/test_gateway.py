@@ -201,7 +201,7 @@ def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Pat
         pytest.skip("curl is not installed")
     gateway = GatewayProcess(world, tmp_path)
     names = {"GATEWAY": str(gateway.client.base_url), "TOKEN": TOKENS["math"]}
-    (with_curl,) = snippets(GUIDE, "sh")
+    with_curl, _ = snippets(GUIDE, "sh")  # The other one asks for a policy.
     with_python = "\n".join(snippets(GUIDE, "python"))
     subprocess.run(
         ["sh", "-c", with_curl], env={**os.environ, **names}, check=True, timeout=TIMEOUT_S
@@ -211,10 +211,10 @@ def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Pat
     assert gateway.ended() == 0
     found = published(world.broker, world.layout, "math", world.environment.partitions)
     assert [(one.entry.kind, one.fields["segment_idx"]) for one in found] == [
-        (EntryKind.SEGMENT, 0),
-        (EntryKind.SEGMENT, 1),
+        (EntryKind.STEP, 0),
+        (EntryKind.STEP, 1),
         (EntryKind.ENDED, 3),
-        (EntryKind.SEGMENT, 2),
+        (EntryKind.STEP, 2),
     ]
     assert {one.fields["rollout_uid"] for one in found} == {"run-17"}
     compact = found[-1].fields

@@ -34,7 +34,7 @@ from types import SimpleNamespace
 
 problem, prompt = "What is 6 times 7?", [1, 2, 3]
 completion = SimpleNamespace(ids=[4, 2], logprobs=[-0.1, -0.2])
-model = SimpleNamespace(sample=lambda problem, n: [completion] * n)
+model = SimpleNamespace(load=lambda weights: None, sample=lambda problem, n: [completion] * n)
 """
 
 

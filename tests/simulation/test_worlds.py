@@ -12,7 +12,7 @@ from simulation.worlds import BROKEN, WORLDS, first_caught, run_seed
 
 SEEDS = 12
 REACHED = {
-    "owners": {"crashes", "adoptions", "fenced", "in doubt"},
+    "owners": {"crashes", "adoptions", "fenced", "in doubt", "records of strangers"},
     "sealers": {
         *("crashes", "adoptions", "evictions", "left", "landed late"),
         *("begun groups named", "producers reported", "reports of a new owner"),

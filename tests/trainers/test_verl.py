@@ -60,14 +60,14 @@ def test_a_data_proto_has_the_examples_by_the_names_of_verl() -> None:
 
 def test_log_probs_of_trainer_and_reference_are_there_where_they_were_asked_for() -> None:
     spec = GroupSpec(extras=(every_extra(),) * 2, loss_mask=(True, False, True))
-    batch = served([spec], "actor_logprobs", "ref_logprobs")
-    assert batch.actor_logprobs is not None
+    batch = served([spec], "old_logprobs", "ref_logprobs")
+    assert batch.old_logprobs is not None
     assert batch.ref_logprobs is not None
     tensors = proto_arguments(batch, Examples.of(batch), pad_id=PAD)["tensors"]
     mask = batch.loss_mask.reshape(2, 5)[:, 2:]
     assert tensors["response_mask"].bool().tolist() == mask.tolist()
     for name, column in (
-        ("old_log_probs", batch.actor_logprobs),
+        ("old_log_probs", batch.old_logprobs),
         ("ref_log_prob", batch.ref_logprobs),
         ("rollout_log_probs", batch.logprobs),
     ):

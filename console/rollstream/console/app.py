@@ -14,6 +14,7 @@ from rollstream.console.commands.deadletters import list_letters, retry, show
 from rollstream.console.commands.evaluations import evaluations
 from rollstream.console.commands.files import files
 from rollstream.console.commands.finish import finish
+from rollstream.console.commands.flush import flush
 from rollstream.console.commands.gateway import gateway
 from rollstream.console.commands.lineage import lineage
 from rollstream.console.commands.replay import replay
@@ -79,6 +80,7 @@ def build() -> typer.Typer:
     app.command("eval", epilog="Example: rollstream eval --sampler trainer-a")(evaluations)
     app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
     app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
+    app.command(epilog="Example: rollstream flush --environment math --force")(flush)
     app.command(epilog="Example: rollstream gateway --port 8080")(gateway)
     app.command(epilog="Example: rollstream lineage --sampler trainer-a --step 7")(lineage)
     app.command(epilog="Example: rollstream replay --sampler trainer-a --step 7")(replay)

@@ -7,6 +7,7 @@ Map:
 - ``dead_letters/``  reads dead letters, and publishes again what they hold
 - ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
+- ``asking``        asks the owners of seal logs for something, and reads their answers
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 """
 

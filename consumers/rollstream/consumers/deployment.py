@@ -12,9 +12,16 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.schemas.events import RootRecorded
-from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Followed, create_root_id, open_store, read_root_id
-from rollstream.store.layout import manifests_prefix, offset_in
+from rollstream.schemas.ids import PartitionAddress, RootId
+from rollstream.store import (
+    Blobs,
+    Followed,
+    create_root_id,
+    hand_root_over,
+    open_store,
+    read_root_id,
+)
+from rollstream.store.layout import ROOT_ID, manifests_prefix, offset_in
 from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
 from rollstream.streams.errors import DeliveryUnknown, Fenced, LogLost, RootMismatch
 from rollstream.streams.folds.seal import SealFold
@@ -26,12 +33,14 @@ from rollstream.streams.topics.lost import WHERE_TO_READ, is_empty, lost_batch
 from rollstream.streams.topics.root import (
     CREATOR,
     StoreRoot,
+    owner_difference,
     require_root,
     root_differences,
     root_log,
 )
 from rollstream.streams.topics.specs import specs_for
 
+_DELETED = "the older one is over and its seal logs are lost or deleted"
 TRY_AGAIN_S = 0.05  # After a sealer took the log back between this claim and its event.
 
 
@@ -89,11 +98,17 @@ def create_deployment(
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         present = used.admin().describe([spec.name for spec in specs], deadline.left_s())
         there = [name for name in partitions if layout.groups(name) in present]
-        for other in root_differences(used, layout, there, root, deadline):
+        held, root = root, _taken_over(used, layout, root, deadline)
+        found = root_differences(used, layout, there, root, deadline)
+        for other in found:
             if other.wanted:
                 raise RootMismatch(str(other))  # Before anything is made or written.
+        if root.root_id and not root.identity.namespace:
+            root = _of_named_logs(layout, root, named=len(found) < len(there))
         _check_empty_logs(config, used, blobs, root, present, deadline)
         topics = create_topics(used.admin(), specs, deadline.left_s())
+        if root != held:
+            hand_root_over(blobs, root.identity)
         found = root_differences(used, layout, partitions, root, deadline)
         unnamed = {one.topic for one in found}
         lacking = [e for e in sorted(partitions) if str(root_log(layout, e)) in unnamed]
@@ -142,7 +157,9 @@ class _Recorder:
             require_root(self.broker, self.layout, [environment], root, self.deadline)
             return root
         self._check_files(environment, root, fold)
-        root = root._replace(root_id=create_root_id(self.blobs, self.entropy))
+        root = root._replace(identity=create_root_id(self.blobs, self.entropy, *self.layout))
+        if other := owner_difference(self.layout, root):  # Somebody else's, since we looked.
+            raise RootMismatch(str(other))
         event = RootRecorded(epoch=log.epoch, nonce=log.nonce, root_id=root.root_id, root=root.root)
         log.wait_confirmed(log.append(event), self.deadline)
         return root
@@ -161,6 +178,53 @@ class _Recorder:
                 f"of {environment} (generation {address.generation}): a typo in store.root, or a "
                 "mount that is missing. Name the root that its sealers write to"
             )
+
+
+def _taken_over(broker: Broker, layout: Layout, root: StoreRoot, deadline: Deadline) -> StoreRoot:
+    """The root as this generation's, where an older one recorded it whose seal logs are lost: none
+    of them holds anything, so that none of its processes goes on. Else as it is.
+
+    Raises:
+        RootMismatch: another namespace or generation recorded it.
+    """
+    other = owner_difference(layout, root)
+    if other is None:
+        return root
+    older = Layout(*root.identity[1:])
+    if older.namespace == layout.namespace and older.generation < layout.generation:
+        admin = broker.admin()
+        names = [older.groups(one) for one in older.environment_names(admin, deadline.left_s())]
+        logs = [
+            TopicPartition(spec.name, partition)
+            for spec in admin.describe(names, deadline.left_s()).values()
+            for partition in range(spec.partitions)
+        ]
+        if all(is_empty(broker, log, deadline) for log in logs):
+            return _handed_to(layout, root)
+        raise RootMismatch(f"{other}. A new generation takes the root over once {_DELETED}")
+    raise RootMismatch(str(other))
+
+
+def _of_named_logs(layout: Layout, root: StoreRoot, *, named: bool) -> StoreRoot:
+    """The root as this deployment's, where a version recorded its id that did not say whose it is,
+    and a seal log of this deployment names it.
+
+    Raises:
+        RootMismatch: none does.
+    """
+    if named:
+        return _handed_to(layout, root)
+    raise RootMismatch(
+        f"{root}, and {ROOT_ID} does not say whose it is: an older version of Rollstream made it. "
+        f"No seal log of namespace {layout.namespace}, generation {layout.generation} names it. "
+        "Run `rollstream topics create` with the configuration of the root's deployment, and give "
+        "a new deployment a root of its own. If the root's logs are lost, add its namespace and "
+        f'generation to {ROOT_ID}: {{"root_id": …, "namespace": …, "generation": …}}'
+    )
+
+
+def _handed_to(layout: Layout, root: StoreRoot) -> StoreRoot:
+    return root._replace(identity=RootId(root.root_id, *layout))
 
 
 def _check_empty_logs(
@@ -201,5 +265,6 @@ def _lost(root: StoreRoot, address: PartitionAddress, where: TopicPartition) -> 
     return RootMismatch(
         f"{root.root} holds manifests of {address} (generation {address.generation}), but {where} "
         "settles nothing: it is another deployment's root, or the log was lost. Name another "
-        f"store.root, or restore the log, or take a new kafka.generation; {WHERE_TO_READ}"
+        f"store.root, or restore the log; if all logs are lost, take a new kafka.generation; "
+        f"{WHERE_TO_READ}"
     )

@@ -26,6 +26,7 @@ from rollstream.store import Blobs, open_store
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.streams.broker import Broker, Record, TopicPartition
+from rollstream.streams.errors import DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.fence import Fence
@@ -76,6 +77,10 @@ class SealedGroups:
         broker: instead of the configured one, and so ``store``; the caller closes them.
         clock: for tests.
 
+    Attributes:
+        aside: seal logs of this reader's that cannot be read on, each with the reason. Groups of
+            all others come.
+
     Raises:
         UnknownEnvironment: the configuration does not have it. ConfigError: it is wrong.
 
@@ -118,6 +123,7 @@ class SealedGroups:
         used = broker or self._own.enter_context(
             KafkaBroker(settings.kafka.bootstrap, settings.kafka.client)
         )
+        self.aside: dict[TopicPartition, str] = {}
         self._positions: dict[TopicPartition, _Position] = {}
         self._taken: deque[Record] = deque()  # By the broker, and not handed out.
         self._reader = used.group_reader(
@@ -130,16 +136,13 @@ class SealedGroups:
         within ``timeout_s``, or where no partition is this reader's.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer. CorruptLog, NewerEvent: a record
-                of a seal log cannot be read. StoreError: the store is away. The next call goes on
-                where this one was.
+            BrokerUnavailable, NotAuthorised: the broker's answer. StoreError: the store is away.
+            The next call goes on where this one was.
         """
         deadline = Deadline(timeout_s, self._clock)
         while True:
             if not self._taken:
-                # First: a partition that is lost within it replaces what was taken.
-                taken = self._reader.poll(FLUSHES_MAX, deadline.slice_s(POLL_SLICE_S))
-                self._taken.extend(taken)
+                self._take(deadline.slice_s(POLL_SLICE_S))
                 self._begin_assigned()
             groups = self._next_flush()
             if groups or deadline.passed():
@@ -173,11 +176,34 @@ class SealedGroups:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _take(self, timeout_s: float) -> None:
+        """Takes records, in the order in which the broker delivers them."""
+        try:
+            # First: a partition that is lost within it replaces what was taken.
+            taken = self._reader.poll(FLUSHES_MAX, timeout_s)
+            self._taken.extend(taken)
+        except DamagedRecord as error:
+            self._put_aside(TopicPartition(*error.where), error)
+        except OffsetLost as error:
+            where = next(one for one in self._positions if str(one) == error.where)
+            self._put_aside(where, error)
+
+    def _put_aside(self, where: TopicPartition, error: Exception) -> None:
+        """The log cannot be read on: nothing more of it is handed out."""
+        _log.error("%s is read no more, and all other logs are: %s", where, error)
+        self.aside[where] = str(error)
+        self._reader.pause(where)
+        self._drop_taken(where)
+
     def _next_flush(self) -> list[RolloutGroup]:
         """The groups of the next one that was taken and has any."""
         while self._taken:
             record = self._taken[0]
-            groups = self._groups_in(record)
+            try:
+                groups = self._groups_in(record)
+            except UnreadableLog as error:
+                self._put_aside(_where(record), error)
+                continue
             if not self._taken or self._taken[0] is not record:
                 continue  # Its log is read from the beginning.
             self._taken.popleft()
@@ -198,6 +224,7 @@ class SealedGroups:
 
     def _forget(self, where: TopicPartition) -> None:
         self._positions.pop(where, None)
+        self.aside.pop(where, None)
         self._drop_taken(where)
 
     def _groups_in(self, record: Record) -> list[RolloutGroup]:
@@ -209,7 +236,8 @@ class SealedGroups:
             self._drop_taken(where)
             self._begin(where, position.wanted_from, 0)
             return []
-        if not position.fence.admits(record.offset, event) or record.offset < position.wanted_from:
+        counts = event is not None and position.fence.admits(record.offset, event)
+        if event is None or not counts or record.offset < position.wanted_from:
             return []
         log = PartitionAddress(self._environments[where.topic], self._generation, where.partition)
         return list(self._read(log, record.offset, event))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
@@ -27,6 +27,8 @@ from rollstream.gateway.models import (
     CallQuery,
     CompleteBody,
     Health,
+    NewestPolicy,
+    PolicyQuery,
     Problem,
     StepsBody,
     held_bytes,
@@ -45,6 +47,7 @@ from rollstream.producers.step_segments import at_index
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.rules import UID_PATTERN
 
 REACH_TIMEOUT_S = 2.0  # How long a probe waits for the broker.
 _log = logging.getLogger("rollstream.gateway")
@@ -184,6 +187,8 @@ async def _query(request: Request, query: Annotated[CallQuery, Query()]) -> Call
 
 
 _Query = Annotated[CallQuery, Depends(_query)]
+# The writer checks it, as it does a step's.
+_TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
@@ -243,7 +248,7 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
     openapi_extra=_taking(CompleteBody, COMPLETE),
 )
 async def complete_trajectory(
-    request: Request, environment: _Environment, trajectory_uid: str, query: _Query
+    request: Request, environment: _Environment, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
     """The trajectory has ended with the newest step that was submitted. Not needed where that step
     has `is_last`."""
@@ -256,6 +261,19 @@ async def complete_trajectory(
             given = {**msgspec.structs.asdict(body), "trajectory_uid": trajectory_uid}
             raise wrong_values(wrong, given) from None
         return _accepted(intake, environment, 1, query.durable)
+
+
+@_steps.get("/policy", response_model=NewestPolicy)
+async def newest_policy(
+    request: Request, environment: _Environment, query: Annotated[PolicyQuery, Query()]
+) -> Response:
+    """The newest policy that the environment's trainer published: sample with it, and give its
+    version with each step."""
+    intake = _intake(request)
+    async with intake.request() as turn:
+        found = await intake.policy(turn, environment, query.lineage)
+        names = ("version", "step", "epoch", "lineage", "weights", "metadata")
+        return _json(NewestPolicy(**{name: getattr(found, name) for name in names}), 200)
 
 
 @_probes.head("/healthz", include_in_schema=False)
@@ -324,7 +342,7 @@ def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Re
     return _json(answer, 200 if durable else 202)
 
 
-def _json(model: Accepted | Health, status: int) -> Response:
+def _json(model: Accepted | Health | NewestPolicy, status: int) -> Response:
     return Response(model.model_dump_json(), status, media_type="application/json")
 
 
@@ -340,7 +358,8 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _answer(problems.wrong_query(error.errors()[0]))
+    model = PolicyQuery if request.method == "GET" else CallQuery
+    return _answer(problems.wrong_query(error.errors()[0], model))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:

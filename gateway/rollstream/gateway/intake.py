@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rollstream.gateway import problems
 from rollstream.gateway.models import CompleteBody
 from rollstream.gateway.problems import Refused, refused
-from rollstream.producers import DeliveryFailed, Step
+from rollstream.producers import DeliveryFailed, FollowedPolicy, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.deadline import Deadline
@@ -34,6 +34,10 @@ class StepsWriter(Protocol):
     async def complete_trajectory(
         self, trajectory_uid: str, *, environment: str, prompt_uid: str, steps: int | None
     ) -> None: ...
+
+    async def policy(
+        self, *, environment: str, lineage: str | None, timeout_s: float
+    ) -> FollowedPolicy: ...
 
     def take_failures(self) -> DeliveryFailed | None: ...
 
@@ -170,6 +174,11 @@ class Intake:
             trajectory_uid, environment=environment, prompt_uid=end.prompt_uid, steps=end.steps
         )
         await self._deliver(turn, completed, environment, 1, durable)
+
+    async def policy(self, turn: Turn, environment: str, lineage: str | None) -> FollowedPolicy:
+        """The newest one that is announced by now; raises as ``AsyncRolloutProducer.policy``."""
+        await self._find(turn, environment)  # And what was announced so far is read.
+        return await self._writer.policy(environment=environment, lineage=lineage, timeout_s=0.0)
 
     async def _find(self, turn: Turn, environment: str) -> None:
         """Once an environment, so that what cannot be taken is refused, and not answered 202."""

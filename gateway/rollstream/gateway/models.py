@@ -25,15 +25,25 @@ from rollstream.schemas.rules import (
     LOGPROB_MAX,
     LONG_MAX,
     NAME_CHARS_MAX,
+    UID_PATTERN,
     VERSION_BYTES_MAX,
 )
 
 N_ROLLOUTS_MAX = 65_536  # A group that waits for more than ever come is never whole.
 STEPS_MAX = 1_024  # Of one call, so that checking it holds the event loop for milliseconds.
 _STEP_BYTES = 1_024  # Of its objects, about: three arrays, and the numbers.
+TOKEN_ID_MAX = 2**24  # No vocabulary comes near; a small id in another byte order is above.
 _I4, _F4 = np.dtype("<i4"), np.dtype("<f4")
 
 _TokenId = Annotated[int, Meta(ge=0, le=INT_MAX)]
+_Uid = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=NAME_CHARS_MAX,
+        extra_json_schema={"pattern": UID_PATTERN},  # The writer checks it.
+    ),
+]
 _LogProb = Annotated[float, Meta(ge=-FLOAT32_MAX, le=LOGPROB_MAX)]
 
 
@@ -96,18 +106,14 @@ class StepBody(Body, frozen=True, kw_only=True):
         ),
     ] = None
     trajectory_uid: Annotated[
-        str,
+        _Uid,
         Meta(
-            min_length=1,
-            max_length=NAME_CHARS_MAX,
             description="Unique among all; with `step_index` it makes a retry harmless.",
         ),
     ]
     prompt_uid: Annotated[
-        str,
+        _Uid,
         Meta(
-            min_length=1,
-            max_length=NAME_CHARS_MAX,
             description="Of the prompt whose trajectories make one group.",
         ),
     ]
@@ -116,21 +122,20 @@ class StepBody(Body, frozen=True, kw_only=True):
         Meta(ge=0, le=INT_MAX, description="From 0, without gaps; steps may come in any order."),
     ]
     policy_version: Annotated[
-        str,
+        Annotated[str, Meta(min_length=1, max_length=VERSION_BYTES_MAX)]
+        | Annotated[int, Meta(ge=0, le=LONG_MAX)],
         Meta(
-            min_length=1,
-            max_length=VERSION_BYTES_MAX,
-            description="Of the weights that sampled.",
+            description="Of the weights that sampled, as `GET …/policy` has it; a number is their "
+            "`weight_step`."
         ),
     ]
     weight_step: Annotated[
-        int,
+        Annotated[int, Meta(ge=UNKNOWN_STEP, le=LONG_MAX)] | None,
         Meta(
-            ge=UNKNOWN_STEP,
-            le=LONG_MAX,
-            description="Optimizer steps behind them; -1: not known, and no bound on lag holds.",
+            description="Optimizer steps behind them; null: as the trainer announced "
+            "`policy_version`; -1: not known, and no bound on lag holds."
         ),
-    ]
+    ] = None
     is_last: Annotated[bool, Meta(description="Whether the trajectory ends with it.")] = False
     n_rollouts: Annotated[
         Annotated[int, Meta(ge=1, le=N_ROLLOUTS_MAX)] | None,
@@ -141,22 +146,35 @@ class StepBody(Body, frozen=True, kw_only=True):
     ] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever JSON can hold.")] = None
     policy_epoch: Annotated[
-        int, Meta(ge=0, le=INT_MAX, description="Counts the resumes of the policy's trainer.")
-    ] = 0
-    lineage: Annotated[
-        str,
+        Annotated[int, Meta(ge=0, le=INT_MAX)] | None,
         Meta(
-            max_length=NAME_CHARS_MAX,
-            description="Of the model; policies are compared only within one.",
+            description="Counts the resumes of the policy's trainer, as `GET …/policy` has it; "
+            "null: as the trainer announced `policy_version`. Give it where two epochs have this "
+            "`weight_step`."
         ),
-    ] = ""
+    ] = None
+    lineage: Annotated[
+        Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None,
+        Meta(
+            description="Of the model; policies are compared only within one. null: the only one "
+            "in training."
+        ),
+    ] = None
     example_id: Annotated[
         str,
         Meta(
             max_length=NAME_CHARS_MAX,
-            description="The problem that was worked on; empty: `prompt_uid`.",
+            description="The problem that was worked on, the same in all steps of a prompt; empty: "
+            "`prompt_uid`.",
         ),
     ] = ""
+    awaits_score: Annotated[
+        bool,
+        Meta(
+            description="Whether its prompt waits for a score of it, if it ends its trajectory and "
+            "has no reward."
+        ),
+    ] = False
 
     def step(self) -> Step:
         """The same for a writer.
@@ -198,10 +216,26 @@ def _array(
             f"{name}.base64 has {len(given.base64)} bytes; give {dtype.itemsize} for each value, "
             f"as {given.dtype} has"
         )
-    return np.frombuffer(given.base64, dtype)
+    found = np.frombuffer(given.base64, dtype)
+    _check_order(name, found)
+    return found
 
 
-_NAME = f"give a text of 1 to {NAME_CHARS_MAX} characters"
+def _check_order(name: str, found: NDArray[Any]) -> None:
+    """Refuses values that no model gives and that bytes in another order look like."""
+    if found.dtype == _I4:
+        odd = found > TOKEN_ID_MAX
+    else:
+        odd = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
+    if odd.any():
+        at = int(np.flatnonzero(odd)[0])
+        raise InvalidRollout(
+            f"{name}[{at}] is {found[at].item()!r}; no model gives that: base64 has each value "
+            "little-endian, its lowest byte first, in NumPy <i4 and <f4"
+        )
+
+
+_NAME = f"give a text of 1 to {NAME_CHARS_MAX} characters, none of them a control character"
 _WHOLE = f"give a whole number from 0 to {INT_MAX}, without quotes and without .0"
 _STEPS = f"give a list of 1 to {STEPS_MAX} steps"
 _TOKENS = (
@@ -236,15 +270,17 @@ class StepsBody(Body, frozen=True, kw_only=True):
         "steps[].trajectory_uid": _NAME,
         "steps[].prompt_uid": _NAME,
         "steps[].step_index": _WHOLE,
-        "steps[].policy_version": f"give a text of 1 to {VERSION_BYTES_MAX} characters",
+        "steps[].policy_version": f"give a text of 1 to {VERSION_BYTES_MAX} characters, or the "
+        "weight_step as a whole number",
         "steps[].weight_step": f"give a whole number from {UNKNOWN_STEP} to {LONG_MAX}, without "
-        "quotes and without .0",
+        "quotes and without .0, or null",
         "steps[].is_last": "give true or false, without quotes",
+        "steps[].awaits_score": "give true or false, without quotes",
         "steps[].n_rollouts": f"give a whole number from 1 to {N_ROLLOUTS_MAX}, without quotes and "
         "without .0, or null",
         "steps[].metadata": "give an object, with numbers that fit 64 bits, or null",
-        "steps[].policy_epoch": _WHOLE,
-        "steps[].lineage": f"give a text of at most {NAME_CHARS_MAX} characters",
+        "steps[].policy_epoch": f"{_WHOLE}, or null",
+        "steps[].lineage": f"give a text of at most {NAME_CHARS_MAX} characters, or null",
         "steps[].example_id": f"give a text of at most {NAME_CHARS_MAX} characters",
     }
 
@@ -263,9 +299,7 @@ class CompleteBody(Body, frozen=True, kw_only=True):
         "steps": f"give a whole number from 1 to {INT_MAX}, without quotes and without .0, or null",
     }
 
-    prompt_uid: Annotated[
-        str, Meta(min_length=1, max_length=NAME_CHARS_MAX, description="Of its prompt.")
-    ]
+    prompt_uid: Annotated[_Uid, Meta(description="Of its prompt.")]
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=INT_MAX)] | None,
         Meta(
@@ -297,6 +331,35 @@ class Accepted(BaseModel):
     """Whether the broker has them; where not, they are on their way."""
     undelivered: int
     """How many of this environment this process answered with 202 before and could not deliver."""
+
+
+class PolicyQuery(BaseModel):
+    """What the question for a policy may say behind the `?` of its path."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lineage: str | None = Field(
+        default=None, description="Of the model; needed where two are in training."
+    )
+
+
+class NewestPolicy(BaseModel):
+    """The newest policy that the environment's trainer published."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    version: str
+    """Its name: `policy_version` of the steps that it samples."""
+    step: int
+    """Optimizer steps behind it: their `weight_step`."""
+    epoch: int
+    """Of the resumes of its trainer: their `policy_epoch`."""
+    lineage: str
+    """Of the model in training."""
+    weights: str
+    """Where they are, as the trainer said."""
+    metadata: dict[str, Any]
+    """As the trainer gave it."""
 
 
 class Health(BaseModel):

@@ -6,15 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from rollstream.gateway.models import CallQuery, Problem
+from rollstream.gateway.models import Problem
 from rollstream.producers import Step
 from rollstream.producers.errors import (
     Contradiction,
     DeliveryFailed,
+    NoPolicy,
     ProducerError,
     RolloutTooLarge,
+    SeveralLineages,
 )
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull
@@ -59,6 +62,7 @@ FORBIDDEN = _Kind(403, "forbidden", "The token is another environment's")
 UNKNOWN = _Kind(404, "unknown-environment", "There is no such environment")
 NO_PATH = _Kind(404, "unknown-path", "There is no such path")
 NO_METHOD = _Kind(405, "wrong-method", "The path takes another method")
+NO_POLICY = _Kind(404, "no-policy", "No policy was published")
 SLOW = _Kind(408, "slow-request", "The body did not come in time", retry=True)
 TOO_LARGE = _Kind(413, "too-large", "The request is too large")
 FULL = _Kind(429, "full", "More is on its way than may be", retry=True)
@@ -68,7 +72,18 @@ UNAVAILABLE = _Kind(503, "broker-unavailable", "The broker did not take it", ret
 DEFECT = _Kind(500, "defect", "A defect of the gateway")
 LATE = _Kind(504, "no-answer-in-time", "The broker did not answer in time", retry=True)
 KINDS = (
-    *(NOT_JSON, NO_TOKEN, FORBIDDEN, UNKNOWN, NO_PATH, NO_METHOD, SLOW, TOO_LARGE, UNSUPPORTED),
+    *(
+        NOT_JSON,
+        NO_TOKEN,
+        FORBIDDEN,
+        UNKNOWN,
+        NO_POLICY,
+        NO_PATH,
+        NO_METHOD,
+        SLOW,
+        TOO_LARGE,
+        UNSUPPORTED,
+    ),
     *(INVALID, CONTRADICTS, FULL, BUSY, DRAINING, UNAVAILABLE, DEFECT, LATE, CUT_OFF),
 )
 
@@ -105,6 +120,10 @@ def explained(error: RollstreamError) -> Refused:
         return error
     if isinstance(error, InvalidRollout):
         return wrong_values(error, {})
+    if isinstance(error, SeveralLineages):
+        return refused(INVALID, str(error), "give ?lineage= with one of them", "lineage")
+    if isinstance(error, NoPolicy):
+        return refused(NO_POLICY, str(error), "ask again once its trainer has published one")
     if isinstance(error, BufferFull):
         return refused(FULL, str(error), "try again later, none of this call was taken")
     if isinstance(error, BrokerUnavailable | DeliveryFailed):
@@ -158,12 +177,12 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     return refused(NO_PATH, finding, _LISTED, "path", shown(path))
 
 
-def wrong_query(problem: ErrorDetails) -> Refused:
+def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
     """The problem of what stands behind the ``?``; of several, one."""
     name = shortened(str(problem["loc"][-1]))
     value = shown(problem["input"])
     if problem["type"] == "extra_forbidden":
-        names = ", ".join(CallQuery.model_fields)
+        names = ", ".join(model.model_fields)
         remedy = f"leave it out, or correct its name: {names}"
         return refused(INVALID, f"there is no query parameter {name!r}", remedy, name, value)
     remedy = "give true or false"

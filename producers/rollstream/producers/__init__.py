@@ -49,6 +49,7 @@ from rollstream.producers.errors import (
     RunOver,
     ScoresNotDelivered,
     SeveralLineages,
+    TooManyGroups,
     VersionConflict,
 )
 from rollstream.producers.group import AsyncGroup, Group
@@ -91,6 +92,7 @@ __all__ = [
     "SeveralLineages",
     "Step",
     "StepProducer",
+    "TooManyGroups",
     "TopicMismatch",
     "Trajectory",
     "UnknownTopic",

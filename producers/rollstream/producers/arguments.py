@@ -1,6 +1,7 @@
 """The arguments of ``publish`` and ``turn``: names, types and defaults, for both producers.
 
-Tests hold them to ``ingest_record.v1.avsc``, and to what ``RolloutProducer.publish`` says of them.
+Tests hold them to the newest ``ingest_record.vN.avsc``, and to what ``RolloutProducer.publish``
+says of them.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TurnArguments(TypedDict, total=False):
     lineage: str
     prompt_tokens: Ints
     output_tokens: Ints
-    logprobs: Floats | None
+    logprobs: Floats | float | None
     loss_mask: Flags | None
     reward: float | None
     rewards: Mapping[str, float]
@@ -47,6 +48,8 @@ class TurnArguments(TypedDict, total=False):
     metadata: Mapping[str, Any]
     actor_logprobs: Floats | float | None
     actor_policy_version: str
+    old_logprobs: Floats | float | None
+    old_policy_version: str
     ref_logprobs: Floats | None
     token_rewards: Floats | None
     token_arrays: Mapping[str, SupportsArray]
@@ -95,10 +98,10 @@ _NOTHING_NAMED: Mapping[str, Any] = MappingProxyType({})
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         **dict.fromkeys(("environment", "group_uid", "rollout_uid", "lineage"), ""),
-        **dict.fromkeys(("continuation_of", "prefix_hash", "actor_policy_version"), ""),
+        **dict.fromkeys(("continuation_of", "prefix_hash", "old_policy_version"), ""),
         **dict.fromkeys(("group_size", "segment_idx", "policy_epoch"), 0),
         **dict.fromkeys(("reward", "logprobs", "loss_mask"), None),
-        **dict.fromkeys(("actor_logprobs", "ref_logprobs", "token_rewards"), None),
+        **dict.fromkeys(("old_logprobs", "ref_logprobs", "token_rewards"), None),
         **dict.fromkeys(("rewards", "metadata", "token_arrays", "attachments"), _NOTHING_NAMED),
         **dict.fromkeys(("prompt_tokens", "output_tokens", "messages"), ()),
         "is_last_segment": True,
@@ -110,11 +113,17 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 )
 
 
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {"actor_logprobs": "logprobs", "actor_policy_version": "policy_version"}
+)
+"""Arguments that are other names for one: the AIPO papers' for ours."""
+
 _OF_POLICY = ("policy", "policy_version", "weight_step")
 
 
 def _shown_default(name: str) -> Any:
     """Of what names a policy some are needed; which, no signature can say."""
+    name = OTHER_NAMES.get(name, name)
     return ... if name in _OF_POLICY else DEFAULTS.get(name, inspect.Parameter.empty)
 
 

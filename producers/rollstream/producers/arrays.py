@@ -18,6 +18,7 @@ from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import (
     INT_MAX,
     LOGPROB_MAX,
+    LOGPROB_MIN,
     LONG_MAX,
     check_logprobs,
     check_token_rows,
@@ -27,8 +28,9 @@ _I4 = np.dtype("<i4")
 _I8 = np.dtype("<i8")
 _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
-# Fourth bytes of float32 values that are negative, or positive and below the limit.
-_SOUND_LOGPROBS = bytes([*range(np.array(LOGPROB_MAX, _F4).tobytes()[3]), *range(128, 256)])
+# Fourth bytes of float32 values that are surely within the limits: positive ones, negative ones.
+_TOP, _BOTTOM = np.array([LOGPROB_MAX, LOGPROB_MIN], _F4).tobytes()[3::4]
+_SOUND_LOGPROBS = bytes([*range(_TOP), *range(128, _BOTTOM)])
 _INTEGERS = "iu"
 _vdot = np.vdot
 _NUMBERS = "fiu"
@@ -86,10 +88,10 @@ def packed_floats(name: str, values: Any) -> bytes | None:
 
 
 def packed_logprobs(name: str, values: Any) -> bytes | None:
-    """float32 [n], all finite and at most 0, but for rounding; None for None."""
+    """float32 [n], all from ``LOGPROB_MIN`` to 0, but for rounding; None for None."""
     packed = packed_floats(name, values)
     # The fourth byte of each has the sign and most of the exponent: what is left of them may be
-    # too great.
+    # beyond a limit.
     if packed and packed[3::4].translate(None, _SOUND_LOGPROBS):
         array = np.frombuffer(packed, _F4)
         check_logprobs(name, array)

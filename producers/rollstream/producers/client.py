@@ -69,6 +69,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
     Examples:
         >>> with RolloutProducer("kafka:9092", environment="math") as producer:
         ...     policy = producer.policy()
+        ...     model.load(policy.weights)
+        ...     prompt, output, logprobs = model.sample(problem)
         ...     producer.publish(
         ...         example_id="aime-17", policy=policy,
         ...         prompt_tokens=prompt, output_tokens=output, logprobs=logprobs, reward=1.0,
@@ -101,9 +103,9 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
             lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
-            logprobs (float32 [n] or None, default None): ``logprobs[i]`` is the natural logarithm
-                of the probability of ``output_tokens[i]`` under the policy that sampled it; None:
-                not known, and batches have NaN there.
+            logprobs (float32 [n], float or None, default None): ``logprobs[i]`` is the natural
+                logarithm of the probability of ``output_tokens[i]`` under the policy that sampled
+                it; or one number, their sum. Batches have NaN where a token's is not known.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
             reward (float or None, default None): None: not known, so that the group waits for a
@@ -113,9 +115,12 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
             stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
                 environment's own.
             metadata (mapping, default {}): anything that JSON can hold, under strings as keys.
-            actor_logprobs (float32 [n], float or None, default None): the trainer's recomputation
-                of ``logprobs``, or their sum; None: nobody recomputed them.
-            actor_policy_version (str, default ''): the policy that recomputed.
+            actor_logprobs (float32 [n], float or None, default None): another name for
+                ``logprobs``; both may be given where they are equal.
+            actor_policy_version (str): likewise for ``policy_version``.
+            old_logprobs (float32 [n], float or None, default None): the trainer's recomputation of
+                ``logprobs``, or their sum; None: nobody recomputed them.
+            old_policy_version (str, default ''): the policy that recomputed.
             ref_logprobs (float32 [n] or None, default None): under the reference policy, if any.
             token_rewards (float32 [n] or None, default None): one for each output token, if any.
             token_arrays (mapping of str to array [n, …], default {}): of any plain dtype; at most
@@ -186,7 +191,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
 
         Raises:
             NoPolicy: the time is up; it says what was waited for, and what may be the reason.
-            RunOver: none will come, since the trainer's run is over; a ``NoPolicy``.
+            RunOver: the trainer's run is over, so none will come; a ``NoPolicy``. At once with
+                ``newer_than``; else when the time is up, since a trainer may extend the run.
             SeveralLineages: two models are in training, and none is named.
             InvalidSettings: names the argument, its value and what to give instead.
         """

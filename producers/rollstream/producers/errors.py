@@ -108,6 +108,26 @@ class NotAdmitted(ProducerError, TimeoutError):
         self.open_groups = tuple(open_groups)
 
 
+class TooManyGroups(ProducerError, ValueError):
+    """``admit(groups=N)`` asks for more groups than can be open at one time; nothing was begun.
+
+    Attributes:
+        groups: N.
+        most: the largest N that can be admitted, by the samplers' settings and requests.
+        sampler: whose shares say so.
+    """
+
+    def __init__(self, environment: str, groups: int, most: int, sampler: str) -> None:
+        super().__init__(
+            f"admit(groups={groups}) can never be admitted: sampler {sampler} lets at most {most} "
+            f"groups of {environment!r} be open at one time; ask for {most} or fewer, or raise "
+            "groups_per_step or target_policy_lag of the sampler"
+        )
+        self.groups = groups
+        self.most = most
+        self.sampler = sampler
+
+
 class Contradiction(InvalidRollout):
     """A step, or a trajectory's end, contradicts what this writer submitted before; nothing was
     queued. The message names field, value, what it contradicts and what to do."""

@@ -23,10 +23,11 @@ TRAJECTORIES_MAX = 65_536
 
 
 class _Prompt:
-    __slots__ = ("ended", "open", "seen_s", "size", "uid")
+    __slots__ = ("ended", "example_id", "open", "seen_s", "size", "uid")
 
-    def __init__(self, uid: str, size: int) -> None:
+    def __init__(self, uid: str, example_id: str, size: int) -> None:
         self.uid = uid
+        self.example_id = example_id
         self.size = size  # Its ``n_rollouts``; 0: not known.
         self.open = 0  # How many of its trajectories that are known have not ended.
         self.ended = 0  # Those that were forgotten too.
@@ -81,6 +82,7 @@ class OpenPrompts:
         sizes: dict[str, int] = {}
         begun: set[str] = set()
         prompts: dict[str, str] = {}
+        examples: dict[str, str] = {}
         for index, step in enumerate(steps):
             named = step.prompt_uid
             known = self._prompts.get(named)
@@ -91,6 +93,13 @@ class OpenPrompts:
                     f"earlier step of prompt {named}; give all of them the same"
                 )
             sizes[named] = size = step.n_rollouts or size
+            example = known.example_id if known else examples.setdefault(named, step.example_id)
+            if step.example_id != example:
+                raise Contradiction(
+                    f"steps[{index}]: example_id is {step.example_id!r:.80}, and was "
+                    f"{example!r:.80} in an earlier step of prompt {named}; give all of them the "
+                    "same"
+                )
             found.append(size)
             uid = step.trajectory_uid
             prompt = prompts.get(uid) or self.prompt_of(uid)
@@ -116,7 +125,9 @@ class OpenPrompts:
         for step, size in zip(steps, sizes, strict=True):
             prompt = self._prompts.get(step.prompt_uid)
             if prompt is None and step.step_index == 0:
-                prompt = self._prompts[step.prompt_uid] = _Prompt(step.prompt_uid, size)
+                prompt = self._prompts[step.prompt_uid] = _Prompt(
+                    step.prompt_uid, step.example_id, size
+                )
             if prompt is not None:
                 prompt.size, prompt.seen_s = size, now_s
                 self._prompts.move_to_end(step.prompt_uid)

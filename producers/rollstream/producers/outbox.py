@@ -19,7 +19,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
 from rollstream.schemas.ingest.encode import encode_entries
-from rollstream.schemas.ingest.entry import PLAIN, Entry, EntryKind, Failure, Producer
+from rollstream.schemas.ingest.entry import PLAIN, STEP_KINDS, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
@@ -32,6 +32,7 @@ _CONTROL_BYTES = 128  # Of a control event, about.
 _UID, _SEGMENT_IDX = map(PLAIN.index, ("rollout_uid", "segment_idx"))
 _kind = attrgetter("kind")
 _OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
+_OF_UID = frozenset((EntryKind.SEGMENT.value, *STEP_KINDS))
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -67,7 +68,8 @@ class Outgoing:
         example_id: str
         example_id, self.group_uid = entry.plain[:2]
         self.key = self.group_uid or example_id
-        self.segment_idx: int | None = None if entry.kind else entry.plain[_SEGMENT_IDX]
+        of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
+        self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
         self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
 

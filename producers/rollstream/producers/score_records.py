@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rollstream.producers.validate import checked, checked_name, checked_reward
+from rollstream.producers.validate import checked, checked_flag, checked_name, checked_reward
 from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import RolloutScore, Scored
+
+Flags = Sequence[str] | Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,13 @@ class Score:
     Attributes:
         reward: finite in float32; it takes the place of the reward of the rollout's last segment.
         rewards: named components, finite in float32.
-        flags: texts for people, and for readers of the set of scores.
+        flags: texts for people, and for readers of the set of scores; of a mapping to booleans,
+            those that are true.
     """
 
     reward: float
     rewards: Mapping[str, float] = field(default_factory=dict)
-    flags: Sequence[str] = ()
+    flags: Flags = ()
 
 
 class ScoreRecord(NamedTuple):
@@ -53,7 +56,7 @@ def score_record(
         )
     if not scores:
         raise InvalidRollout("scores is empty; give a score for each rollout that was scored")
-    uids = [checked_name("rollout_uid", uid) for uid in scores]
+    uids = [checked("rollout_uid", uid) for uid in scores]
     group = checked_name("group_id", group_id)
     event = Scored(
         scorer=checked_name("scorer", scorer),
@@ -69,7 +72,7 @@ def score_record(
     return ScoreRecord(key, codec.encode(event), "" if group else uids[0], event)
 
 
-def as_score(value: Any, flags: Sequence[str] = ()) -> Score:
+def as_score(value: Any, flags: Flags = ()) -> Score:
     """A ``Score``, or a number as one; these flags are added."""
     score = value if isinstance(value, Score) else Score(value)
     return Score(score.reward, score.rewards, (*_flags(score.flags), *_flags(flags)))
@@ -81,6 +84,15 @@ def _rollout_score(uid: str, score: Score) -> RolloutScore:
 
 
 def _flags(flags: Any) -> tuple[str, ...]:
+    if isinstance(flags, Mapping):
+        return tuple(checked_name("a flag", name) for name in flags if _is_set(name, flags[name]))
     if isinstance(flags, str) or not isinstance(flags, Sequence):
-        raise InvalidRollout(f"flags is {flags!r}; give a list of strings, for example ['cheats']")
+        raise InvalidRollout(
+            f"flags is {flags!r}; give a list of strings, for example ['cheats'], or a "
+            "mapping of these to booleans"
+        )
     return tuple(checked_name("a flag", flag) for flag in flags)
+
+
+def _is_set(name: Any, value: Any) -> bool:
+    return checked_flag(f"flags[{name!r:.80}]", value)

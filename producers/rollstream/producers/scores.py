@@ -17,7 +17,7 @@ from rollstream.producers.errors import (
     VersionConflict,
 )
 from rollstream.producers.process import watch
-from rollstream.producers.score_records import Score, ScoreRecord, as_score, score_record
+from rollstream.producers.score_records import Flags, Score, ScoreRecord, as_score, score_record
 from rollstream.producers.score_versions import LoggedVersions
 from rollstream.producers.settings import check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
@@ -99,7 +99,7 @@ class ScoreProducer:
         rollout_uid: str = "",
         group_id: str = "",
         rewards: Mapping[str, float] | None = None,
-        flags: Sequence[str] = (),
+        flags: Flags = (),
         attempt: str = "",
         scorer: str = "",
         environment: str = "",
@@ -111,7 +111,7 @@ class ScoreProducer:
             rollout_uid: as the env worker published it; or give ``group_id``.
             group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files.
             rewards: named components, which go before published ones of the same names.
-            flags: texts that stay with the score.
+            flags: texts that stay with the score; of a mapping to booleans those that are true.
             attempt: names what may be done again with another result and is to count once.
             scorer: empty: the producer's.
             environment: empty: the producer's.
@@ -135,7 +135,7 @@ class ScoreProducer:
         self,
         group_id: str,
         scores: Mapping[str, float | Score],
-        flags: Sequence[str] = (),
+        flags: Flags = (),
         *,
         attempt: str = "",
         scorer: str = "",

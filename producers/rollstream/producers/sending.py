@@ -12,6 +12,7 @@ from rollstream.producers.gather import Gatherer
 from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
+from rollstream.schemas.ingest.wire import record_headers
 from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.errors import (
     BrokerError,
@@ -174,7 +175,13 @@ class Sender:
             value = self._outbox.encode(record, self.partitions[topic])
             on_delivery = partial(self._on_delivery, record)
             try:
-                self._writer.append(topic, value, partition=partition, on_delivery=on_delivery)
+                self._writer.append(
+                    topic,
+                    value,
+                    partition=partition,
+                    headers=record_headers(),
+                    on_delivery=on_delivery,
+                )
             except BufferFull as full:
                 self.full_cause = full
                 self.gatherer.put_back(record)

@@ -170,6 +170,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
 
         Raises:
             NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
+            TooManyGroups: on entering the block: so many can never be open at one time.
             NotAuthorised, BrokerUnavailable: likewise.
         """
         at_least_1("groups", groups)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from rollstream.producers.admission.asking import SharedWait
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.aio import Answers, AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
@@ -22,6 +25,7 @@ from rollstream.producers.shell import (
     ProducerShell,
     TrajectoryT,
 )
+from rollstream.producers.step_policies import KnownPolicies
 from rollstream.producers.step_segments import (
     Step,
     at_index,
@@ -33,12 +37,15 @@ from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.validate import (
     GroupAddress,
     checked,
-    checked_filled_name,
+    checked_uid,
     checked_whole,
 )
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 
@@ -54,6 +61,7 @@ class _Submission(NamedTuple):
 
 
 _NOTHING = Submitted()  # Nothing is added to it.
+_AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
 class _Entries:
@@ -68,19 +76,29 @@ class _Entries:
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
 
-    def make(self, steps: Iterable[Step], environment: str, now_s: float) -> _Submission:
-        checked("environment", environment)
+    def make(
+        self, steps: Iterable[Step], environment: str, policies: KnownPolicies, now_s: float
+    ) -> _Submission:
         self._forget_lost()
-        found = checked_steps(steps)
+        given = checked_steps(steps)
+        found = given.copy()
+        for index, step in enumerate(given):
+            try:
+                found[index] = policies.resolved(step)
+            except InvalidRollout as wrong:
+                raise at_index(wrong, index) from None
         sizes = self._open_prompts(environment).sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
-                given = segment_arguments(step, environment, size)
-                outgoing.append(self._outbox.rollout(self._outbox.segment(given)))
+                arguments = segment_arguments(step, environment, size)
+                of, entry, bytes_ = self._outbox.segment(arguments)
+                kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
+                entry = entry._replace(kind=kind)
+                outgoing.append(self._outbox.rollout((of, entry, bytes_)))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        contents = contents_of(outgoing)
+        contents = contents_of(given, outgoing)
         self._submitted.get(environment, _NOTHING).check(found, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
@@ -111,7 +129,7 @@ class _Entries:
     ) -> Outgoing:
         checked("environment", environment)
         self._forget_lost()
-        uid = checked_filled_name("trajectory_uid", trajectory_uid)
+        uid = checked_uid("trajectory_uid", trajectory_uid)
         known = self._open_prompts(environment).prompt_of(uid)
         prompt = prompt_uid or known
         if not prompt:
@@ -119,7 +137,7 @@ class _Entries:
                 f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
                 "name its prompt"
             )
-        prompt = checked_filled_name("prompt_uid", prompt)
+        prompt = checked_uid("prompt_uid", prompt)
         if known not in ("", prompt):
             raise Contradiction(
                 f"prompt_uid is {prompt!r}, and trajectory {uid} belongs to prompt {known!r}; name "
@@ -168,6 +186,11 @@ class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
             clock=clock,
         )
         self._entries = _Entries(self._outbox, max_open_prompts)
+        self._follows: set[str] = set()  # Environments whose policies were read once.
+
+    def _known_policies(self, environment: str) -> KnownPolicies:
+        log = self._admission(environment)
+        return KnownPolicies(log.policies(), log.versions())
 
 
 class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
@@ -237,8 +260,15 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
             UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
         """
         self._refuse()
+        self._outbox.topic(checked("environment", environment))
+        if environment not in self._follows:
+            with suppress(UnknownTopic):  # As in an older deployment: none is known.
+                self._admission(environment).wait(0, self._timeout_s)
+            self._follows.add(environment)
+        policies = self._known_policies(environment)
         with self._submitting:
-            submission = self._entries.make(steps, environment, self._clock.monotonic_s())
+            now_s = self._clock.monotonic_s()
+            submission = self._entries.make(steps, environment, policies, now_s)
             if submission.outgoing:
                 self._send_together(submission.outgoing)
                 self._entries.add(submission, self._clock.monotonic_s())
@@ -311,7 +341,10 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
         """
         topic = self._outbox.topic(checked("environment", environment))
         await self._find_in_time(topic)
-        submission = self._entries.make(steps, environment, self._clock.monotonic_s())
+        if environment not in self._follows:
+            await self._read_policies(environment)
+        policies, now_s = self._known_policies(environment), self._clock.monotonic_s()
+        submission = self._entries.make(steps, environment, policies, now_s)
         if submission.outgoing:
             answers = self._submit(submission.outgoing, durable)
             self._entries.add(submission, self._clock.monotonic_s())
@@ -344,6 +377,25 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
             except BaseException:
                 self._entries.lose_unanswered([end], answers)
                 raise
+
+    async def _read_policies(self, environment: str) -> None:
+        """Reads what trainers announced so far; from then on it is followed."""
+        log = self._admission(environment)
+        shared = self._shared_waits.setdefault(environment, SharedWait(log))
+        deadline = Deadline(self._timeout_s, self._clock)
+        with suppress(UnknownTopic):  # As in an older deployment: none is known.
+            while not await self._has_read(shared, deadline):
+                await asyncio.sleep(deadline.slice_s(_AGAIN_S))
+        self._follows.add(environment)
+
+    async def _has_read(self, shared: SharedWait, deadline: Deadline) -> bool:
+        try:
+            await shared.wait(0, deadline.left_s())
+        except BrokerUnavailable:
+            if deadline.passed():
+                raise
+            return False
+        return True
 
     def _submit(self, outgoing: Sequence[Outgoing], durable: bool) -> Answers:
         if not durable:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rollstream.producers.validate import (
-    checked_filled_name,
     checked_flag,
+    checked_uid,
     checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
@@ -21,22 +21,27 @@ class Step(NamedTuple):
     Attributes:
         prompt_ids: token ids of the whole context that the policy saw.
         response_ids: token ids that it sampled; a step has a token in one of them at least.
-        reward: that this step earned; the trajectory's return is their sum. None: not known; in the
-            last step of a trajectory its group then waits for a score (``ScoreProducer``).
+        reward: that this step earned; the trajectory's return is their sum. None: it has none of
+            its own.
         trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
         prompt_uid: of the prompt whose trajectories make one group.
         step_index: from 0, without gaps; steps may come in any order.
-        policy_version: of the weights that sampled.
-        weight_step: optimizer steps behind them; −1: not known, and no bound on lag holds.
+        policy_version: of the weights that sampled, as its trainer published it; or, a number,
+            their ``weight_step``.
+        weight_step: optimizer steps behind them; −1: not known, and no bound on lag holds. None: as
+            the trainer announced ``policy_version`` (``RolloutProducer.policy``).
         is_last: whether the trajectory ends with it.
         n_rollouts: trajectories of this prompt, the same in each of its steps that gives it; with
             the first one of the prompt, and with each where several writers take its steps. None:
             as before, else the environment's ``target_group_size``.
         logprobs: of ``response_ids``, under the policy that sampled.
         metadata: whatever JSON can hold; or an ``ObjectText`` of it.
-        policy_epoch: counts the resumes of the policy's trainer.
-        lineage: policies are compared only within one.
+        policy_epoch: counts the resumes of the policy's trainer; None: as announced. It must be
+            given where two epochs have this ``weight_step``, and the version was not announced.
+        lineage: policies are compared only within one; None: that of the only model in training.
         example_id: the problem; empty: ``prompt_uid``. The same in all steps of a prompt.
+        awaits_score: if this step ends its trajectory and has no reward, its prompt waits for a
+            score of it (``ScoreProducer``).
     """
 
     prompt_ids: Any
@@ -45,15 +50,16 @@ class Step(NamedTuple):
     trajectory_uid: str
     prompt_uid: str
     step_index: int
-    policy_version: str
-    weight_step: int
+    policy_version: str | int
+    weight_step: int | None = None
     is_last: bool = False
     n_rollouts: int | None = None
     logprobs: Any = None
     metadata: Mapping[str, Any] | ObjectText | None = None
-    policy_epoch: int = 0
-    lineage: str = ""
+    policy_epoch: int | None = None
+    lineage: str | None = None
     example_id: str = ""
+    awaits_score: bool = False
 
 
 # A segment's field is a step's by another name.
@@ -90,10 +96,11 @@ def _checked(index: int, step: Any) -> Step:
             if size < 1:
                 raise InvalidRollout(f"n_rollouts is {size}; a prompt has at least 1")
         return step._replace(
-            trajectory_uid=checked_filled_name("trajectory_uid", step.trajectory_uid),
-            prompt_uid=checked_filled_name("prompt_uid", step.prompt_uid),
+            trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
+            prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
             step_index=checked_whole("step_index", step.step_index),
             is_last=checked_flag("is_last", step.is_last),
+            awaits_score=checked_flag("awaits_score", step.awaits_score),
             n_rollouts=size,
         )
     except InvalidRollout as wrong:

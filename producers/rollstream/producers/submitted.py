@@ -17,8 +17,9 @@ from rollstream.schemas.ingest.entry import PLAIN, SHARED
 # Of one environment, each; of more, those that came first are forgotten. A step takes about 200
 # bytes, a trajectory or a prompt as many, however long their names: digests of these are kept.
 KNOWN_MAX = 65_536
-# Where a group's size is not given it is known from other steps, or not.
-_shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name != "group_size"))
+# What a step leaves out of these is known from elsewhere, or not yet.
+_RESOLVED = ("group_size", "policy_version", "weight_step", "policy_epoch", "lineage")
+_shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name not in _RESOLVED))
 _plain_of = itemgetter(*(index for index, name in enumerate(PLAIN) if name != "created_ts"))
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -144,7 +145,16 @@ def _digest(name: str, index: int = 0) -> int:
     return xxh3_128_intdigest(name.encode(), index)
 
 
-def contents_of(outgoing: Sequence[Outgoing]) -> list[int]:
-    """Of steps that have not left: equal for equal ones, whenever they come, in this process."""
-    entries = [one.entry for one in outgoing]
-    return [hash((_shared_of(one.shared), _plain_of(one.plain))) for one in entries if one]
+def contents_of(steps: Sequence[Step], outgoing: Sequence[Outgoing]) -> list[int]:
+    """Of steps as they were given, that have not left: equal for equal ones, whenever they come, in
+    this process."""
+    found = []
+    for step, one in zip(steps, outgoing, strict=True):
+        assert one.entry is not None
+        policy = (step.policy_version, str(step.weight_step), step.policy_epoch, step.lineage)
+        found.append(
+            hash(
+                (one.entry.kind, _shared_of(one.entry.shared), _plain_of(one.entry.plain), *policy)
+            )
+        )
+    return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollstream.producers import arrays
-from rollstream.producers.arguments import DEFAULTS, RolloutArguments
+from rollstream.producers.arguments import DEFAULTS, OTHER_NAMES, RolloutArguments
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
@@ -64,6 +64,12 @@ def checked_filled_name(name: str, value: Any) -> str:
     return text
 
 
+def checked_uid(name: str, value: Any) -> str:
+    """The text, once it was checked as a uid that is not empty; ``InvalidRollout``."""
+    text: str = _checked(_uid, name, _checked(_filled_text, name, value))
+    return text
+
+
 def checked_whole(name: str, value: Any) -> int:
     """The whole number, once it was checked; ``InvalidRollout``."""
     number: int = _checked(rules.whole_number, name, value)
@@ -107,6 +113,8 @@ def segment(
         InvalidRollout: names field, value and remedy.
         TypeError: an unknown argument, or a missing one.
     """
+    if "actor_logprobs" in given or "actor_policy_version" in given:
+        given = _with_own_names(given)
     if "policy" in given:
         given = _with_policy(given)
     elif "weight_step" not in given:
@@ -117,8 +125,7 @@ def segment(
     except KeyError as missing:
         raise TypeError(f"publish() missing required keyword argument: {missing}") from None
     if len(whole) > len(_ARGUMENTS):
-        unknown = next(name for name in given if name not in _ARGUMENTS)
-        raise TypeError(f"publish() got an unexpected keyword argument {unknown!r}")
+        raise _unknown(next(name for name in given if name not in _ARGUMENTS))
     extras: dict[str, Any] = {}
     try:
         if not _all_sound(names):
@@ -136,7 +143,7 @@ def segment(
         output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
         if not prompt and not output and whole["split"] != "eval":
             raise InvalidRollout(_WITHOUT_TOKENS)
-        logprobs = arrays.packed_logprobs("logprobs", whole["logprobs"])
+        logprobs = _logprobs(whole["logprobs"], extras)
         size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
         count = len(output) >> 2
         if logprobs is not None:
@@ -161,6 +168,42 @@ def segment(
 def policy_of(segment: Segment) -> PolicyRef:
     """The policy that sampled it, or the oldest of them."""
     return PolicyRef(*_policy_of(segment[1].shared))
+
+
+def _with_own_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments under our names; ``InvalidRollout`` where two names have two values."""
+    found = {name: value for name, value in given.items() if name not in OTHER_NAMES}
+    for other, name in OTHER_NAMES.items():
+        value = given.get(other)
+        if value is None or (isinstance(value, str) and not value):
+            continue
+        if name == "policy_version" and "policy" in given:
+            own = getattr(given["policy"], "version", None)  # No policy is refused later.
+        else:
+            own = found.setdefault(name, value)
+        if own is not None and own is not value and not np.array_equal(own, value):
+            raise InvalidRollout(
+                f"{name} is {own!r:.60} and {other} is {value!r:.60}; they are two names of one "
+                "value: give one of them. What a trainer computed again is old_logprobs"
+            )
+    return found
+
+
+def _is_one_number(name: str, value: Any) -> bool:
+    if value.__class__ is list:
+        return False
+    if value.__class__ is np.ndarray:
+        return bool(value.ndim == 0)
+    return arrays.as_array(name, value).ndim == 0
+
+
+def _logprobs(value: Any, extras: dict[str, Any]) -> bytes | None:
+    """Those of each token, packed; their sum alone becomes an extra."""
+    if value is None or not _is_one_number("logprobs", value):
+        return arrays.packed_logprobs("logprobs", value)
+    extras["logprob_sum"] = _finite("logprobs", value)
+    rules.check_logprob_sum("logprobs", extras["logprob_sum"])
+    return None
 
 
 def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -189,7 +232,8 @@ def _all_sound(names: Sequence[Any]) -> bool:
         together = "".join(names)
     except TypeError:
         return False
-    return together.isascii() and len(together) <= rules.NAME_CHARS_MAX and names[0] != ""
+    plain = together.isascii() and together.isprintable()
+    return plain and len(together) <= rules.NAME_CHARS_MAX and names[0] != ""
 
 
 @lru_cache(_COMBINATIONS_KEPT, typed=True)
@@ -238,6 +282,11 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, bytes) else _NUMBER_BYTES
 
 
+def _unknown(name: str) -> TypeError:
+    told = f"; give {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
+
+
 def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
     argument = "weight_step" if broken.field == "weight_steps" else broken.field
     return InvalidRollout(f"{argument} {broken.finding}; {broken.remedy}")
@@ -262,6 +311,12 @@ def _filled_text(name: str, value: Any) -> str:
 def _name(name: str, value: Any) -> str:
     text = _text(name, value)
     rules.check_name(name, text)
+    return text
+
+
+def _uid(name: str, value: Any) -> str:
+    text = _text(name, value)
+    rules.check_uid(name, text)
     return text
 
 
@@ -354,8 +409,8 @@ def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> Non
             for key, rows in value.items()
         }
         rules.check_token_arrays(found)
-    elif name == "actor_logprobs" and arrays.as_array(name, value).ndim == 0:
-        name, found = "actor_logprob_sum", _finite(name, value)
+    elif name == "old_logprobs" and _is_one_number(name, value):
+        name, found = "old_logprob_sum", _finite(name, value)
     else:
         found = checked(name, value)
     if found is not None and (found or name in _TOKEN_BYTES):
@@ -366,9 +421,9 @@ _TOKEN_BYTES = {one.name: one.width for one in named("array") if one.name not in
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "environment": _filled_text,
     "example_id": _filled_name,
-    "group_uid": _name,
+    "group_uid": _uid,
     "group_size": _number,
-    "rollout_uid": _name,
+    "rollout_uid": _uid,
     "segment_idx": _number,
     "is_last_segment": _flag,
     "lineage": _name,
@@ -380,7 +435,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop_reason": _filled_name,
     "loss_mask": arrays.packed_mask,
     "metadata": _json_object,
-    "actor_policy_version": _name,
+    "old_policy_version": _name,
     "worker_id": _name,
     "reason": _filled_text,
     "count": _number,
@@ -388,19 +443,26 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "continuation_of": _text,
     "prefix_hash": _text,
     "rewards": _rewards,
-    "actor_logprobs": arrays.packed_logprobs,
+    "old_logprobs": arrays.packed_logprobs,
     "ref_logprobs": arrays.packed_logprobs,
     "token_rewards": arrays.packed_floats,
     "attachments": _attachments,
     "messages": _messages,
 }
-_ARGUMENTS = RolloutArguments.__annotations__.keys() - {"policy"}
+_ARGUMENTS = RolloutArguments.__annotations__.keys() - {"policy", *OTHER_NAMES}
 # What a policy has, and the argument that says the same.
 POLICY_FIELDS: Mapping[str, str] = {
     "version": "policy_version",
     "step": "weight_step",
     "epoch": "policy_epoch",
     "lineage": "lineage",
+}
+_ELSEWHERE = {  # Names of other systems, and ours.
+    "environment_name": "environment",
+    "prompt_ids": "prompt_tokens",
+    "response_ids": "output_tokens",
+    "generator_log_probs": "logprobs",
+    "created_ts": "nothing: publish stamps it",
 }
 _NO_STEP = (
     "neither policy nor weight_step is given; publish(policy=producer.policy(), …) says what "

@@ -8,7 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 PORT_MAX = 65_535
 # As librdkafka reads it: a protocol may stand in front, and a port behind.
-_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s\[\]:/,]+)(?::(?P<port>\d+))?")
+_BROKER = re.compile(
+    r"(?:(?i:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?"
+    r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s\[\]:/,]+)(?::(?P<port>\d+))?"
+)
 
 
 def check_bootstrap(bootstrap: str) -> None:

@@ -52,8 +52,8 @@ def token_id(name: str, value: Any) -> int:
             "of any token, such as tokenizer.eos_token_id: padding is masked"
         )
     found = whole_number(name, value)
-    if not _INT32.min <= found <= _INT32.max:
-        raise InvalidRequest(f"{name} is {found}; tokens are int32: give the id of a token")
+    if not 0 <= found <= _INT32.max:
+        raise InvalidRequest(f"{name} is {found}; give the id of a token: 0 to {_INT32.max}")
     return found
 
 
@@ -134,6 +134,11 @@ def text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from None
     return str.__str__(value)  # A member of a str enumeration has another name for itself.
+
+
+def version_given(value: Any) -> str | None:
+    """The policy version that is asked for; None: none is."""
+    return None if value is None else text("policy_version", value)
 
 
 def as_text(value: Any) -> Any:

@@ -55,6 +55,10 @@ class RequestDiffers(SamplerError, ValueError):
     """The call was made before with other arguments, and what was recorded then stands."""
 
 
+class MakerDiffers(SamplerError, ValueError):
+    """A batch maker made another batch of a step than before."""
+
+
 class UnknownStep(SamplerError, LookupError):
     """The step has not been served, is not the next one, or is no longer held."""
 
@@ -70,6 +74,11 @@ class UnknownRollout(SamplerError, LookupError):
 
 class DecidedByNewer(SamplerError):
     """A newer version of Rollstream chose by what this one does not know; the message names it."""
+
+
+class DecidedByOlder(SamplerError):
+    """An older version of Rollstream chose by rules that this one no longer has; the message names
+    it."""
 
 
 class GroupsUnreadable(SamplerError):

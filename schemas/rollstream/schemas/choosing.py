@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from types import MappingProxyType
-from typing import Any, Literal, Self
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from rollstream.schemas.errors import RollstreamError
 
@@ -42,10 +42,10 @@ def differs_from_pool(value_of: Callable[[str], Any]) -> list[str]:
 
 
 class UnknownSettings(RollstreamError):
-    """A newer version recorded settings that this one does not have.
+    """A newer version recorded settings, or values of them, that this one does not have.
 
     Attributes:
-        names: of the settings.
+        names: of the settings, with the value where that is unknown.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -59,17 +59,20 @@ class ServedEnvironment:
 
     Attributes:
         min_group_size: fewest rollouts with which a group is served.
+        early_scores_s: how long, in log time, a score of a rollout waits for the rollout's group.
     """
 
     name: str
     min_group_size: int = 1
+    early_scores_s: float = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choosing:
     """What is chosen is a function of this, of the state, of the request and of the seed; nothing
     else that is configured has a part in it. The fields are those of ``[samplers.<name>]``, which
-    explains them. ``samples_per_insert`` and ``error_buffer`` only delay it.
+    explains them. ``samples_per_insert`` and ``error_buffer`` delay it, and decide how many groups
+    a shaped batch has.
     """
 
     environments: tuple[ServedEnvironment, ...]
@@ -115,18 +118,34 @@ class Choosing:
         unknown = found.keys() - _names_of(cls)
         for environment in environments:
             unknown |= environment.keys() - _names_of(ServedEnvironment)
+        if found.get("max_policy_lag", -1) is None:  # No limit, before that was a negative number.
+            found["max_policy_lag"] = -1
+        values = [(cls, found), *((ServedEnvironment, one) for one in environments)]
+        unknown |= {
+            f"{name} = {json.dumps(value)}"
+            for kind, recorded_ones in values
+            for name, value in recorded_ones.items()
+            if name not in unknown and not _is_value(value, _types_of(kind)[name])
+        }
         if unknown:
             raise UnknownSettings(tuple(sorted(unknown)))
         lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
         served = tuple(ServedEnvironment(**one) for one in environments)
-        if found.get("max_policy_lag", -1) is None:  # No limit, before that was a negative number.
-            found["max_policy_lag"] = -1
         return cls(environments=served, **{**found, **lists})
 
     @property
     def bounds_lag(self) -> bool:
         """Whether weights that are too old keep anything from being served."""
-        return self.max_policy_lag >= 0 or self.max_rollout_step_delay >= 0
+        limited = self.max_policy_lag >= 0 or self.max_rollout_step_delay >= 0
+        return limited or self.recent_n_versions is not None
+
+    @property
+    def least_of_aged(self) -> dict[str, int] | None:
+        """Fewest rollouts of a group that is served, by environment; None: no rollout is left out
+        for when it was made."""
+        if self.max_rollout_timestamp_delay < 0:
+            return None
+        return {one.name: one.min_group_size for one in self.environments}
 
     def oldest_made_us(self, now_us: int) -> int | None:
         """When what is served at ``now_us`` was made at the earliest, microseconds; None: there is
@@ -153,6 +172,25 @@ class Choosing:
 @cache  # Each decision asks for it, and a process has few.
 def _recorded(choosing: Choosing) -> str:
     return json.dumps(asdict(choosing), sort_keys=True, separators=(",", ":"))
+
+
+@cache
+def _types_of(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_value(value: Any, of: Any) -> bool:
+    """Whether a JSON value is one of a field's type."""
+    origin, inner = get_origin(of), get_args(of)
+    if origin is Literal:
+        return value in inner
+    if origin is UnionType:
+        return any(_is_value(value, one) for one in inner)
+    if origin is tuple:
+        return isinstance(value, list) and all(_is_value(one, inner[0]) for one in value)
+    if of is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    return type(value) is of
 
 
 def _names_of(kind: type[Any]) -> set[str]:

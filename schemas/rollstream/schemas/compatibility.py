@@ -40,7 +40,7 @@ def _of_schemas(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Inco
     if "payload" in names and names != ["payload", "payload"]:
         yield Incompatible("payload", "is the last field: its content follows the record")
     places = dict(_columns(old))
-    for path, name in ((path, name) for name, path in _columns(new)):
+    for name, path in _columns(new):
         if places.get(name, path) != path:
             reason = f"was {places[name]}; a column stays in the record that it is in"
             yield Incompatible(path, reason)
@@ -73,6 +73,10 @@ def _of_records(
             reason = f"{key} was {old.get(key)!r} and is {new.get(key)!r}; Avro finds records by it"
             yield Incompatible(path.rstrip(".") or "the record", reason)
     before, after = ({field["name"]: field for field in one["fields"]} for one in (old, new))
+    for name, field in after.items():
+        for alias in field.get("aliases", ()):
+            if alias in before:
+                before[name] = before.pop(alias)
     for name, field in before.items():
         if name in after:
             yield from _of_fields(path + name, field, after[name])
@@ -101,6 +105,9 @@ def _why_needed(field: Mapping[str, Any]) -> str:
 
 
 def _of_fields(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Incompatible]:
+    forgotten = {old["name"], *old.get("aliases", ())} - {new["name"], *new.get("aliases", ())}
+    if forgotten:
+        yield Incompatible(path, f"was called {sorted(forgotten)} too; keep these as aliases")
     for key in _MEANING:
         if old.get(key) != new.get(key) or (key in old) != (key in new):
             before, after = (repr(f[key]) if key in f else "missing" for f in (old, new))

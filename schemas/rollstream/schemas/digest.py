@@ -3,7 +3,8 @@
 It goes by field name. A run's digest covers the names of the fields that at least one of its rows
 has, in order; then row by row one number a field; then, field by field, what has a varying length.
 A field in which every row has the default is left out, so a field that a later version adds changes
-no digest of rows without it; one that a later version removes still counts in rows that have it.
+no digest of rows without it; one that a later version removes still counts in rows that have it,
+and one that is renamed counts under its first name.
 Numbers are hashed as they lie in memory: big-endian machines are not
 supported.
 """
@@ -22,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import Columns, Ragged, offsets_of
-from rollstream.schemas.fields import RowField, removed_fields, scalar_fields
+from rollstream.schemas.fields import RowField, first_names, removed_fields, scalar_fields
 
 _ABSENT = -1
 _Pieces = Sequence[bytes | memoryview]
@@ -98,9 +99,9 @@ def _parts(columns: Columns, bounds: NDArray[np.int64]) -> Iterator[_Part]:
             if part.has.any():
                 yield part
         elif values.count(field.default) < len(values):
-            yield _texts(field.name, values, field.default, bounds)
+            yield _texts(_name(field.name), values, field.default, bounds)
     for name, ragged in columns.arrays.items():
-        yield _array(name, ragged, bounds)
+        yield _array(_name(name), ragged, bounds)
     for name, ragged in columns.token_arrays.items():
         dtype, shape = ragged.signature
         yield _array(f"token_arrays/{name}/{dtype}/{shape}", ragged, bounds)
@@ -115,15 +116,20 @@ def _parts(columns: Columns, bounds: NDArray[np.int64]) -> Iterator[_Part]:
         yield _texts("attachments", texts, "", bounds)
 
 
+def _name(field: str) -> str:
+    return first_names().get(field, field)
+
+
 def _framed(name: str) -> bytes:
     return f"{len(name)} {name}".encode()
 
 
 def _numbers(field: RowField, values: NDArray[Any]) -> _Part:
+    name = _framed(_name(field.name))
     if values.dtype == np.float64:
         none = np.isnan(values)  # NaN has many bit patterns.
-        return _Part(_framed(field.name), ~none, np.where(none, np.nan, values).view(np.int64))
-    return _Part(_framed(field.name), values != field.default, values.astype(np.int64))
+        return _Part(name, ~none, np.where(none, np.nan, values).view(np.int64))
+    return _Part(name, values != field.default, values.astype(np.int64))
 
 
 def _texts(name: str, values: Sequence[str], default: str, bounds: NDArray[np.int64]) -> _Part:

@@ -25,6 +25,8 @@ class RowField:
     """One field.
 
     Attributes:
+        name: in the newest version, under which it is read.
+        written: its name in records and files of this version.
         column: how a record of the ingest log holds it: ``once``, ``shared``, ``text``, ``number``,
             ``array``, ``components``, ``attachments`` or ``token_arrays``.
         row_type: the Avro type of one segment's value, with logical types.
@@ -37,6 +39,7 @@ class RowField:
     """
 
     name: str
+    written: str
     column: str
     row_type: Any
     dtype: str
@@ -50,13 +53,21 @@ class RowField:
 @cache
 def fields_of(schema: WireSchema) -> Mapping[str, RowField]:
     """Every field of one version by name, in its order."""
-    return {field.name: field for field in _walk(schema.fields)}
+    return {field.name: field for field in _walk(schema.fields, renamed())}
 
 
 @cache
 def row_fields() -> Mapping[str, RowField]:
     """Every field by name, in the order of the schema."""
     return fields_of(shipped().newest(SCHEMA))
+
+
+@cache
+def first_names() -> Mapping[str, str]:
+    """The name that a field had first, by each later one, of the fields that were renamed: digests
+    cover them under it in every version."""
+    schemas = shipped().versions(SCHEMA)
+    return {name: aliases[-1] for schema in schemas for name, aliases in _aliases(schema.fields)}
 
 
 @cache
@@ -94,12 +105,41 @@ def columns(*, extra: bool) -> tuple[RowField, ...]:
     return tuple(field for field in named("text", "number", "array") if field.extra == extra)
 
 
-def _walk(fields: Sequence[Mapping[str, Any]], *, extra: bool = False) -> Iterator[RowField]:
+@cache
+def renamed() -> Mapping[str, str]:
+    """The name in the newest version, by each earlier one."""
+    newest = shipped().newest(SCHEMA)
+    return {alias: name for name, aliases in _aliases(newest.fields) for alias in aliases}
+
+
+def _aliases(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The columns that were renamed: name, and earlier names, the first one last."""
+    for field in fields:
+        if "aliases" in field:
+            yield field["name"], field["aliases"]
+        yield from _aliases(_inner(field))
+
+
+def _inner(field: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The columns that one field of a record holds."""
+    if field["name"] == "shared":
+        inner: Sequence[Mapping[str, Any]] = field["type"]["items"]["fields"]
+        return inner
+    if field["name"] == "extras":
+        inner = field["type"][1]["fields"]
+        return inner
+    return ()
+
+
+def _walk(
+    fields: Sequence[Mapping[str, Any]], renamed: Mapping[str, str], *, extra: bool = False
+) -> Iterator[RowField]:
     for field in fields:
         if "column" in field:
             row = field["row"]
             dtype = field.get("dtype", "")
             yield RowField(
+                renamed.get(field["name"], field["name"]),
                 field["name"],
                 field["column"],
                 row["type"],
@@ -110,7 +150,5 @@ def _walk(fields: Sequence[Mapping[str, Any]], *, extra: bool = False) -> Iterat
                 "default" not in row,
                 row.get("default", ""),
             )
-        elif field["name"] == "shared":
-            yield from _walk(field["type"]["items"]["fields"])
-        elif field["name"] == "extras":
-            yield from _walk(field["type"][1]["fields"], extra=True)
+        else:
+            yield from _walk(_inner(field), renamed, extra=field["name"] == "extras")

@@ -8,6 +8,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
+from rollstream.schemas.reasons import SealReason
+
 MIXED_POLICY = "mixed"
 _LENGTHS_KEPT = 1_024
 
@@ -20,6 +22,12 @@ def segment_id(rollout_uid: str, segment_idx: int) -> SegmentId:
     """Names a segment within its environment. A first segment's id is its uid alone, which saves
     a tuple for most."""
     return (rollout_uid, segment_idx) if segment_idx else rollout_uid
+
+
+def prompt_id(group_uid: str, seal_reason: str) -> SegmentId:
+    """Names a prompt that was sealed, as no segment is named: with all of its trajectories, or for
+    another reason."""
+    return (group_uid, -1 if seal_reason == SealReason.FULL else -2)
 
 
 class PartitionAddress(NamedTuple):
@@ -35,6 +43,20 @@ class PartitionAddress(NamedTuple):
     def __str__(self) -> str:
         """As messages name it, for example ``math[0]``."""
         return f"{self.environment}[{self.partition}]"
+
+
+class RootId(NamedTuple):
+    """What sets a store's root apart from every other folder, and the deployment that it is of.
+
+    Attributes:
+        root_id: of the root; empty: it has none.
+        namespace, generation: of the deployment's topics; empty and 0 where a version recorded
+            the id that knew no more.
+    """
+
+    root_id: str = ""
+    namespace: str = ""
+    generation: int = 0
 
 
 class GroupKey(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, NoReturn
 
+import numpy as np
+
 from rollstream.schemas.rules import BrokenRule
 
 # Readers give up at some depth, Python's at one that depends on who called it.
@@ -42,11 +44,29 @@ def json_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
     try:
         return (_to_sorted_json if sort_keys else _to_json)(value)
     except (TypeError, ValueError, RecursionError) as error:
+        key = _unwritable_key(value)
         raise BrokenRule(
-            name,
+            name if key is None else f"{name}[{key!r:.80}]",
             f"cannot be written as JSON: {error}",
             "give plain numbers, strings, lists and dicts (float(x), x.tolist())",
         ) from error
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as Python's; called for what JSON does not know alone."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _unwritable_key(value: Any) -> Any:
+    """The key of an object whose value cannot be written; None: none, or it is no object."""
+    for key, one in value.items() if isinstance(value, dict) else ():
+        try:
+            _to_json(one)
+        except (TypeError, ValueError, RecursionError):
+            return key
+    return None
 
 
 def check_metadata(name: str, text: str) -> None:
@@ -113,6 +133,7 @@ _written: dict[str, Any] = {
     "ensure_ascii": False,
     "allow_nan": False,
     "separators": (",", ":"),
+    "default": _plain,
 }
 _to_json = json.JSONEncoder(**_written).encode
 _to_sorted_json = json.JSONEncoder(**_written, sort_keys=True).encode

@@ -26,9 +26,13 @@ class SettleReason(StrEnum):
     REPLICA_CAP = "replica_cap"
     VERSION_REJECTED = "version_rejected"
     STALE = "stale"
+    TOO_OLD = "too_old"
     OFF_BRANCH = "off_branch"
     BROKEN_CHAIN = "broken_chain"
     ARRAY_MISMATCH = "array_mismatch"
+    EXAMPLE_MISMATCH = "example_mismatch"
+    BEYOND_SIZE = "beyond_size"
+    LATE = "late"
     FAILED = "failed"
     EXPIRED = "expired"
     UNREADABLE = "unreadable"
@@ -46,12 +50,14 @@ class LetterReason(StrEnum):
     INCONSISTENT = "inconsistent"
     WRONG_ENVIRONMENT = "wrong_environment"
     WRONG_PARTITION = "wrong_partition"
+    DAMAGED = "damaged"
 
 
 class SealReason(StrEnum):
     """Why a group was sealed when it was."""
 
     FULL = "full"
+    IDLE = "idle"
     TIMEOUT = "timeout"
     FLUSH = "flush"
 
@@ -69,3 +75,4 @@ class DropReason(StrEnum):
     BY_TRAINER = "by_trainer"
     UNSCORED = "unscored"
     AHEAD = "ahead"
+    OTHER_LINEAGE = "other_lineage"

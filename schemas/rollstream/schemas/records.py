@@ -48,10 +48,12 @@ class RolloutRecord:
         prompt_tokens: int32 [prompt_count].
         output_tokens: int32 [token_count].
         logprobs: float32 [token_count], under the policy that sampled.
+        logprob_sum: their sum, where it alone was published.
         loss_mask: bool [token_count]; None: every token is trained on.
         reward: None: a score is awaited.
         metadata: what the producer gave.
-        actor_logprobs: the trainer's recomputation, float32 [token_count], or their sum.
+        old_logprobs: the trainer's recomputation, float32 [token_count], or their sum.
+        old_policy_version: the policy that recomputed.
         ref_logprobs: float32 [token_count].
         token_rewards: float32 [token_count].
         weight_steps: int64 [token_count], where the weights changed within the rollout.
@@ -87,8 +89,9 @@ class RolloutRecord:
     loss_mask: NDArray[np.bool_] | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    actor_logprobs: NDArray[np.float32] | float | None = None
-    actor_policy_version: str = ""
+    logprob_sum: float | None = None
+    old_logprobs: NDArray[np.float32] | float | None = None
+    old_policy_version: str = ""
     ref_logprobs: NDArray[np.float32] | None = None
     token_rewards: NDArray[np.float32] | None = None
     weight_steps: NDArray[np.int64] | None = None
@@ -105,6 +108,16 @@ class RolloutRecord:
             f"{len(self.prompt_tokens):,} + {len(self.output_tokens):,}, reward {self.reward}, "
             f"{self.stop_reason})"
         )
+
+    @property
+    def actor_logprobs(self) -> NDArray[np.float32] | float | None:
+        """``logprobs``, or their sum where it alone was published: the AIPO papers' name."""
+        return self.logprob_sum if self.logprobs is None else self.logprobs
+
+    @property
+    def actor_policy_version(self) -> str:
+        """``policy_version``: the AIPO papers' name."""
+        return self.policy_version
 
     @property
     def rollout_metadata(self) -> RolloutMetadata:
@@ -191,9 +204,9 @@ def _record(columns: Columns, row: int) -> RolloutRecord:
     for name in array_fields():
         ragged = columns.arrays.get(name)
         values[name] = None if ragged is None else ragged.row(row)
-    whole = values.pop("actor_logprob_sum")
+    whole = values.pop("old_logprob_sum")
     if whole is not None:
-        values["actor_logprobs"] = whole
+        values["old_logprobs"] = whole
     uid = values["rollout_uid"]
     values["metadata"] = _from_json("metadata", values["metadata"], uid)
     values["messages"] = tuple(_from_json("messages", values["messages"] or "[]", uid))

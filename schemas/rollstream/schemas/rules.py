@@ -7,6 +7,7 @@ check nothing. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, prod
 from operator import index
@@ -22,11 +23,12 @@ from rollstream.schemas.order import UNKNOWN_STEP
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 CREATED_TS_MAX = 253_402_300_799_999_999  # The last microsecond that Python has: of the year 9999.
+GROUP_SIZE_MAX = 65_536  # A larger group is a mistake: it would wait for members until it expires.
 # Avro's numbers have no bounds on the wire.
 COUNTS = range(INT_MAX + 1)
 STEPS = range(UNKNOWN_STEP, LONG_MAX + 1)
 BOUNDS: Mapping[str, range] = {
-    "group_size": COUNTS,
+    "group_size": range(GROUP_SIZE_MAX + 1),
     "segment_idx": COUNTS,
     "is_last_segment": range(2),
     "policy_epoch": COUNTS,
@@ -39,6 +41,9 @@ BOUNDS: Mapping[str, range] = {
 }
 # Of a name: seal events repeat some for thousands of rollouts, and each must leave room for others.
 NAME_CHARS_MAX = 4_096
+# Uids stand in paths of URLs, lines of logs and arguments of commands.
+UID_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # A policy version names a folder, and file systems take names of 255 bytes.
 VERSION_BYTES_MAX = 200
 _READ_AS_NULL = ("", "__HIVE_DEFAULT_PARTITION__")  # By readers of partitioned paths.
@@ -47,6 +52,8 @@ SPLITS = ("train", "eval")
 # Batches have rewards in float32: what is beyond it is infinite there.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 LOGPROB_MAX = 1e-3  # Rounding in the kernels of inference engines takes a certain token above 0.
+LOGPROB_MIN = -1e4  # Below what a softmax over float32 logits gives; padding and damage are below.
+LOGPROB_SUM_MAX = 1.0  # The same of a thousand certain tokens.
 # Of one token in a token array. A batch has room for every token, also for those without a value.
 TOKEN_ROW_BYTES_MAX = 1 << 20
 # Named arrays of one record, and the length of such a name: each is a column of files and data set.
@@ -113,6 +120,14 @@ def check_name(name: str, value: str) -> None:
         raise BrokenRule(name, f"has {len(value)} characters", remedy)
 
 
+def check_uid(name: str, value: str) -> None:
+    """The text is a name without control characters."""
+    check_name(name, value)
+    if not value.isprintable() and (found := _CONTROL.search(value)):
+        finding = f"is {value!r:.80} with control character {found[0]!r}"
+        raise BrokenRule(name, finding, "give one without line breaks, tabs and the like")
+
+
 def check_tokens(name: str, tokens: NDArray[np.int32]) -> None:
     """No token id is negative."""
     _check_values(name, tokens, tokens < 0, "token ids are not negative; is padding still in it?")
@@ -124,11 +139,19 @@ def check_floats(name: str, values: NDArray[np.float32]) -> None:
 
 
 def check_logprobs(name: str, values: NDArray[np.float32]) -> None:
-    """Every value is finite, and a natural logarithm of a probability but for rounding."""
-    bad = ~(np.isfinite(values) & (values <= LOGPROB_MAX))
-    _check_values(
-        name, values, bad, f"log-probs are finite and at most 0 (rounding: {LOGPROB_MAX})"
-    )
+    """Every value is a natural logarithm of a probability but for rounding, and none that no model
+    gives: bytes in another order look so."""
+    bad = ~((values >= LOGPROB_MIN) & (values <= LOGPROB_MAX))
+    remedy = f"log-probs are finite and at most 0 (rounding: {LOGPROB_MAX}), and at least "
+    remedy += f"{LOGPROB_MIN:g}; are they natural logarithms, little-endian?"
+    _check_values(name, values, bad, remedy)
+
+
+def check_logprob_sum(name: str, number: float) -> None:
+    """The number is at most 0 but for rounding."""
+    if number > LOGPROB_SUM_MAX:
+        remedy = f"a sum of log-probs is at most 0 (rounding: {LOGPROB_SUM_MAX})"
+        raise BrokenRule(name, f"is {number}", remedy)
 
 
 def _check_values(name: str, values: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> None:

@@ -61,7 +61,7 @@ from rollstream.store.memory import MemoryBlobs
 from rollstream.store.open import UnsupportedRoot, open_store
 from rollstream.store.plain.sums import FileGroup
 from rollstream.store.rollups import RollUps, visible_files
-from rollstream.store.root_id import create_root_id, read_root_id
+from rollstream.store.root_id import create_root_id, hand_root_over, read_root_id
 from rollstream.store.token_arrays import token_array
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ __all__ = [
     "create_or_compare",
     "create_root_id",
     "encode_rows",
+    "hand_root_over",
     "list_manifests",
     "open_dataset",
     "open_store",

@@ -50,9 +50,9 @@ Signatures = tuple[tuple[str, ArraySignature], ...]
 """The named arrays of a file: name and signature, by name."""
 
 
-def stored_name(field: str) -> str:
-    """The name of the column for a field of a segment."""
-    return RENAMED.get(field, field)
+def stored_name(field: RowField) -> str:
+    """The name of the column for a field of a segment, in files of the field's version."""
+    return RENAMED.get(field.written, field.written)
 
 
 def count_of(column: str) -> str:
@@ -83,7 +83,11 @@ def rows_schema(token_arrays: Signatures = (), rows: WireSchema | None = None) -
     fields = [
         *(_field(field) for field in stored if field.name != ENVIRONMENT),
         *(
-            pa.field(field.name, list_type(field.dtype), nullable=field.name not in REQUIRED_ARRAYS)
+            pa.field(
+                stored_name(field),
+                list_type(field.dtype),
+                nullable=field.name not in REQUIRED_ARRAYS,
+            )
             for field in of_rows
             if field.column == "array"
         ),
@@ -107,7 +111,7 @@ def token_array_field(name: str, signature: ArraySignature) -> pa.Field:
 
 
 def _field(field: RowField) -> pa.Field:
-    name = stored_name(field.name)
+    name = stored_name(field)
     match field.row_type:
         case ["null", inner]:
             return pa.field(name, _PRIMITIVES[inner], nullable=True)

@@ -114,8 +114,9 @@ def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:
     except BlobExists:
         if blobs.read(path) != bytes(data):
             raise CorruptFile(
-                f"{path} exists and holds other bytes than are to be written; move it away, then "
-                "it is written again"
+                f"{path} exists and holds other bytes than are to be written. It is damaged, or "
+                "another run's. Leave the file where it is. `rollstream topics check` says whether "
+                "store.root is this deployment's; if it is, restore the file from a copy"
             ) from None
 
 

@@ -267,7 +267,7 @@ class GroupFile:
     # What rows have besides arrays: read for the whole file, once.
 
     def _load(self, fields: Sequence[RowField]) -> None:
-        wanted = {arrow.stored_name(f.name): f for f in fields if f.name != arrow.ENVIRONMENT}
+        wanted = {arrow.stored_name(f): f for f in fields if f.name != arrow.ENVIRONMENT}
         held = self._numbers.keys() | self._texts.keys()
         missing = [column for column in wanted if column not in held]
         if not missing:
@@ -291,7 +291,7 @@ class GroupFile:
     def _scalar(self, field: RowField, start: int, stop: int) -> list[str] | NDArray[Any]:
         if field.name == arrow.ENVIRONMENT:
             return [self._stated.environment] * (stop - start)
-        column = arrow.stored_name(field.name)
+        column = arrow.stored_name(field)
         if field.dtype:
             return self._numbers[column][start:stop]
         body, ends = self._texts[column]
@@ -399,7 +399,9 @@ class GroupFile:
     def _other(self, column: str) -> Columns:
         if column not in self._others:
             # Some arrays have their rows by its counts.
-            leaves = [*self._chunks["token_count"], *self._chunks[column]]
+            field = self._fields.get(column)
+            stored = column if field is None else field.written
+            leaves = [*self._chunks["token_count"], *self._chunks[stored]]
             # What is not read stays zero, and takes no memory.
             image = memoryview(mmap.mmap(-1, self._size, flags=mmap.MAP_PRIVATE))
             tail = self._read_tail()
@@ -409,7 +411,7 @@ class GroupFile:
                 start, stop = self._chunk_span(leaf)
                 image[start:stop] = chunk
             name = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX)
-            names, arrays = ([column], []) if column in self._fields else ([], [name])
+            names, arrays = ([], [name]) if field is None else ([column], [])
             file = RowFile(self.path, pa.py_buffer(image))
             self._others[column] = file.read(names, arrays, [(0, self._rows)])
             self.held_bytes += sum(stop - start for start, stop in map(self._chunk_span, leaves))

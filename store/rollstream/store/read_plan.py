@@ -37,7 +37,7 @@ class ReadPlan(NamedTuple):
     Attributes:
         scalars: fields with one value a row. added: such that the file's version does not have.
         loaded: those that must be there first. arrays: that every row has. counts: of these.
-        others: columns that are read for the whole file.
+        others: fields that are read for the whole file; a named array by its column.
     """
 
     scalars: Sequence[RowField]
@@ -55,18 +55,19 @@ def plan_of(
     """How these fields and named arrays are read of files whose footer says so."""
     of_version, chunks = fields_of(version), chunk_indexes(stated.token_arrays, version)
     fields = [of_version[name] for name in names if name in of_version]
-    fields = [field for field in fields if field.name not in stated.absent]
+    fields = [field for field in fields if field.written not in stated.absent]
     added = [row_fields()[name] for name in names if name not in of_version]
-    signatures = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
+    of_schema = {f.written: f.name for f in fields if f.column == "array"}
+    signatures = {f.written: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
     for name, signature in stated.token_arrays:
         if name in token_arrays:
             signatures[arrow.TOKEN_ARRAY_PREFIX + name] = signature
     arrays = [
-        _array_of(column, signature, chunks[column][-1], named=column not in of_version)
+        _array_of(column, of_schema.get(column), signature, chunks[column][-1])
         for column, signature in signatures.items()
         if column in stated.in_place
     ]
-    others = [name for name in signatures if name not in stated.in_place]
+    others = [of_schema.get(name, name) for name in signatures if name not in stated.in_place]
     others += [field.name for field in fields if field.column in ("components", "attachments")]
     scalars = [field for field in fields if field.column in arrow.SCALARS]
     counts = {of.counts for of in arrays}
@@ -80,7 +81,10 @@ def plan_of(
     )
 
 
-def _array_of(column: str, signature: ArraySignature, leaf: int, *, named: bool) -> StoredArray:
+def _array_of(
+    column: str, of_schema: str | None, signature: ArraySignature, leaf: int
+) -> StoredArray:
+    named = of_schema is None
     width = arrow.stored_bytes(signature, binary=named and not arrow.is_list(signature))
-    field = column.removeprefix(arrow.TOKEN_ARRAY_PREFIX) if named else column
+    field = of_schema or column.removeprefix(arrow.TOKEN_ARRAY_PREFIX)
     return StoredArray(field, named, leaf, signature, width, arrow.count_of(column))

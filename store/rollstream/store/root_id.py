@@ -1,18 +1,20 @@
 """The id that sets a store's root apart from every other folder, such as the one below a mount that
-is missing. It is made once, and never again by whoever only writes there."""
+is missing, and the deployment that the root is of. It is made once, and never again by whoever only
+writes there."""
 
 from __future__ import annotations
 
 import json
 
 from rollstream.runtime.entropy import Entropy
+from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile
 from rollstream.store.layout import ROOT_ID
 
 
-def read_root_id(blobs: Blobs) -> str:
-    """The root's id; empty where it has none.
+def read_root_id(blobs: Blobs) -> RootId:
+    """The root's id, and whose it is; with empty fields where it has none.
 
     Raises:
         CorruptFile: the file of that name does not hold one. StoreError: it cannot be read.
@@ -20,28 +22,43 @@ def read_root_id(blobs: Blobs) -> str:
     try:
         data = blobs.read(ROOT_ID)
     except BlobMissing:
-        return ""
+        return RootId()
     try:
-        root_id = json.loads(data)["root_id"]
+        fields = json.loads(data)
+        found = RootId(fields["root_id"], fields.get("namespace", ""), fields.get("generation", 0))
     except (ValueError, LookupError, TypeError):
-        root_id = None
-    if not isinstance(root_id, str) or not root_id:
+        found = RootId()
+    if tuple(map(type, found)) != (str, str, int) or not found.root_id:
         raise CorruptFile(
             f"{ROOT_ID} holds no root's id but {data[:80]!r}; restore the file from a "
             "copy, or write the id that the seal logs name"
         )
-    return root_id
+    return found
 
 
-def create_root_id(blobs: Blobs, entropy: Entropy) -> str:
-    """Gives the root an id, or finds the one that another process gave it; which one.
+def create_root_id(blobs: Blobs, entropy: Entropy, namespace: str, generation: int) -> RootId:
+    """Gives the root an id for this deployment, or finds the one that another process gave it,
+    perhaps for another deployment; which one.
 
     Raises:
         StoreFull, StoreError: it could not be written. CorruptFile: as ``read_root_id``.
     """
-    root_id = entropy.token()
+    made = RootId(entropy.token(), namespace, generation)
     try:
-        blobs.create(ROOT_ID, json.dumps({"root_id": root_id}).encode())
+        blobs.create(ROOT_ID, _encoded(made))
     except BlobExists:
         return read_root_id(blobs)
-    return root_id
+    return made
+
+
+def hand_root_over(blobs: Blobs, root_id: RootId) -> None:
+    """Records under the same id whose the root is from now on.
+
+    Raises:
+        StoreFull, StoreError: it could not be written.
+    """
+    blobs.replace(ROOT_ID, _encoded(root_id))
+
+
+def _encoded(root_id: RootId) -> bytes:
+    return json.dumps(root_id._asdict()).encode()

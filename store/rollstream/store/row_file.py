@@ -77,11 +77,12 @@ class RowFile:
         """The fields of these names, and these named arrays, of the rows of the ranges."""
         added = [row_fields()[name] for name in names if name not in self._fields]
         fields = [self._fields[name] for name in names if name in self._fields]
-        fields = [field for field in fields if field.name not in self._absent]
-        names = [field.name for field in fields if field.column != "token_arrays"]
-        arrays = {f.name: ArraySignature(f.dtype, ()) for f in fields if f.column == "array"}
+        fields = [field for field in fields if field.written not in self._absent]
+        names = [field.name for field in fields]
+        arrays = [field for field in fields if field.column == "array"]
         named = {n: self.token_arrays[n] for n in self.token_arrays if n in token_arrays}
-        columns = [*map(arrow.stored_name, names), *map(TOKEN_ARRAY_PREFIX.__add__, named)]
+        columns = [arrow.stored_name(f) for f in fields if f.column != "token_arrays"]
+        columns += map(TOKEN_ARRAY_PREFIX.__add__, named)
         if not {*columns} - {arrow.ENVIRONMENT}:
             columns.append("token_count")  # Only what is read tells how many rows there are.
         decoded = self._decoded(columns, ranges)
@@ -89,8 +90,11 @@ class RowFile:
         scalars: dict[str, Any] = {}
         for field in fields:
             if field.column in arrow.SCALARS and field.name != arrow.ENVIRONMENT:
-                scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field.name)])
-        found = {name: self._array(name, arrays[name], decoded, ranges) for name in arrays}
+                scalars[field.name] = arrow.scalars_of(decoded[arrow.stored_name(field)])
+        found = {
+            f.name: self._array(f.written, ArraySignature(f.dtype, ()), decoded, ranges)
+            for f in arrays
+        }
         extra = {
             name: self._array(TOKEN_ARRAY_PREFIX + name, named[name], decoded, ranges)
             for name in named
@@ -147,7 +151,7 @@ class RowFile:
         ends = self._row_ends(arrow.count_of(column))
         spans = [(int(ends[first]), int(ends[first + count])) for first, count in ranges]
         total = int(ends[-1])
-        if signature.dtype == "|b1" and column in self._fields:
+        if signature.dtype == "|b1" and not column.startswith(TOKEN_ARRAY_PREFIX):
             packed = self._values_of(column, -(-total // 8))
             pieces = [unpacked_bits(packed, *span) for span in spans]
         else:

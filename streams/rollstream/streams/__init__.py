@@ -9,7 +9,9 @@ Map:
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
+- ``damaged``     where a log goes on behind records that the broker does not deliver
 - ``compacted``  a compacted log, from its beginning on and on
+- ``troubles``    what a sealer commits beside an offset: its claim, and what hinders it
 - ``tracing``     where rollouts are, by the logs that sealers read and write
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow
 - ``folds/``      state from events: settled entries, dedupe, a sampler's decisions

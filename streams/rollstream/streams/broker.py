@@ -26,9 +26,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}[{self.partition}]"
 
 
+Headers = tuple[tuple[str, bytes], ...]
+"""What a record says besides key and value: name and value of each header."""
+
+
 class Record(NamedTuple):
     """One record as read. ``timestamp_us`` is the broker's clock (LogAppendTime) in microseconds,
-    whose resolution is a millisecond."""
+    whose resolution is a millisecond. A header without a value has an empty one."""
 
     topic: str
     partition: int
@@ -36,6 +40,7 @@ class Record(NamedTuple):
     timestamp_us: int
     key: bytes | None
     value: bytes
+    headers: Headers = ()
 
 
 class Delivery(NamedTuple):
@@ -71,6 +76,7 @@ class Writer(Protocol):
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
         """Queues a record and returns at once.
@@ -211,6 +217,13 @@ class Admin(Protocol):
         """Asks a consumer group for its members; one that nobody ever joined has none.
 
         A member that died is in it until its session has timed out (10 s).
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+        """
+
+    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
+        """Returns what a consumer group committed last, by partition.
 
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from rollstream.schemas.errors import RollstreamError
 
 
@@ -72,7 +74,12 @@ class RootMismatch(BrokerError):
     ids, both places, and what to do."""
 
 
-class LogLost(PermanentBrokerError):
+class UnreadableLog(RollstreamError):
+    """A log cannot be read on, or must not be written to: its partition is put aside, and all
+    others go on. Nothing is written to it. A restart reads it again."""
+
+
+class LogLost(PermanentBrokerError, UnreadableLog):
     """A log holds less than the store's root knows of, or than this process read of it: it was
     lost, cut back, or is another's. The message names both, and what to do; nothing was decided."""
 
@@ -85,13 +92,32 @@ class ClaimFailed(BrokerError):
     """The claim was not proven within the deadline; nothing is owned."""
 
 
-class NewerEvent(RollstreamError):
+class NewerEvent(UnreadableLog):
     """A log holds an event of a schema that this version of Rollstream does not know: that of a
     newer one, as the message says, or of none. Readers stop there and fold nothing more."""
 
 
-class CorruptLog(RollstreamError):
+class CorruptLog(UnreadableLog):
     """A log holds what no owner may write: a defect. Readers stop there and fold nothing more."""
+
+
+class DamagedRecord(CorruptLog):
+    """The broker delivers a record that is not the one that was written: its checksum differs.
+
+    Attributes:
+        where: topic and partition.
+        offset: of the record, or of the first one of its batch.
+    """
+
+    def __init__(self, where: tuple[str, int], offset: int, detail: str) -> None:
+        super().__init__(f"{where[0]}[{where[1]}], offset {offset}: {detail}")
+        self.where = where
+        self.offset = offset
+        self._detail = detail
+
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, int], int, str]]:
+        """It crosses from a sampler's process to a trainer's."""
+        return type(self), (self.where, self.offset, self._detail)
 
 
 def lost_message(where: str, read: int, found: str) -> str:

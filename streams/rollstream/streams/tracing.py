@@ -17,10 +17,10 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
-from rollstream.streams.errors import CorruptLog
+from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
@@ -191,8 +191,7 @@ def trace(
         environments: name to number of partitions.
 
     Raises:
-        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a log holds what this version
-            cannot read.
+        BrokerUnavailable: not read in time.
     """
     found: list[TracedEntry] = []
     for address in layout.addresses(environments):
@@ -215,9 +214,14 @@ def _in_partition(
     where = layout.groups_log(address)
     found: list[TracedEntry] = []
     retired: set[tuple[int, str]] = set()
-    with closing(Follower(broker, {where: 0})) as follower:
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(broker, {where: 0}, aside=aside)) as follower:
         for _, offset, timestamp_us, event in follower.read_to_end(deadline):
-            fold.apply(offset, timestamp_us, event)
+            try:
+                fold.apply(offset, timestamp_us, event)
+            except UnreadableLog as error:
+                follower.put_aside(where, offset, error)
+                break
             if isinstance(event, Flushed):
                 found += _in_flush(address, offset, event, uid)
             elif isinstance(event, Retired):
@@ -226,7 +230,9 @@ def _in_partition(
         group = entry.group
         gone = group is not None and (group.flush_offset, group.path) in retired
         yield replace(entry, detail=RETIRED) if gone else entry
-    yield from _pending(broker, layout.rollouts_log(address), address, fold, uid, deadline)
+    unknown = f"or settled since: {aside[where].error}" if where in aside else ""
+    for entry in _pending(broker, layout.rollouts_log(address), address, fold, uid, deadline):
+        yield replace(entry, detail=unknown)
 
 
 def _in_flush(

@@ -20,6 +20,7 @@ from rollstream.producers import (
     NotAdmitted,
     ProducerClosed,
     SeveralLineages,
+    TooManyGroups,
 )
 from rollstream.schemas.ingest.entry import EntryKind
 
@@ -107,6 +108,44 @@ def test_those_that_wait_are_admitted_in_their_order(stage: Stage, granting: Gra
     stage.play(scenario)
     assert admitted[0] == 0
     assert sorted(admitted) == [0, 1, 2]
+
+
+def test_more_groups_than_can_ever_be_open_are_refused_at_once(
+    stage: Stage, granting: Granting
+) -> None:
+    granting.grant(most=8)
+
+    async def scenario(producer: AnyProducer) -> None:
+        with pytest.raises(TooManyGroups, match=r"groups=9\).*sampler a.* 8 or fewer") as refused:
+            async with producer.admit(groups=9):
+                pass
+        assert (refused.value.groups, refused.value.most) == (9, 8)
+        with pytest.raises(NotAdmitted):
+            async with producer.admit(groups=8, timeout_s=0):
+                pass
+
+    stage.play(scenario)
+
+
+def test_who_waits_for_more_than_turns_out_to_be_possible_is_refused_then(
+    stage: Stage, granting: Granting
+) -> None:
+    granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        async def begin(groups: int) -> None:
+            async with producer.admit(groups=groups):
+                pass
+
+        waiting = asyncio.ensure_future(begin(9))
+        await elsewhere(granting.until_told, 0, 9)
+        behind = asyncio.ensure_future(begin(2))
+        await elsewhere(partial(granting.grant, 4, most=8))
+        with pytest.raises(TooManyGroups):
+            await waiting
+        await behind
+
+    stage.play(scenario)
 
 
 def test_of_several_samplers_the_smallest_total_holds_until_it_leaves(

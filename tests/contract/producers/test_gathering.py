@@ -208,7 +208,6 @@ def test_a_publish_that_is_cancelled_before_it_left_is_in_no_log(world: World) -
     assert uids == ["first"] + [f"uid-{number}" for number in range(1, 10, 2)]
 
 
-@pytest.mark.proves("A3")
 def test_what_is_published_before_silence_is_in_the_log_soon(world: World) -> None:
     """A worker publishes the last member and generates for ten minutes without a call."""
     clock = SystemClock()
@@ -278,7 +277,6 @@ def test_what_a_dropped_producer_gathered_is_sent_with_a_warning(
 LIMIT = 4_000  # Bytes that a topic takes: a few rollouts of a few hundred.
 
 
-@pytest.mark.proves("A1")
 def test_records_that_the_broker_refuses_as_too_large_arrive_in_parts(
     kind: str, world: World
 ) -> None:
@@ -303,7 +301,6 @@ def test_records_that_the_broker_refuses_as_too_large_arrive_in_parts(
     assert found == {f"ex-{n}": uids[n::3] for n in range(3)}
 
 
-@pytest.mark.proves("A1")
 def test_only_a_rollout_that_is_too_large_by_itself_is_told_so(kind: str, world: World) -> None:
     stage = Stage(kind, world, record_bytes_max=LIMIT)
     wide = sampled(token_arrays={"experts": np.zeros((3, LIMIT), np.uint8)})

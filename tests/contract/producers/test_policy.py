@@ -74,7 +74,8 @@ def test_who_waits_for_a_newer_one_is_told_that_the_run_is_over_and_may_begin_ag
         fifth = await waiting
         with pytest.raises(RunOver, match=r"the run of sampler 'a' is over.* 'step-5' \(step 5\)"):
             await newest(producer, newer_than=fifth)
-        assert await newest(producer) == fifth
+        with pytest.raises(RunOver, match="start its trainer again to extend the run"):
+            await producer.policy(timeout_s=0)
         tell(stage, announced(6, offset=9), announced(5, offset=6, over=True))
         return (await until_newer(producer, fifth)).step
 
@@ -86,6 +87,20 @@ def test_who_waits_for_a_newer_one_is_told_that_the_run_is_over_and_may_begin_ag
                 await asyncio.sleep(0.01)
 
     assert stage.play(scenario) == 6
+
+
+@pytest.mark.proves("F22")
+def test_who_starts_before_the_trainer_of_an_extended_run_waits_for_it(stage: Stage) -> None:
+    tell(stage, announced(5), announced(5, offset=6, over=True))
+
+    async def scenario(producer: AnyProducer) -> int:
+        with pytest.raises(RunOver, match=r"the run of sampler 'a' is over.* 'step-5' \(step 5\)"):
+            await producer.policy(timeout_s=SHORT_S)
+        waiting = asyncio.create_task(newest(producer))
+        await asyncio.to_thread(tell, stage, announced(5, offset=7))
+        return (await waiting).step
+
+    assert stage.play(scenario) == 5
 
 
 @pytest.mark.proves("F22")

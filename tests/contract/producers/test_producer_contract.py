@@ -42,8 +42,8 @@ def test_everything_that_publish_was_given_is_in_the_log(stage: Stage) -> None:
             stop_reason="length",
             split="eval",
             metadata={"temperature": 0.8},
-            actor_logprobs=-3.0,
-            actor_policy_version="step-121",
+            old_logprobs=-3.0,
+            old_policy_version="step-121",
             ref_logprobs=[-1.0, -2.0, -3.0],
             token_rewards=[0.0, 0.0, 1.0],
             token_arrays={"routed_experts": experts},
@@ -68,8 +68,8 @@ def test_everything_that_publish_was_given_is_in_the_log(stage: Stage) -> None:
     assert record.loss_mask.tolist() == [True, False, True]
     assert (record.reward, record.rewards) == (1.0, {"format": 0.5})
     assert record.metadata == {"temperature": 0.8}
-    assert record.actor_logprobs == -3.0
-    assert record.actor_policy_version == "step-121"
+    assert record.old_logprobs == -3.0
+    assert record.old_policy_version == "step-121"
     assert record.ref_logprobs is not None
     assert record.ref_logprobs.tolist() == [-1.0, -2.0, -3.0]
     assert record.token_rewards is not None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.admission import announce, announced
 from harness.brokers import World
 from harness.producers import PARTITIONS, Logged, new_layout, published, segments_of
 from rollstream.producers import (
@@ -23,6 +24,7 @@ from rollstream.producers import (
     UnknownTopic,
 )
 from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.schemas.events import PolicyAnnounced
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.partitioning import partition_of
 
@@ -170,7 +172,7 @@ def test_an_end_told_apart_follows_the_steps_with_their_key(stage: Stage) -> Non
     stage.play(scenario)
     found = stage.log()
     kinds = [one.entry.kind for one in found]
-    assert kinds == [EntryKind.SEGMENT, EntryKind.SEGMENT, EntryKind.ENDED, EntryKind.ENDED]
+    assert kinds == [EntryKind.STEP, EntryKind.STEP, EntryKind.ENDED, EntryKind.ENDED]
     ends = [(o.fields["rollout_uid"], o.fields["segment_idx"]) for o in found[2:]]
     assert ends == [("t", 0), ("elsewhere", 5)]
     assert {one.partition for one in found} == {partition_of(b"p", PARTITIONS)}
@@ -304,3 +306,76 @@ def test_a_closed_producer_and_an_unknown_environment_are_refused(stage: Stage) 
 def test_a_bound_that_is_none_is_refused(stage: Stage, wrong: Any) -> None:
     with pytest.raises(InvalidSettings, match="max_open_prompts"):
         stage.play(lambda producer: producer.flush(), max_open_prompts=wrong)
+
+
+def tell(stage: Stage, *events: PolicyAnnounced) -> None:
+    """Trainers' samplers write these."""
+    announce(stage.broker, stage.layout.admission(ENVIRONMENT), *events)
+
+
+RESUMED = announced(5, policy_epoch=1, policy_version="step-5.e1", offset=9, branches={1: 4})
+
+
+def policies_of(stage: Stage) -> list[tuple[str, int, int, str]]:
+    """Of the steps in the log: version, weights, epoch and lineage."""
+    names = ("policy_version", "weight_step", "policy_epoch", "lineage")
+    logged = segments_of(published(stage.broker, stage.layout, ENVIRONMENT))
+    return [tuple(one[name] for name in names) for one in logged]
+
+
+@pytest.mark.parametrize(
+    ("given", "sampled_by"),
+    [
+        ({"policy_version": "step-5.e1", "weight_step": None}, ("step-5.e1", 5, 1, "")),
+        ({"policy_version": "step-5.e1", "weight_step": 5}, ("step-5.e1", 5, 1, "")),
+        ({"policy_version": "step-4", "weight_step": -1}, ("step-4", 4, 0, "")),
+        ({"policy_version": 4, "weight_step": None}, ("step-4", 4, 0, "")),
+        ({"policy_version": "v", "weight_step": 3}, ("v", 3, 0, "")),
+        ({"policy_version": "v", "weight_step": 5, "policy_epoch": 1}, ("v", 5, 1, "")),
+        ({"policy_version": "ahead", "weight_step": 6}, ("ahead", 6, 1, "")),
+        ({"policy_version": 7, "weight_step": None}, ("step-7", 7, 1, "")),
+    ],
+)
+def test_a_step_is_of_the_policy_that_its_trainer_announced(
+    stage: Stage, given: dict[str, Any], sampled_by: tuple[object, ...]
+) -> None:
+    tell(stage, announced(4), announced(6, policy_version="left"), RESUMED)
+
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step(**given)])
+
+    stage.play(scenario)
+    assert policies_of(stage) == [sampled_by]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"policy_version": "v", "weight_step": None}, "policy_version is 'v', which no trainer"),
+        ({"policy_version": "v", "weight_step": 5}, "weight_step is 5, and weights of 2 epochs"),
+        (
+            {"policy_version": "left", "weight_step": 6},
+            "policy_version is 'left' .*, which its trainer went back",
+        ),
+        (
+            {"policy_version": "v", "weight_step": 6, "policy_epoch": 0},
+            "policy_version is 'v' .* which its trainer went back",
+        ),
+        ({"policy_version": "step-4", "weight_step": 3}, "weight_step is 3, and policy 'step-4'"),
+        ({"policy_version": 4, "weight_step": 3}, "weight_step is 3, and policy_version is 4"),
+        ({"lineage": "other"}, r"lineage is 'other', and the models in training here are \[''\]"),
+    ],
+)
+def test_a_step_that_no_policy_on_the_branch_can_have_sampled_is_refused(
+    stage: Stage, given: dict[str, Any], told: str
+) -> None:
+    tell(stage, announced(4), announced(6, policy_version="left"), RESUMED)
+
+    async def scenario(producer: Producer) -> None:
+        with pytest.raises(InvalidRollout, match=r"steps\[1\]: " + told):
+            await producer.submit_steps(
+                [step("a", policy_version=4, weight_step=4), step("b", **given)]
+            )
+
+    stage.play(scenario)
+    assert policies_of(stage) == []

@@ -104,7 +104,6 @@ producer.publish(example_id="ex", policy_version="v", weight_step=1, output_toke
 
 
 @pytest.mark.broker
-@pytest.mark.proves("A1")
 def test_what_a_process_published_that_never_closed_is_in_the_log(kafka_bootstrap: str) -> None:
     broker = KafkaBroker(kafka_bootstrap)
     layout = new_layout(broker)

@@ -42,6 +42,10 @@ WRONG: dict[str, tuple[Call, str]] = {
     ),
     "mix text": (lambda s, b: s.next_batch(1, 1, mix={"math": "1"}), r"mix .*'1'.* use numbers"),
     "ranks": (lambda s, b: s.next_batch(1, 2, dp_rank=2, dp_size=4), r"dp_size 4 is above num_gr"),
+    "rank missing": (
+        lambda s, b: s.next_batch(1, 2, dp_size=2),
+        r"dp_size is 2 and dp_rank is missing\. Every rank would get the same share\. Give dp_rank",
+    ),
     "rank text": (lambda s, b: s.next_batch(1, 2, dp_rank="0"), r"dp_rank is '0'; give a whole"),
     "time": (lambda s, b: s.next_batch(1, 1, timeout_s="5"), r"timeout_s is '5'; give a number"),
     "time huge": (
@@ -81,7 +85,7 @@ WRONG: dict[str, tuple[Call, str]] = {
     ),
     "metadata nan": (
         lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": float("nan")}),
-        r"metadata cannot be written as JSON",
+        r"metadata\[.*\] cannot be written as JSON",
     ),
     "metadata long": (
         lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": "y" * 65_536}),

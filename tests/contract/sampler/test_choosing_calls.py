@@ -10,8 +10,15 @@ import pytest
 
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, log_end
-from rollstream.sampler import InvalidRequest, NotEnoughGroups, SamplerView
+from rollstream.sampler import (
+    InvalidRequest,
+    NotEnoughGroups,
+    RequestDiffers,
+    SamplerApi,
+    SamplerView,
+)
 from rollstream.sampler.history import check_from_files, replay_step
+from rollstream.schemas.order import PolicyRef
 from rollstream.store.layout import batch_path
 
 WAIT_S = 30.0
@@ -88,11 +95,10 @@ def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
     assert [uid for half in halves for uid in half.uids] == list(batch.uids)
     sampler.checkpointed(5)
     found = sampler.stats()
-    assert (found.over_step_delay, found.ready) == (4, {"math": 1}), "its turn has not come"
-    with pytest.raises(NotEnoughGroups) as refused:
-        sampler.next_batch(6, 1, timeout_s=0.0)
-    assert refused.value.dropped == {"stale": 1}
-    assert sampler.stats().over_step_delay == 7
+    assert (found.over_step_delay, found.ready) == (7, {}), (
+        "of both, and of the one that went whole"
+    )
+    assert found.outcomes["stale"] == 1
     sampler.flush()
     world.restart()
     again = world.open().next_batch(5, 2, timeout_s=WAIT_S)
@@ -154,3 +160,96 @@ def test_after_a_flush_all_that_was_sealed_before_is_known(world: SamplerWorld) 
             assert sampler.stats().ready == {"math": count}
         writer.flush(*specs(1))
         assert waiting.result().num_groups == 30
+
+
+def published_twice(world: SamplerWorld) -> SamplerApi:
+    """A sampler at step 2 that published policies of steps 1 and 2; 39 examples have a group each,
+    of policies 0 to 2, and one more is of several."""
+    sampler = world.open()
+    sampler.resume(1)
+    for step in (1, 2):
+        sampler.publish_policy(step, policy_version=f"v{step}")
+    for environment, partition in (("math", 0), ("math", 1), ("code", 0)):
+        world.writer(environment, partition).flush(
+            *[
+                GroupSpec(example_id=f"{partition}-{i}", weight_step=i % 3, policy_epoch=1)
+                for i in range(13)
+            ]
+        )
+    world.writer().flush(GroupSpec(example_id="mixed", weight_steps=(1, 2), policy_epoch=1))
+    sampler.flush()
+    return sampler
+
+
+@pytest.mark.proves("A14", "F2", "I6")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"seed": 5},
+        {"start_offset": 3},
+        {"grouping": "strict", "seed": 6, "mix": {"math": 1.0, "code": 1.0}},
+        {"policy_version": "v1"},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+@pytest.mark.parametrize("recency", ["uniform", "exp"])
+@WITHOUT_RAY
+def test_a_batch_takes_what_sample_groups_takes_and_is_made_again_by_it(
+    world: SamplerWorld, recency: str, asked: dict[str, Any]
+) -> None:
+    world.configure(recency=recency)
+    sampler = published_twice(world)
+    seen = [group.group_id for group in sampler.sample_groups(3, **asked)]
+    if "policy_version" in asked:
+        ones = sampler.sample_groups(3, **asked)
+        assert {group.policies for group in ones} == {(PolicyRef("", 1, 1),)}
+    if asked.get("seed") and recency == "exp":
+        assert seen != [group.group_id for group in sampler.sample_groups(3)]
+    batch = sampler.next_batch(2, 3, timeout_s=WAIT_S, **asked)
+    assert list(batch.sampled.group_ids) == seen
+    assert sampler.next_batch(2, 3, timeout_s=WAIT_S, **asked).digest == batch.digest
+    with pytest.raises(RequestDiffers, match=next(iter(asked))):
+        sampler.next_batch(2, 3, timeout_s=WAIT_S)
+    sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    decisions = replay_step(world.name, 2, config=world.config, broker=world.broker())
+    assert [one.same for one in decisions] == [True, True]
+
+
+@pytest.mark.proves("A14")
+def test_a_replacement_is_of_the_version_that_the_batch_was_asked_of(world: SamplerWorld) -> None:
+    sampler = published_twice(world)
+    of: dict[str, Any] = {"policy_version": "v2", "mix": {"code": 1.0}}
+    batch = sampler.next_batch(2, 3, timeout_s=WAIT_S, **of)
+    other = sampler.replace(batch, [0], "tried", timeout_s=WAIT_S)
+    assert {*other.weight_steps.tolist()} == {2}
+    with pytest.raises(NotEnoughGroups):
+        sampler.replace(other, [0], "again", timeout_s=0.0)
+    with pytest.raises(InvalidRequest, match=r"policy_version names .* which publish_policy"):
+        sampler.next_batch(3, 1, policy_version="v9")
+    with pytest.raises(InvalidRequest, match="grouping 'any' is unknown"):
+        sampler.next_batch(3, 1, grouping="any")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="start_offset -1 chooses nothing"):
+        sampler.next_batch(3, 1, start_offset=-1)
+
+
+@pytest.mark.proves("E2")
+def test_setting_the_step_drops_groups_that_both_limits_leave_too_small(
+    world: SamplerWorld,
+) -> None:
+    world.configure(max_rollout_step_delay=2, max_rollout_timestamp_delay=1.2e9)
+    now: dict[str, Any] = {}
+    old = {"created_ts": 1}  # Since 1970 it has been longer than the limit.
+    world.writer().flush(
+        *specs(1, weight_steps=(5, 5, 1), rewards=(0.0, 1.0, 0.5), extras=(now,) * 3),
+        *specs(1, weight_steps=(5, 1, 1), rewards=(0.0, 1.0, 0.5), extras=(now,) * 3),
+        *specs(1, weight_steps=(5, 5, 5), rewards=(0.0, 1.0, 0.5), extras=(now, old, old)),
+        *specs(1, weight_steps=(5, 5, 1), rewards=(0.0, 1.0, 0.5), extras=(now, old, now)),
+    )
+    sampler = world.open()
+    sampler.resume(4)
+    sampler.flush()
+    assert sampler.stats().ready == {"math": 4}
+    sampler.set_current_step(5)
+    found = sampler.stats()
+    assert (found.ready, found.outcomes) == ({"math": 1}, {"stale": 1, "too_old": 2})
+    assert (found.over_step_delay, found.over_timestamp_delay) == (3, 3)

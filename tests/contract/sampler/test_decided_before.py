@@ -21,6 +21,7 @@ from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import (
     BatchMaker,
     ChannelB,
+    DecidedByOlder,
     GrpoBatchMaker,
     ReadyPacks,
     RequestDiffers,
@@ -29,8 +30,8 @@ from rollstream.sampler import (
     SamplerApi,
     TrainingBatch,
 )
+from rollstream.sampler.deciding import new_batch
 from rollstream.sampler.deciding.choose import ALGORITHM
-from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.history import replay_step
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.sampler.shaping.ready_packs.decision import decide
@@ -41,15 +42,10 @@ OLD = 3
 
 @contextmanager
 def rules(algorithm: int) -> Iterator[None]:
-    """New shaped steps are decided by these."""
-    defaults = NextShapedBatch.__init__.__kwdefaults__
-    assert defaults is not None
-    assert defaults["algorithm"] == ALGORITHM
-    defaults["algorithm"] = algorithm
-    try:
+    """New steps are recorded as decided by these, which makers and ready packs go by."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(new_batch, "ALGORITHM", algorithm)
         yield
-    finally:
-        defaults["algorithm"] = ALGORITHM
 
 
 def two_epochs(world: LocalWorld) -> SamplerApi:
@@ -114,9 +110,11 @@ def test_a_makers_steps_are_made_again_and_their_reservoir_is_carried(
         assert new.batch.algorithm == ALGORITHM
         assert new.batch.carried_groups > 0
         assert "now" in kept(new), "the newer epoch"
-        for step in range(1, 4):
-            (replayed,) = replay_step(world.name, step, config=world.config, broker=world.broker())
-            assert replayed.same
+        for step in (1, 2):
+            with pytest.raises(DecidedByOlder, match="algorithm 3"):
+                replay_step(world.name, step, config=world.config, broker=world.broker())
+        (replayed,) = replay_step(world.name, 3, config=world.config, broker=world.broker())
+        assert replayed.same
     assert "carries nothing" not in caplog.text
 
 
@@ -161,7 +159,7 @@ def left_of(sampler: SamplerApi, config: ReadyPacksConfig) -> Sequence[CarriedGr
 PACKS: dict[str, Any] = {
     "schedule": {"b_ratio": 1.0},
     "pack_length": 10,  # Two trajectories.
-    "queue_limit": 8,
+    "queue_limit": 16,
     "prefetch_target_packs": 8,
     "version_window": 8,
     "num_groups": 4,

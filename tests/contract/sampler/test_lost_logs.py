@@ -27,7 +27,7 @@ from rollstream.sampler import Sampler, SamplerView
 from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
-from rollstream.store import Blobs, Followed, read_root_id
+from rollstream.store import Blobs, Followed, hand_root_over, read_root_id
 from rollstream.store.layout import batch_path, batches_prefix, snapshot_path
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
@@ -62,15 +62,17 @@ def contents(store: Blobs) -> dict[str, bytes]:
     return {blob.path: store.read(blob.path) for blob in store.list("")}
 
 
-def in_generation_2(config: RollstreamConfig) -> RollstreamConfig:
-    """All of its logs are empty, and the root is the one that it had."""
-    kafka = config.kafka.model_copy(update={"generation": 2})
-    return config.model_copy(update={"kafka": kafka})
+def in_generation_2(served: LocalWorld) -> RollstreamConfig:
+    """All of its logs are empty, and the root is the one that it had: as after the loss of
+    Kafka's disk, without losing what other tests have on this broker."""
+    hand_root_over(served.store, read_root_id(served.store)._replace(generation=2))
+    kafka = served.config.kafka.model_copy(update={"generation": 2})
+    return served.config.model_copy(update={"kafka": kafka})
 
 
 def with_an_empty_decision_log(served: LocalWorld) -> RollstreamConfig:
     """Of a deployment that names the root, as where that one topic was deleted and made again."""
-    config, name = in_generation_2(served.config), f"{served.name}-2"
+    config, name = in_generation_2(served), f"{served.name}-2"
     other = config.model_copy(update={"samplers": {name: config.samplers[served.name]}})
     create_deployment(other, broker=served.broker(), store=served.store)
     specs = specs_for(Layout.of(config.kafka), ENVIRONMENTS, config.samplers)
@@ -110,7 +112,7 @@ def test_who_only_looks_is_told_that_the_decision_log_is_gone(served: LocalWorld
 
 
 def test_no_topic_is_made_where_a_decision_log_is_gone(served: LocalWorld) -> None:
-    config = in_generation_2(served.config)
+    config = in_generation_2(served)
     for making_again in (config, with_an_empty_decision_log(served)):
         admin, layout = served.broker().admin(), Layout.of(config.kafka)
         topics = [layout.sampler(served.name), *map(layout.groups, config.environments)]
@@ -267,9 +269,8 @@ def test_another_samplers_files_do_not_matter(served: LocalWorld) -> None:
 
 def test_under_another_name_a_trainer_goes_on_from_its_checkpoint(served: LocalWorld) -> None:
     name = f"{served.name}-2"
-    kafka = served.config.kafka.model_copy(update={"generation": 2})
     other = config_of(served.config.store.root, name)
-    config = other.model_copy(update={"kafka": kafka})
+    config = other.model_copy(update={"kafka": in_generation_2(served).kafka})
     create_deployment(config, broker=served.broker(), store=served.store)
     sampler = Sampler(name, config=config, broker=served.broker(), store=served.store)
     assert sampler.resume(STEPS - 1) == STEPS

@@ -116,7 +116,7 @@ def test_columns_are_how_a_batch_is_read_and_differ_from_call_to_call(world: Sam
     arrays = batch.arrays()
     record = batch.records(1)[0]
     outputs = slice(int(batch.offsets[2] + batch.prompt_lengths[2]), int(batch.offsets[3]))
-    for name in ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
+    for name in ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
         of_record = getattr(record, name.replace("token_weight_steps", "weight_steps"))
         assert np.array_equal(arrays[name][outputs], of_record)
     experts = record.token_arrays["routed_experts"]
@@ -343,7 +343,6 @@ def test_open_batches_are_bounded_until_checkpointed(world: SamplerWorld) -> Non
     assert sum(sampler.progress().trained["math"].values()) == 2
 
 
-@pytest.mark.proves("F13")
 def is_over(world: SamplerWorld) -> bool:
     (figures,) = measure(world.broker(), world.config, Deadline(WAIT_S)).samplers
     return figures.over
@@ -381,6 +380,7 @@ def test_leaving_after_the_last_checkpoint_ends_the_run_until_it_goes_on(
     assert is_over(world)
 
 
+@pytest.mark.proves("F13")
 def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     writer = world.writer()
     writer.flush(*specs(3))

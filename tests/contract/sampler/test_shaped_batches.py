@@ -245,3 +245,26 @@ def test_an_event_loop_awaits_them(kafka_bootstrap: str, tmp_path: Any) -> None:
         assert everything(recorded) == everything(served)
     finally:
         world.close()
+
+
+@WITHOUT_RAY
+@pytest.mark.proves("F2", "F5")
+def test_steps_that_the_ratio_made_smaller_are_recomputed_as_small(world: SamplerWorld) -> None:
+    world.configure(
+        samples_per_insert=1.0, error_buffer=(1.0, 4.0), max_policy_lag=1, min_mean_reward=0.0
+    )
+    writer = world.writer()
+    sampler = world.open()
+    sampler.resume(None)
+    sizes = []
+    for step in range(5):
+        if step == 3:
+            sampler.resume(2)
+        poor = GroupSpec(example_id="poor", rewards=(-1.0, 0.0), weight_step=step)
+        writer.flush(*specs(2 + step % 2, weight_step=step), poor)
+        sampler.flush()  # A shaped step goes on without groups that it does not know yet.
+        sizes.append(shaped(sampler, step, num_groups=2 + step).num_groups)
+        (again,) = replay_step(world.name, step, config=world.config, broker=world.broker())
+        assert again.same, (step, again)
+    assert sizes[0] == 1
+    assert any(size < 2 + step for step, size in enumerate(sizes[1:], 1)), sizes

@@ -29,7 +29,7 @@ def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_fo
     world.configure(max_policy_lag=-1)  # Rollouts name weights of later steps than 0.
     sampler = world.open()
     plain = sampler.next_batch(0, 2, timeout_s=WAIT_S)
-    assert (plain.actor_logprobs, plain.ref_logprobs, plain.metadata) == (None, None, None)
+    assert (plain.old_logprobs, plain.ref_logprobs, plain.metadata) == (None, None, None)
     assert (plain.token_rewards, plain.token_weight_steps) == (None, None)
     assert len(plain.token_arrays) == 0
     batch = sampler.next_batch(0, 2, timeout_s=WAIT_S, columns=EVERY_COLUMN)
@@ -42,7 +42,7 @@ def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_fo
     start, end = batch.offsets[first : first + 2].tolist()
     rising = np.arange(3)
     for name, expected in (
-        ("actor_logprobs", -rising / 2),
+        ("old_logprobs", -rising / 2),
         ("ref_logprobs", -rising / 4),
         ("token_rewards", rising / 8),
         ("token_weight_steps", rising // 2),

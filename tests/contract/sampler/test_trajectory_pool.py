@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, SecondClient
 from rollstream.sampler import (
@@ -228,7 +229,7 @@ def test_off_policy_steps_stay_marked_and_weighted(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
     writer = world.writer()
-    writer.flush(*[prompt("before", weight_step=3)] * 3)
+    writer.flush(*[prompt("before", weight_step=1)] * 3)
     pool = TrajectoryPool(sampler, staleness_threshold=1)
     for step in range(1, 4):
         found = pool.fetch_batch(timeout_s=WAIT_S)
@@ -242,6 +243,49 @@ def test_off_policy_steps_stay_marked_and_weighted(
     order = np.argsort(found.batch.rewards)
     assert found.off_policy[order].tolist() == [True, False, False, False]
     assert found.importance_weights[order].tolist() == [0.25, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.proves("B6")
+def test_weights_that_were_not_published_are_off_policy(
+    world: SamplerWorld, sampler: SamplerApi
+) -> None:
+    sampler.publish_policy(0, policy_version="v0")
+    world.writer().flush(prompt("a", rewards=(0.0, 1.0, 2.0), weight_steps=(0, 1, 10**18)))
+    found = TrajectoryPool(sampler, staleness_threshold=5).fetch_batch(timeout_s=WAIT_S)
+    assert found is not None
+    order = np.argsort(found.batch.rewards)
+    assert found.off_policy[order].tolist() == [False, True, True]
+    assert found.importance_weights[order].tolist() == [1.0, 0.5, pytest.approx(1e-18)]
+
+
+@pytest.mark.proves("B6")
+def test_a_policy_is_of_one_epoch_whether_it_is_published_before_the_first_fetch_or_after(
+    world: SamplerWorld, sampler: SamplerApi
+) -> None:
+    before = sampler.publish_policy(0, policy_version="v0")
+    pool = TrajectoryPool(sampler)
+    assert pool.fetch_batch() is None
+    assert sampler.publish_policy(0, policy_version="v0") == before
+    world.writer().flush(prompt("a", **sampled_by(before)))
+    assert marks(pool) == ("a", False, 1.0)
+    assert sampler.publish_policy(1, policy_version="v1").epoch == before.epoch
+    world.restart()
+    sampler = world.open()
+    assert marks(TrajectoryPool(sampler, weight_step=0)) == ("a", False, 1.0)
+    assert sampler.publish_policy(1, policy_version="v1").epoch == before.epoch + 1
+
+
+@pytest.mark.proves("B6")
+def test_a_pool_drops_prompts_of_another_lineage_on_record(
+    world: SamplerWorld, sampler: SamplerApi
+) -> None:
+    writer = world.writer()
+    writer.flush(prompt("other", lineage="another"), prompt("own"))
+    pool = TrajectoryPool(sampler)
+    assert fetched(pool) == "own"
+    writer.flush(prompt("late", lineage="another"))
+    assert pool.fetch_batch() is None
+    until(lambda: sampler.stats().outcomes["other_lineage"] == 2)  # By the thread that reads.
 
 
 @pytest.mark.proves("B6")

@@ -26,8 +26,8 @@ PACKS = ReadyPacksConfig.model_validate(
         "schedule": {"b_ratio": 1.0},
         "pack_length": 10,  # Two trajectories.
         "gradient_accumulation_steps": 3,
-        "queue_limit": 8,
-        "prefetch_target_packs": 8,
+        "queue_limit": 32,
+        "prefetch_target_packs": 32,
         "version_window": 8,
     }
 )

@@ -21,8 +21,8 @@ from rollstream.sampler import (
     SamplerUnavailable,
 )
 from rollstream.schemas.events import BatchServed
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import CorruptLog
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -157,17 +157,16 @@ def test_closing_ends_the_calls_that_wait(world: SamplerWorld, callers: Callers)
         left.result(WAIT_S)
 
 
-def test_an_error_of_the_seal_logs_reaches_those_that_wait(
+@pytest.mark.proves("F24")
+def test_a_seal_log_that_cannot_be_read_holds_up_none_that_wait(
     world: SamplerWorld, callers: Callers
 ) -> None:
     sampler, _ = first_batch(world)
     waits = [callers.call(sampler.next_batch, 1, 2, timeout_s=WAIT_S) for _ in range(2)]
     writer = world.broker().writer()
     topic = Layout(world.config.kafka.namespace).groups("math")
-    writer.append(topic, b"no event", partition=0)
+    writer.append(topic, MARKER + bytes(8) + b"newer", partition=0)
     assert writer.flush(WAIT_S) == 0
-    for wait in waits:
-        with pytest.raises(CorruptLog):
-            wait.result(WAIT_S)
-    with pytest.raises(CorruptLog):
-        sampler.next_batch(1, 2)
+    world.writer("code").flush(GroupSpec(example_id="c"), GroupSpec(example_id="d"))
+    assert {wait.result(WAIT_S).num_groups for wait in waits} == {2}
+    assert sampler.stats().aside.keys() == {f"{topic}[0]"}

@@ -58,6 +58,19 @@ def test_keys_choose_partitions_by_murmur2(world: World) -> None:
     assert chosen[1:] == expected  # An empty key: whichever partition, as without one.
 
 
+def test_records_come_back_with_their_headers(world: World) -> None:
+    where = TopicPartition(world.topic(), 0)
+    broker = world.broker()
+    writer = broker.writer()
+    reports: list[Delivery] = []
+    headers = (("schema", b"2"), ("empty", b""), ("schema", b"\xff"))
+    writer.append(where.topic, b"value", headers=headers, on_delivery=reports.append)
+    assert writer.flush(TIMEOUT_S) == 0
+    (record,) = read(broker.reader({where: EARLIEST}), 1)
+    assert (record.value, record.headers) == (b"value", headers)
+    assert (reports[0].offset, record.timestamp_us) == (0, reports[0].timestamp_us)
+
+
 def test_records_come_back_with_key_and_value(world: World) -> None:
     where = TopicPartition(world.topic(), 0)
     broker = world.broker()
@@ -66,6 +79,7 @@ def test_records_come_back_with_key_and_value(world: World) -> None:
     writer.append(where.topic, b"")
     assert writer.flush(TIMEOUT_S) == 0
     records = read(broker.reader({where: EARLIEST}), 2)
+    assert [record.headers for record in records] == [(), ()]
     assert [(r.topic, r.partition, r.offset, r.key, r.value) for r in records] == [
         (where.topic, 0, 0, b"key", b"value"),
         (where.topic, 0, 1, None, b""),
@@ -323,6 +337,9 @@ def test_commits_keep_offset_and_metadata(world: World) -> None:
     until(lambda: successor.has(2), successor.turn)
     assert successor.reader.committed(first, TIMEOUT_S) == Committed(9, "claim=5")
     assert successor.reader.committed(second, TIMEOUT_S) is None
+    admin = world.broker().admin()
+    assert admin.committed(topic, TIMEOUT_S) == {first: Committed(9, "claim=5")}
+    assert admin.committed(f"{topic}-of-nobody", TIMEOUT_S) == {}
 
 
 def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -> None:

@@ -21,7 +21,8 @@ from harness.owned_logs import (
 )
 from harness.seal_events import flushed
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Adopted
+from rollstream.schemas import codec
+from rollstream.schemas.events import Adopted, Claimed
 from rollstream.streams.broker import EARLIEST, TopicPartition
 from rollstream.streams.errors import (
     ClaimFailed,
@@ -219,13 +220,29 @@ def test_a_follower_refuses_to_start_where_no_claim_stands(
         list(Follower(world.broker(), {where: 2}).read_to_end(in_time()))
 
 
-def test_bytes_that_are_no_event_are_never_skipped(world: World, where: TopicPartition) -> None:
+def test_bytes_that_no_owner_wrote_are_passed_over(world: World, where: TopicPartition) -> None:
     log = owner_of(world.broker(), where)
     log.claim(in_time())
-    write(world.broker(), where, [b"no event at all"])
+    write(world.broker(), where, [b"no event at all", b""])
+    log.wait_confirmed(settle(log), in_time())
+    follower = Follower(world.broker(), {where: 0})
+    assert [one.offset for one in follower.read_to_end(in_time())] == [0, 1, 4]
+    assert follower.foreign == {where: 2}
+    follower.close()
+    successor = owner_of(world.broker(), where)
+    assert successor.claim(in_time()).digest() == log.fold.digest()
+    assert log.foreign == 2
+
+
+def test_an_event_that_cannot_be_read_is_never_passed_over(
+    world: World, where: TopicPartition
+) -> None:
+    log = owner_of(world.broker(), where)
+    log.claim(in_time())
+    write(world.broker(), where, [codec.encode(Claimed(owner="o", nonce="n"))[:-1]])
     follower = Follower(world.broker(), {where: 0})
     before = list[int]()
-    named = rf"{re.escape(str(where))}, offset 2: not_an_event: .*6e6f20.*take the right to write"
+    named = rf"{re.escape(str(where))}, offset 2: torn: .*take the right to write"
     with pytest.raises(CorruptLog, match=named):
         until(lambda: False, lambda: before.extend(e.offset for e in follower.poll(100, 0.1)))
     assert before == [0, 1]

@@ -14,13 +14,14 @@ from queue import Queue
 import pytest
 
 from harness.owned_logs import in_time, owner_of
-from harness.rollouts import encode_segment
+from harness.rollouts import encode_record, encode_segment, make_entry
 from harness.seal_events import flushed
 from rollstream.console.broker.ports import free_ports
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.kafka.properties import SESSION_TIMEOUT_MS
@@ -186,6 +187,58 @@ def test_a_dead_letter_goes_back_into_its_log_once(folder: Path) -> None:
         assert "letter 0: published before" in run(folder, "deadletters", "retry", "0").stdout
         where = TopicPartition(layout.rollouts("math"), 0)
         assert broker.reader({where: 0}).bounds(where, TIMEOUT_S) == (0, 2)
+
+
+def put(broker: KafkaBroker, topic: str, *values: bytes) -> None:
+    writer = broker.writer()
+    for value in values:
+        writer.append(topic, value, key=b"g", partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+
+
+def groups_of(folder: Path) -> dict[str, int]:
+    figures = json.loads(run(folder, "status", "--json").stdout)
+    return {one["environment"]: one["groups"] for one in figures["partitions"]}
+
+
+@pytest.mark.proves("F20", "F24")
+def test_a_bad_record_of_one_environment_stops_no_sealer_and_no_command(folder: Path) -> None:
+    config = folder / "rollstream.toml"
+    code = "[environments.code]\npartitions = 1\ntarget_group_size = 2\nflush_interval_s = 0\n"
+    config.write_text(config.read_text().replace("[samplers", f"{code}[samplers"))
+    assert run(folder, "topics", "create").returncode == 0
+    sealers = [Program(folder, "seal", "--name", name) for name in ("sealer-x", "sealer-y")]
+    layout, names = Layout(), ("math", "code")
+
+    with KafkaBroker(load_config(config).kafka.bootstrap) as broker:
+
+        def publish(group: str, environment: str) -> None:
+            members = [make_entry(rollout_uid=f"{group}{i}", group_uid=group) for i in range(2)]
+            value = encode_record(members, environment=environment)
+            put(broker, layout.rollouts(environment), value)
+
+        for name in names:
+            put(broker, layout.groups(name), b"x")
+            publish("a", name)
+        while groups_of(folder) != {"math": 1, "code": 1}:
+            pass  # Each turn is a process that reads the logs; the test's time-out ends it.
+        assert run(folder, "audit").returncode == 0
+
+        put(broker, layout.groups("math"), MARKER + bytes(8) + b"newer")
+        for name in names:
+            publish("b", name)
+        while groups_of(folder)["code"] != 2:
+            pass
+        status = run(folder, "status", "--check")
+        audit = run(folder, "audit")
+        check = run(folder, "topics", "check")
+        assert (status.returncode, audit.returncode, check.returncode) == (2, 1, 1)
+        for command in (status, audit, check):
+            assert f"{layout.groups('math')}[0], offset" in command.stdout.replace("\n", "")
+        assert groups_of(folder) == {"math": 1, "code": 2}
+    for sealer in sealers:
+        sealer.signal(signal.SIGTERM)
+    assert [sealer.ended() for sealer in sealers] == [0, 0]
 
 
 def test_command_without_its_file_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ EVERYTHING = {
     "prefix_hash": "0" * 32,
     "messages": '[{"role":"user","content":"2+2?"}]',
     "rewards": {"format": 0.5},
-    "actor_logprobs": [-0.25, -0.5, -0.75],
+    "old_logprobs": [-0.25, -0.5, -0.75],
     "ref_logprobs": [-1.0, -2.0, -3.0],
     "token_rewards": [0.0, 0.0, 1.0],
     "token_arrays": {"experts": [[1, 2], [3, 4], [5, 6]]},
@@ -130,7 +130,7 @@ def test_records_of_newer_producers_are_letters_that_come_back_after_the_upgrade
 
 
 @pytest.mark.proves("F19")
-def test_readers_stop_at_a_newer_event_and_say_which_release_reads_it(
+def test_readers_stop_at_a_newer_event_of_a_partition_and_say_which_release_reads_it(
     older: Release, newer: Release, tmp_path: Path
 ) -> None:
     older.run(tmp_path, "publish", rollouts=group("old"))
@@ -142,15 +142,16 @@ def test_readers_stop_at_a_newer_event_and_say_which_release_reads_it(
     sentence = (
         f"rollstream 0.1.0 cannot read it ({claimed}). Where a newer version wrote it, upgrade"
     )
-    for do in ("serve", "seal"):
-        arguments = {"step": 0, "groups": 2} if do == "serve" else {}
-        stopped = older.run(tmp_path, do, **arguments)
-        assert stopped["error"] == "NewerEvent", stopped
-        assert "groups.math" in stopped["message"]
-        assert sentence in stopped["message"]
-    for name in ("status", "audit"):
-        done = older.run(tmp_path, "command", arguments=[name])
-        assert (done["exit_code"], sentence in done["stderr"]) == (1, True), done
+    stopped = older.run(tmp_path, "serve", step=0, groups=2)
+    assert stopped["error"] == "NotEnoughGroups", stopped
+    (aside,) = older.run(tmp_path, "seal")["aside"]
+    audited = older.run(tmp_path, "command", arguments=["audit"])
+    assert audited["exit_code"] == 1
+    looked = older.run(tmp_path, "command", arguments=["status", "--check"])
+    assert looked["exit_code"] == 2
+    for told in (stopped["message"], aside, audited["stdout"], looked["stdout"]):
+        assert "groups.math" in told
+        assert sentence in " ".join(told.split())
     now = older.run(tmp_path, "ends")
     assert {log: end for log, end in now.items() if "groups" in log} == {
         log: end for log, end in ends.items() if "groups" in log
@@ -184,5 +185,5 @@ def test_files_of_newer_rows_are_not_called_damaged(tmp_path: Path) -> None:
         newer.run(shared, "seal")
         stopped = older.run(shared, "serve", step=0, groups=1)
         assert stopped["error"] == "NewerFile", stopped
-        assert "rollstream 0.3.0 wrote it, with rows of ingest_record.v2" in stopped["message"]
+        assert "rollstream 0.3.0 wrote it, with rows of ingest_record.v3" in stopped["message"]
         assert len(newer.run(shared, "serve", step=0, groups=1)["uids"]) == 2

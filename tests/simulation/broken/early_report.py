@@ -7,7 +7,7 @@ from typing import Any
 from harness.faults import Append, FaultyBroker, FaultyWriter, write_now
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed
-from rollstream.streams.broker import Broker, Delivery, OnDelivery, TopicPartition
+from rollstream.streams.broker import Broker, Delivery, Headers, OnDelivery, TopicPartition
 
 
 class ReportingEarly(FaultyBroker):
@@ -31,6 +31,7 @@ class _Writer(FaultyWriter):
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
         unwritten, self._unwritten = self._unwritten, []
@@ -43,7 +44,7 @@ class _Writer(FaultyWriter):
             return
         where = TopicPartition(topic, partition)
         end = self._log.reader({where: 0}).bounds(where, 1.0)[1]
-        self._unwritten.append(Append(topic, value, key, partition))
+        self._unwritten.append(Append(topic, value, key, partition, headers))
         self._reports.append((on_delivery, Delivery(topic, partition, end, None, 0)))
 
     def poll(self, timeout_s: float = 0.0) -> None:

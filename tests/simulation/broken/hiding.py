@@ -67,7 +67,10 @@ class HidingBroker(FaultyBroker):
         claim = self._claims.get(TopicPartition(record.topic, record.partition))
         if claim is None:
             return record
-        event = codec.decode(record.value)
+        try:
+            event = codec.decode(record.value)
+        except UnreadableEvent:
+            return record  # A stranger's.
         if isinstance(event, Claimed) and event.nonce == claim.nonce:
             claim.pending = False
         hidden = self.hides(claim, record.offset, event)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.faults import FaultyBroker, FaultyWriter
-from rollstream.streams.broker import Delivery, OnDelivery
+from rollstream.streams.broker import Delivery, Headers, OnDelivery
 from rollstream.streams.errors import DeliveryUnknown
 
 
@@ -26,16 +27,19 @@ class _Writer(FaultyWriter):
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
         def report(delivery: Delivery) -> None:
             if isinstance(delivery.error, DeliveryUnknown) and not self.abandoned:
-                append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
+                append(on_delivery=on_delivery)
             elif on_delivery is not None:
                 on_delivery(delivery)
 
-        append = super().append
-        append(topic, value, key=key, partition=partition, on_delivery=report)
+        append = partial(
+            super().append, topic, value, key=key, partition=partition, headers=headers
+        )
+        append(on_delivery=report)
 
     def abandon(self) -> None:
         self.abandoned = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -11,13 +12,12 @@ import pytest
 
 from harness.history import problems_of
 from harness.rollouts import encode_record, make_entry
-from harness.sealing import Crash, SealWorld
+from harness.sealing import Crash, SealWorld, aside_of
 from rollstream.consumers.sealing import Flush, Step
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, TouchedOffsets
 from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import CorruptLog, LogLost, NewerEvent
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN
 from simulation.broken.steps import (
     APPEND,
@@ -60,14 +60,16 @@ def test_sound_steps_and_a_crash_leave_nothing_to_find() -> None:
 
 def test_a_commit_before_the_event_is_confirmed_is_refused_by_the_next_owner() -> None:
     world = world_after(PUT, COMMIT, CRASH, APPEND, PROJECT)
-    with pytest.raises(CorruptLog, match="the group committed 4"):
-        world.run(world.sealer(), seconds=5)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    assert "the group committed 4" in aside_of(sealer)
 
 
 def test_a_manifest_before_the_event_is_confirmed_is_refused_by_the_next_owner() -> None:
     world = world_after(PUT, Step("project_early", project_early), CRASH, APPEND, COMMIT)
-    with pytest.raises(LogLost, match="does not hold the flush"):
-        world.run(world.sealer(), seconds=5)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    assert "does not hold the flush" in aside_of(sealer)
 
 
 def test_an_event_before_its_files_is_found() -> None:
@@ -113,7 +115,7 @@ def world_within_a_record(*steps: Step, partitions: int = 1) -> SealWorld:
         *(make_entry(rollout_uid=u, example_id=e) for u, e in zip(uids, examples, strict=True))
     )
     own = world.new_broker()
-    with pytest.raises((Crash, CorruptLog)):
+    with suppress(Crash):  # Or the event is refused, and the partition put aside.
         world.run(world.sealer(broker=own, steps=steps), seconds=5)
     own.close()
     return world
@@ -142,8 +144,9 @@ def test_sound_steps_within_a_record_leave_nothing_to_find() -> None:
 def test_a_watermark_past_an_offset_with_unsettled_entries_is_refused_by_every_reader() -> None:
     too_far = changing(watermark_too_far)
     world = world_within_a_record(PUT, too_far, APPEND, CRASH, PROJECT, COMMIT)
-    with pytest.raises(CorruptLog, match=r"from 0 to 1, over 0 offsets .* and 2 entries of others"):
-        world.run(world.sealer(), seconds=5)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    assert re.search(r"from 0 to 1, over 0 offsets .* and 2 entries of others", aside_of(sealer))
 
 
 def test_a_sealer_that_read_fewer_entries_than_a_record_has_is_found() -> None:
@@ -176,8 +179,9 @@ def test_a_successor_that_settles_an_entry_again_is_refused() -> None:
 
     world = world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH)
     world.publish("e", example_id="ex-2")
-    with pytest.raises(CorruptLog, match="entry 0 of source offset 0 is settled a second time"):
-        world.run(world.sealer(steps=(PUT, changing(again), APPEND)), seconds=5)
+    sealer = world.sealer(steps=(PUT, changing(again), APPEND))
+    world.run(sealer, seconds=5)
+    assert "entry 0 of source offset 0 is settled a second time" in aside_of(sealer)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +198,9 @@ def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner(
     """The log was restored to something else: nobody knows what its entries are."""
     other = with_another_record(world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH), value)
     told = re.escape(f"record at 0 has {found}") + ".*; the seal log says 4: it is not the one that"
-    with pytest.raises(CorruptLog, match=told):
-        other.run(other.sealer(), seconds=5)
+    sealer = other.sealer()
+    other.run(sealer, seconds=5)
+    assert re.search(told, aside_of(sealer))
     reader = other.broker.reader({TopicPartition(other.layout.dead_letters(), 0): 0})
     assert reader.poll(1, 0.1) == []
 
@@ -204,8 +209,9 @@ def test_a_record_that_is_not_the_one_that_was_sealed_stops_the_next_owner(
 def test_a_record_that_a_newer_sealer_sealed_in_part_asks_for_an_upgrade() -> None:
     newer = MARKER + bytes(8) + b"newer"
     world = with_another_record(world_within_a_record(PUT, APPEND, PROJECT, COMMIT, CRASH), newer)
-    with pytest.raises(NewerEvent, match=r"math\.1\[0\], offset 0: .* upgrade this process"):
-        world.run(world.sealer(), seconds=5)
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    assert re.search(r"math\.1\[0\], offset 0: .* upgrade this process", aside_of(sealer))
 
 
 def test_what_was_read_with_a_record_that_stops_the_sealer_is_taken_or_left() -> None:
@@ -218,9 +224,9 @@ def test_what_was_read_with_a_record_that_stops_the_sealer_is_taken_or_left() ->
     for uid in ("x", "y"):
         world.publish(uid, partition=1)
     sealer = world.sealer()
-    for _ in range(2):
-        with pytest.raises(CorruptLog, match="record at 0 has entries that cannot be read"):
-            world.run(sealer, seconds=5)
+    world.run(sealer, seconds=5)
+    assert "record at 0 has entries that cannot be read" in aside_of(sealer, 0)
+    assert aside_of(sealer, 1) == ""
     sealer.close()
     assert world.groups() == [("a", "b"), ("x", "y")]
     assert world.settled() == {}

@@ -13,6 +13,7 @@ from harness.rollouts import make_dispatched
 from harness.sealing import TIMEOUT_S, EvictableBroker, SealWorld
 from rollstream.consumers import audit
 from rollstream.consumers.sealing.flush import STEPS, Flush, Step
+from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, PolicyAnnounced
 from rollstream.schemas.ids import PartitionAddress
@@ -116,6 +117,41 @@ def test_groups_that_the_sampler_would_drop_are_settled_whole_with_the_reason(
             (newest,) = event.newest_policy
             assert (newest.sampler, newest.step, newest.policy_epoch) == (SAMPLER, 20, 1)
             assert (newest.max_policy_lag, newest.branch_steps.tolist()) == (8, [15])
+        assert problems(world) == ()
+
+
+class LimitedWorld(SealWorld):
+    """Whose sampler limits rollouts."""
+
+    def sampler_section(self) -> SamplerConfig:
+        limits = {"max_rollout_step_delay": 2, "max_rollout_timestamp_delay": 60.0}
+        return super().sampler_section().model_copy(update=limits)
+
+
+@pytest.mark.proves("E3")
+def test_groups_that_the_limits_on_rollouts_leave_too_small_are_settled_whole() -> None:
+    """Rollout by rollout, as the sampler leaves them out: two are enough."""
+    with LimitedWorld(samplers=[SAMPLER], partitions=1, fresh_for=SAMPLER) as world:
+        announce(world, 20)
+        publish(world, "enough", 20, 20, 15)
+        publish(world, "by-step", 20, 15, 15)
+        for name, made in (("enough-by-time", (1, 0, 0)), ("by-time", (1, 1, 0))):
+            for index, created_ts in enumerate(made):
+                world.publish(
+                    f"{name}-{index}",
+                    group_uid=name,
+                    group_size=3,
+                    weight_step=20,
+                    created_ts=created_ts,
+                )
+        publish(world, "evaluation", 0, 0, 0, split="eval", created_ts=1)
+        seal(world)
+        sealed = {uid.rpartition("-")[0] for group in world.groups() for uid in group}
+        assert sealed == {"enough", "enough-by-time", "evaluation"}
+        assert settled_uids(world) == {
+            "stale": {f"by-step-{n}" for n in range(3)},
+            "too_old": {f"by-time-{n}" for n in range(3)},
+        }
         assert problems(world) == ()
 
 

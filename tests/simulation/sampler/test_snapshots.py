@@ -27,7 +27,8 @@ def test_old_snapshots_are_removed() -> None:
     for _ in range(60):
         world.act()
         most = max(most, len(world.paths()))
-    assert most == snapshots.KEPT
+    # One that was passed over stays until the log was compared with the files.
+    assert snapshots.KEPT <= most <= snapshots.KEPT + 1
     assert all(f"sampler={NAME}/" in path for path in world.paths())
 
 

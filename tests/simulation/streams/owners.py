@@ -3,6 +3,7 @@
 Each owner settles items 0, 1, 2, … of one source, a few at a time, and acts on what is confirmed.
 An item is an entry; each offset of the source has three.
 At every call to the broker another owner may get its turn, so claims and appends interleave anyhow.
+Strangers write records that no owner wrote, which everybody passes over.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ ENTRIES = 3  # Of each offset: item n is entry n % 3 of offset n // 3.
 HORIZON = 12
 NEAR_MAX = 6  # Of the open items, so many may be settled next, in any order.
 CLAIM_S = 30.0
+STRANGER_RATE = 0.02  # At a call to the broker, somebody without a right writes to the log.
 DEPTH_MAX = 4  # How many owners' turns may stand inside one another.
 BAD_FATES = [fate for fate in Fate if fate is not Fate.PASS]
 
@@ -147,6 +149,8 @@ class Owners:
         self.reached: Counter[str] = Counter()
         self._memory = MemoryBroker(logs)
         self.broker = TurningBroker(self._memory, self._maybe_turn, self._fate)
+        # Dice of their own, so that every seed stays what it was.
+        self._strangers = random.Random(f"strangers-{seed}")
         self._fault_rate = self.dice.choice((0.0, 0.05, 0.2))
         self._turn_rate = self.dice.choice((0.05, 0.2, 0.5))
         self._owners = [Owner(self, f"owner-{n}") for n in range(self.dice.choice((2, 2, 3)))]
@@ -211,6 +215,9 @@ class Owners:
         return self.dice.choice(BAD_FATES)
 
     def _maybe_turn(self) -> None:
+        if self._strangers.random() < STRANGER_RATE:
+            self._memory.logs.append(WHERE, None, b"of somebody else")
+            self.reached["records of strangers"] += 1
         idle = [owner for owner in self._owners if not owner.busy]
         busy = len(self._owners) - len(idle)
         if idle and busy < DEPTH_MAX and self.dice.random() < self._turn_rate:

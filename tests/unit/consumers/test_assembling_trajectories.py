@@ -334,17 +334,18 @@ def test_what_came_of_a_trajectory_without_an_end_is_sealed_with_its_group_where
 
 @pytest.mark.proves("A17")
 @pytest.mark.parametrize(
-    ("idx", "fields"),
+    ("idx", "fields", "reason"),
     [
-        (2, {"reward": 0.5}),
-        (1, {"reward": None}),
-        (1, {"reward": 0.5, "prefix_hash": "0" * 32}),
-        (1, {"reward": 0.5, "continuation_of": "somebody-else"}),
+        (2, {"reward": 0.5}, SettleReason.EXPIRED),
+        (2, {"reward": 0.5, "continuation_of": "t"}, SettleReason.BROKEN_CHAIN),
+        (1, {"reward": None}, SettleReason.EXPIRED),
+        (1, {"reward": 0.5, "prefix_hash": "0" * 32}, SettleReason.BROKEN_CHAIN),
+        (1, {"reward": 0.5, "continuation_of": "somebody-else"}, SettleReason.BROKEN_CHAIN),
     ],
-    ids=["gap", "no-reward", "prefix", "continuation"],
+    ids=["gap", "said-gap", "no-reward", "prefix", "continuation"],
 )
-def test_a_trajectory_without_an_end_that_cannot_be_trained_on_expires(
-    idx: int, fields: dict[str, object]
+def test_a_trajectory_without_an_end_that_cannot_be_trained_on_ends_unsealed(
+    idx: int, fields: dict[str, object], reason: SettleReason
 ) -> None:
     drive = _partial()
     for uid in "ab":
@@ -354,7 +355,7 @@ def test_a_trajectory_without_an_end_that_cannot_be_trained_on_expires(
     drive.wait(10)
     assert drive.members() == [("a", "b")]
     drive.wait(90)
-    assert drive.settled_offsets() == dict.fromkeys((2, 3), SettleReason.EXPIRED)
+    assert drive.settled_offsets() == dict.fromkeys((2, 3), reason)
 
 
 def test_a_full_group_leaves_a_trajectory_without_an_end_its_time() -> None:

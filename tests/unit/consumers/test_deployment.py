@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -17,16 +18,19 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
 from rollstream.schemas.codec import decode
 from rollstream.schemas.events import Claimed, RootRecorded
-from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ids import PartitionAddress, RootId
 from rollstream.store import (
     Blobs,
     CorruptFile,
     MemoryBlobs,
+    create_or_compare,
     create_root_id,
+    hand_root_over,
     project,
     read_root_id,
 )
 from rollstream.store.layout import ROOT_ID
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import Fenced, RootMismatch
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -39,11 +43,14 @@ from rollstream.streams.topics.specs import specs_for
 ADDRESS = PartitionAddress("math", 1, 0)
 
 
-def config_of(root: str, *environments: str) -> RollstreamConfig:
+def config_of(
+    root: str, *environments: str, namespace: str = "rollstream", generation: int = 1
+) -> RollstreamConfig:
     names = environments or ("math",)
+    kafka = {"bootstrap": "memory:0", "namespace": namespace, "generation": generation}
     return RollstreamConfig.model_validate(
         {
-            "kafka": {"bootstrap": "memory:0"},
+            "kafka": kafka,
             "store": {"root": root},
             "environments": {name: {"partitions": 2} for name in names},
             "samplers": {"trainer-a": {"environments": list(names)}},
@@ -135,7 +142,7 @@ def test_claims_and_flushes_name_the_root() -> None:
     sealer = world.sealer()
     world.until(sealer)
     sealer.close()
-    root_id = read_root_id(world.blobs)
+    root_id = read_root_id(world.blobs).root_id
     assert root_id
     events = [confirmed.event for confirmed in world.confirmed_events()]
     claims = [event for event in events if isinstance(event, Claimed) and event.owner != CREATOR]
@@ -147,7 +154,7 @@ def test_repeating_it_changes_nothing() -> None:
     machines, store = Machines(), MemoryBlobs()
     first = machines.create(store, RIGHT)
     assert first.recorded == ("math",)
-    assert first.root_id == read_root_id(store)
+    assert first.root_id == read_root_id(store).root_id
     before = machines.records()
     again = machines.create(store, RIGHT)
     assert (again.topics, again.root_id, again.recorded) == ((), first.root_id, ())
@@ -181,7 +188,7 @@ def test_a_new_environment_gets_the_id_that_is_there() -> None:
 def test_a_root_that_had_its_id_when_the_process_was_killed_keeps_it() -> None:
     machines, store = Machines(), MemoryBlobs()
     machines.create_topics(RIGHT)
-    root_id = create_root_id(store, SystemEntropy())
+    root_id = create_root_id(store, SystemEntropy(), "rollstream", 1).root_id
     assert machines.create(store, RIGHT).root_id == root_id
     machines.start("sealer", store, RIGHT)
 
@@ -219,7 +226,7 @@ def test_a_deployment_that_runs_gets_its_id_beside_its_sealers() -> None:
         settle(machines, store, older)
     older.claim(in_time())
     settle(machines, store, older)
-    assert older.fold.root_id == made.root_id == read_root_id(store)
+    assert older.fold.root_id == made.root_id == read_root_id(store).root_id
     machines.start("sealer", store, RIGHT)
 
 
@@ -248,7 +255,7 @@ def test_a_root_with_files_that_the_log_does_not_know_is_refused(partition: int)
     for _ in range(2):
         with pytest.raises(RootMismatch, match=rf"manifests of math\[{partition}\] .* nothing"):
             machines.create(store, RIGHT)
-        assert read_root_id(store) == ""
+        assert read_root_id(store).root_id == ""
         topics = [Layout().groups("math"), Layout().sampler("trainer-a")]
         assert not MemoryBroker(machines.logs).admin().describe(topics, 10)
 
@@ -257,7 +264,7 @@ def test_a_root_with_files_that_the_log_does_not_know_is_refused(partition: int)
 def test_who_has_the_root_of_logs_that_are_gone_is_not_sent_to_make_topics(what: str) -> None:
     machines, store = Machines(), MemoryBlobs()
     project(store, ADDRESS, 7, flushed(3, "nonce", [0], 1))
-    create_root_id(store, SystemEntropy())
+    create_root_id(store, SystemEntropy(), "rollstream", 1)
     machines.create_topics(RIGHT)
     with pytest.raises(RootMismatch) as raised:
         machines.start(what, store, RIGHT)
@@ -282,3 +289,117 @@ def test_a_damaged_id_is_an_error_of_its_own() -> None:
     store.replace(ROOT_ID, b"torn")
     with pytest.raises(CorruptFile, match=r"root_id\.json holds no root's id"):
         machines.start("sealer", store, RIGHT)
+
+
+ROOT = "file:///data/run-17"
+OTHERS = pytest.mark.parametrize(
+    "other",
+    [config_of(ROOT, namespace="second"), config_of(ROOT, generation=2)],
+    ids=["namespace", "generation"],
+)
+
+
+def topics_of(machines: Machines, config: RollstreamConfig) -> list[str]:
+    prefix = f"{config.kafka.namespace}."
+    names = MemoryBroker(machines.logs).admin().topics(prefix, 10)
+    return [name for name in names if name.endswith(f".{config.kafka.generation}")]
+
+
+@OTHERS
+@pytest.mark.parametrize("older", [False, True], ids=["", "older"])
+def test_a_root_that_another_namespace_or_generation_recorded_is_refused(
+    other: RollstreamConfig, older: bool
+) -> None:
+    machines, store = Machines(), MemoryBlobs()
+    made = machines.create(store, RIGHT)
+    if older:
+        forget_owner(store)
+        assert machines.create(store, RIGHT).root_id == made.root_id
+    before = {blob.path: store.read(blob.path) for blob in store.list("")}
+    with pytest.raises(RootMismatch) as raised:
+        machines.create(store, other)
+    told = str(raised.value)
+    assert "file:///data/run-17 belongs to namespace rollstream, generation 1" in told
+    kafka = other.kafka
+    assert f"not to namespace {kafka.namespace}, generation {kafka.generation}" in told
+    assert "a root of its own" in told
+    assert topics_of(machines, other) == []
+    assert {blob.path: store.read(blob.path) for blob in store.list("")} == before
+    machines.start("sealer", store, RIGHT)
+
+
+def forget_owner(store: Blobs) -> None:
+    """As a version left the root that recorded its id alone."""
+    found = json.loads(store.read(ROOT_ID))
+    store.replace(ROOT_ID, json.dumps({"root_id": found["root_id"]}).encode())
+
+
+def test_the_id_of_an_older_version_that_no_log_of_this_deployment_names_is_refused() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    machines.create(store, RIGHT)
+    forget_owner(store)
+    second = config_of(ROOT, namespace="second")
+    with pytest.raises(RootMismatch, match="No seal log of namespace second, generation 1 names"):
+        machines.create(store, second)
+    assert topics_of(machines, second) == []
+    machines.start("sealer", store, RIGHT)
+
+
+def test_two_namespaces_that_begin_on_one_root_at_a_time_do_not_share_it() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    second = config_of(ROOT, namespace="second")
+    faster: list[str] = []
+
+    def be_slower(append: Append) -> Fate:
+        if not faster:
+            faster.append(machines.create(store, second).root_id)
+        return Fate.PASS
+
+    broker = FaultyBroker(MemoryBroker(machines.logs), be_slower, clock=machines.clock)
+    with pytest.raises(RootMismatch, match="belongs to namespace second, generation 1"):
+        create_deployment(RIGHT, **{**machines.shared(store), "broker": broker})
+    machines.start("sealer", store, second)
+    with pytest.raises(RootMismatch):
+        machines.start("sealer", store, RIGHT)
+
+
+@PROCESSES
+def test_who_shares_a_root_since_before_it_named_its_deployment_does_not_start(what: str) -> None:
+    machines, store = Machines(), MemoryBlobs()
+    root_id = machines.create(store, RIGHT).root_id
+    second = config_of(ROOT, namespace="second")
+    other = MemoryBlobs()
+    other.create(ROOT_ID, json.dumps({"root_id": root_id}).encode())
+    with pytest.raises(RootMismatch, match="No seal log"):
+        machines.create(other, second)
+    hand_root_over(other, RootId(root_id, "second", 1))
+    machines.create(other, second)
+    with pytest.raises(RootMismatch, match="belongs to namespace rollstream, generation 1, not to"):
+        machines.start(what, store, second)
+    machines.start(what, store, RIGHT)
+
+
+def test_a_generation_whose_logs_are_lost_leaves_its_root_to_the_next_one() -> None:
+    machines, store = Machines(), MemoryBlobs()
+    root_id = machines.create(store, RIGHT).root_id
+    next_one = config_of(ROOT, generation=2)
+    for partition in range(2):
+        machines.logs.cut_back(TopicPartition(Layout().groups("math"), partition), 0)
+    made = machines.create(store, next_one)
+    assert (made.root_id, made.recorded) == (root_id, ("math",))
+    machines.start("sealer", store, next_one)
+    with pytest.raises(RootMismatch, match="belongs to namespace rollstream, generation 2, not to"):
+        machines.create(store, RIGHT)
+    assert machines.create(store, next_one).topics == ()
+
+
+def test_a_file_with_other_bytes_is_left_to_whoever_owns_it() -> None:
+    store = MemoryBlobs()
+    store.create("a/b", b"of another run")
+    with pytest.raises(CorruptFile) as raised:
+        create_or_compare(store, "a/b", b"of this run")
+    told = str(raised.value)
+    assert "a/b exists and holds other bytes than are to be written" in told
+    assert "move" not in told
+    assert "remove" not in told
+    assert "Leave the file where it is" in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -25,8 +26,7 @@ from harness.documented_run import (
     DocumentedRun,
 )
 from harness.pages import snippets
-from rollstream.producers import NoPolicy, RunOver
-from rollstream.sampler import Policy
+from rollstream.producers import NoPolicy, RunOver, ScoreProducer
 from rollstream.store import open_dataset
 
 MULTI_TURN = "guides/multi_turn.md"
@@ -59,7 +59,7 @@ def test_advantages_are_averaged_by_trajectory(run: DocumentedRun) -> None:
 
 
 CONVERSATION = {
-    "policy": Policy("", 0, 0, "step-0"),
+    "load_weights": len,
     "prompt": [1, 2],
     "context": [1, 2],
     "turns": 3,
@@ -81,7 +81,7 @@ def rows_of(run: DocumentedRun, example_id: str) -> list[dict[str, Any]]:
 def test_a_conversation_is_one_sequence_with_a_mask(tmp_path: Path) -> None:
     run = DocumentedRun(tmp_path)
     with run.producer() as producer, producer.dispatch(example_id="chat", group_size=1) as group:
-        executed(MULTI_TURN, "seen = respond", group=group, **CONVERSATION)
+        executed(MULTI_TURN, "seen = respond", producer=producer, group=group, **CONVERSATION)
     (row,) = rows_of(run, "chat")
     assert row["prompt_tokens"] == [1, 2]
     assert row["output_tokens"] == [8, 9, 5] * 3
@@ -137,25 +137,47 @@ def is_over(ask: Callable[[], object]) -> bool:
     return False
 
 
-def test_a_worker_ends_once_the_run_is_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends_in", ["dispatch", "sample"])
+def test_a_worker_whose_run_ends_ends_without_a_failed_member(tmp_path: Path, ends_in: str) -> None:
     run = DocumentedRun(tmp_path)
     problems = map(str, range(3))
     with run.producer() as producer, run.sampler() as sampler:
         policy = producer.policy(timeout_s=TIMEOUT_S)
-        sampler.finish()
-        # A thread tells workers, and the run's clock, which it does not move, ends each wait.
-        until(lambda: is_over(lambda: producer.policy(newer_than=policy, timeout_s=TIMEOUT_S)))
+
+        def ending(call: Callable[..., Any]) -> Callable[..., Any]:
+            """The run ends before the call."""
+
+            def ended(*arguments: Any, **named: Any) -> Any:
+                sampler.finish()
+                # A thread tells workers, and the run's clock, which it does not move, ends waits.
+                until(
+                    lambda: is_over(lambda: producer.policy(newer_than=policy, timeout_s=TIMEOUT_S))
+                )
+                return call(*arguments, **named)
+
+            return ended
+
+        calls: dict[str, Callable[..., Any]] = {
+            "dispatch": producer.dispatch,
+            "sample": sampled_twice,
+        }
+        calls[ends_in] = ending(calls[ends_in])
         executed(
             TRAINING,
             "producer.policy(timeout_s=60)",
-            producer=producer,
+            producer=SimpleNamespace(policy=producer.policy, dispatch=calls["dispatch"]),
             problems=problems,
             load_weights=len,
-            sample=sampled_twice,
+            sample=calls["sample"],
         )
-    assert list(problems) == ["1", "2"]
+        producer.flush()
+        run.seal(1)
+        progress = sampler.progress()
+    assert list(problems) == ["2"]
+    assert (progress.dispatched, progress.never_back, progress.unfinished) == ({}, {}, {})
 
 
+@pytest.mark.proves("F13")
 def test_groups_with_equal_rewards_are_replaced(tmp_path: Path) -> None:
     run = DocumentedRun(tmp_path)
     with run.sampler() as sampler:
@@ -183,7 +205,7 @@ def test_queries_read_what_was_sealed_and_served(
     run: DocumentedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.root)
-    with duckdb.connect() as connection:
+    with connected(run) as connection:
         statements = [
             statement
             for text in snippets(READING, "sql")
@@ -191,17 +213,58 @@ def test_queries_read_what_was_sealed_and_served(
             if statement.strip()
         ]
         results = [connection.execute(statement).fetchall() for statement in statements]
-        assert all(results[3:5])
+        assert all(results[4:6])
         trained = connection.execute("SELECT step, trainer_epoch FROM batches ORDER BY step")
         assert trained.fetchall() == [(step, 1) for step in range(RELEASED_FROM)] + [
             (RELEASED_FROM, 2)
         ]
 
 
+def connected(run: DocumentedRun) -> duckdb.DuckDBPyConnection:
+    """DuckDB with this run's scores."""
+    connection: duckdb.DuckDBPyConnection = reading(run, "open_scores")["connection"]
+    return connection
+
+
+def test_queries_use_the_scores_in_effect(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.sampler() as sampler:
+        sampler.ack(run.served[-1])
+        run.clock.advance(2 * AGE_S)  # No older group is left for it.
+        policy = sampler.publish_policy(STEPS - 1, policy_version="newer")
+        with run.producer() as producer, producer.dispatch(example_id="x", group_size=3) as group:
+            uids = [
+                group.publish(policy=policy, output_tokens=[1], logprobs=[-0.1]) for _ in range(3)
+            ]
+        run.seal(1)
+        with ScoreProducer(environment="math", scorer="tests", broker=run.broker) as scores:
+            for uid in uids:
+                scores.publish(rollout_uid=uid, reward=0.25)
+                scores.publish(rollout_uid=uid, reward=3.0)
+        batch = sampler.next_batch(STEPS - 1, 1, timeout_s=1.0)
+        sampler.flush()
+        with run.producer() as producer, producer.dispatch(example_id="y", group_size=1) as group:
+            group.publish(policy=policy, output_tokens=[1], logprobs=[-0.1], reward=3.0)
+    run.seal(1)  # A sealer that starts files the scores.
+    assert batch.rewards.tolist() == [3.0] * 3
+    with contextlib.chdir(run.root), connected(run) as connection:
+        each = [text.split(";") for text in snippets(READING, "sql")]
+        results = [
+            connection.execute(one).fetchall() for text in each for one in text if one.strip()
+        ]
+        by_weight_step, by_step = results[4], results[8]
+        assert ("math", STEPS - 1, 1.5, 10) in by_weight_step
+        assert by_step[-1][:3] == (STEPS - 1, "math", 3.0)
+        names = executed(READING, "def decisions")
+        found = executed(READING, "in_polars", **names, pl=polars, pd=pandas)
+    for frame in (found["in_polars"], found["in_pandas"]):
+        assert set(frame["reward"]) == {3.0}
+
+
 def test_the_decisions_that_count_are_those_that_no_release_took_back(run: DocumentedRun) -> None:
     (snippet,) = (text for text in snippets(READING, "python") if "def decisions" in text)
     names: dict[str, Any] = {}
-    exec(snippet.rpartition("\n\n")[0], names)
+    exec(snippet.partition("trained_on =")[0], names)
     counted = names["decisions"](run.root, "trainer-a")
     newest = {batch.step: batch for batch in run.served if batch.step < STEPS - 1}
     assert {step: one["digest"] for step, one in counted.items()} == {
@@ -228,7 +291,7 @@ def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_p
         batch = sampler.next_batch(STEPS - 1, 1, timeout_s=1.0)
         sampler.flush()
     assert batch.rewards.tolist() == [1.0, 2.0]
-    with contextlib.chdir(run.root), duckdb.connect() as connection:
+    with contextlib.chdir(run.root), connected(run) as connection:
         views, ways = (
             [text for text in snippets(READING, "sql") if marker in text]
             for marker in ("CREATE OR REPLACE", "step = 7")

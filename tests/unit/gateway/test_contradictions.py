@@ -79,7 +79,6 @@ OTHER_CONTENTS: list[dict[str, Any]] = [
     {"weight_step": 2},
     {"policy_epoch": 1},
     {"lineage": "small"},
-    {"example_id": "e-1"},
 ]
 
 
@@ -93,6 +92,21 @@ def test_a_step_that_is_repeated_with_other_content_is_refused(
     contradicts(answer, "steps[1].step_index", "0", "another step 0 of trajectory t-1")
     assert world.logged() == 1
     taken(world.submit({}, {"step_index": 1}))  # Nothing of the other call is known.
+
+
+@MODES
+def test_another_example_of_a_prompt_is_refused_and_both_are_named(
+    world: World, durable: bool
+) -> None:
+    taken(world.submit({"example_id": "e-1"}))
+    answer = world.submit({"trajectory_uid": "t-2", "example_id": "e-2"}, durable=durable)
+    contradicts(answer, "steps[0].example_id", "'e-2'", "was 'e-1' in an earlier step of prompt")
+    answer = world.submit(
+        {"prompt_uid": "q", "trajectory_uid": "u-1", "example_id": "e-3"},
+        {"prompt_uid": "q", "trajectory_uid": "u-2", "example_id": "e-4"},
+    )
+    contradicts(answer, "steps[1].example_id", "'e-4'", "was 'e-3' in an earlier step of prompt")
+    assert world.logged() == 1
 
 
 @MODES

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from harness.admission import announce, announced
 from harness.producers import new_layout, published, segments_of
 from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
-from rollstream.gateway.models import N_ROLLOUTS_MAX
+from rollstream.gateway.models import N_ROLLOUTS_MAX, TOKEN_ID_MAX
 from rollstream.producers import AsyncStepProducer
 from rollstream.schemas.ingest.entry import EntryKind
-from rollstream.schemas.rules import INT_MAX, LONG_MAX
+from rollstream.schemas.rules import INT_MAX, LOGPROB_MIN, LONG_MAX
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
@@ -43,9 +44,9 @@ METADATA = st.dictionaries(
 @st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A valid step, but for its trajectory; with or without what may be left out."""
-    tokens = st.lists(st.integers(0, INT_MAX), max_size=6)
+    tokens = st.lists(st.integers(0, TOKEN_ID_MAX), max_size=6)
     response = draw(tokens)
-    prompt = st.lists(st.integers(0, INT_MAX), min_size=not response, max_size=6)
+    prompt = st.lists(st.integers(0, TOKEN_ID_MAX), min_size=not response, max_size=6)
     step = {
         "prompt_ids": draw(prompt),
         "response_ids": response,
@@ -54,7 +55,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
         "weight_step": draw(st.integers(-1, LONG_MAX)),
     }
     logprobs = st.lists(
-        st.floats(max_value=0.0, allow_infinity=False, width=32),
+        st.floats(LOGPROB_MIN, 0.0, allow_subnormal=False, width=32),
         min_size=len(response),
         max_size=len(response),
     )
@@ -175,7 +176,7 @@ def test_two_gateways_take_steps_of_one_trajectory_and_its_end() -> None:
         assert second.post(path, params={"durable": True}, json=end).status_code == 200
     logged = published(world.broker, world.layout, "math")
     assert [one.fields["segment_idx"] for one in logged] == [0, 1, 2, 3, 4, 5, 6]
-    assert [one.entry.kind for one in logged[5:]] == [EntryKind.SEGMENT, EntryKind.ENDED]
+    assert [one.entry.kind for one in logged[5:]] == [EntryKind.STEP, EntryKind.ENDED]
     assert {one.fields["rollout_uid"] for one in logged} == {"t-1"}
 
 
@@ -186,3 +187,45 @@ def test_a_closing_gateway_flushes_what_it_accepted() -> None:
             step = {**STEP, "step_index": index}
             assert client.post(STEPS, json={"steps": [step]}).status_code == 202
     assert [one["segment_idx"] for one in world.segments()] == [*range(20)]
+
+
+def policy_of(client: TestClient, **query: str) -> Any:
+    return client.get("/v1/environments/math/policy", params=query)
+
+
+def test_the_newest_policy_is_served_and_a_step_names_it_by_its_version() -> None:
+    broker = MemoryBroker()
+    layout = new_layout(broker, "math")
+    writer = AsyncStepProducer(broker=broker, namespace=layout.namespace)
+    topic = layout.admission("math")
+    with TestClient(
+        create_app(gateway_config(), writer=writer, reach=Reached()), headers=bearer()
+    ) as client:
+        none = policy_of(client)
+        assert (none.status_code, none.json()["type"]) == (404, "urn:rollstream:problem:no-policy")
+        announce(broker, topic, announced(7, policy_epoch=2, metadata='{"bits":8}'))
+        while policy_of(client).status_code == 404:  # The log is followed.
+            pass
+        policy = policy_of(client).json()
+        assert policy == {
+            "version": "step-7",
+            "step": 7,
+            "epoch": 2,
+            "lineage": "",
+            "weights": "/weights/7",
+            "metadata": {"bits": 8},
+        }
+        step = {name: value for name, value in STEP.items() if name != "weight_step"}
+        step["policy_version"] = policy["version"]
+        assert client.post(STEPS, json={"steps": [step]}, params={"durable": "true"}).is_success
+        wrong = {**step, "policy_version": "v", "weight_step": 6, "step_index": 1}
+        refused = client.post(STEPS, json={"steps": [wrong]})
+        assert (refused.status_code, refused.json()["field"]) == (422, "steps[0].weight_step")
+        announce(broker, topic, announced(1, sampler="b", lineage="other"))
+        while policy_of(client).status_code == 200:
+            pass
+        assert policy_of(client).json()["field"] == "lineage"
+        assert policy_of(client, lineage="other").json()["step"] == 1
+        assert policy_of(client, durable="true").status_code == 422
+    (logged,) = segments_of(published(broker, layout, "math"))
+    assert (logged["weight_step"], logged["policy_epoch"]) == (7, 2)

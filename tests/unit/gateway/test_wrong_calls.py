@@ -66,6 +66,7 @@ WRONG_VALUES: list[tuple[str, Any, str, str, str]] = [
     ("prompt_ids", packed(b"1234", "int64"), "prompt_ids.dtype", "'int64'", 'give "int32"'),
     ("prompt_ids", packed(b"12345"), "prompt_ids.base64", "5 bytes", "give 4 for each value"),
     ("prompt_ids", packed(b"\0\0\0\xff"), "prompt_ids[0]", "-16777216", "not negative"),
+    ("prompt_ids", packed(b"\0\0\0\x65"), "prompt_ids[0]", "1694498816", "little-endian"),
     ("prompt_ids", {**packed(b""), "shape": [0]}, "prompt_ids.shape", "a list of 1", "base64"),
     ("response_ids", [2**31], "response_ids[0]", str(2**31), TOKENS),
     ("response_ids", [10**400], "response_ids[0]", "1000", TOKENS),
@@ -77,6 +78,8 @@ WRONG_VALUES: list[tuple[str, Any, str, str, str]] = [
     ("logprobs", [-1e39], "logprobs[0]", "-1e+39", LOGPROBS),
     ("logprobs", ["-1"], "logprobs[0]", "'-1'", LOGPROBS),
     ("logprobs", [-1.0], "logprobs", "a list of 1", "give one for each"),
+    ("logprobs", packed(b"\xbf\0\0\0" * 2, "float32"), "logprobs[0]", "2.67", "little-endian"),
+    ("logprobs", [-0.5, -1e30], "logprobs[1]", "-1.0000000150474662e+30", "at least -10000"),
     ("logprobs", packed(b"1234"), "logprobs.dtype", "'int32'", 'give "float32"'),
     (
         "logprobs",
@@ -92,6 +95,8 @@ WRONG_VALUES: list[tuple[str, Any, str, str, str]] = [
     ("trajectory_uid", "", "trajectory_uid", "''", NAME),
     ("trajectory_uid", 7, "trajectory_uid", "7", NAME),
     ("trajectory_uid", LONG, "trajectory_uid", "'nnn", NAME),
+    ("trajectory_uid", "t\n1", "trajectory_uid", r"'t\n1'", "without line breaks"),
+    ("prompt_uid", "p\x00", "prompt_uid", r"'p\x00'", "without line breaks"),
     ("prompt_uid", None, "prompt_uid", "null", NAME),
     ("step_index", -1, "step_index", "-1", "give a whole number from 0"),
     ("step_index", "0", "step_index", "'0'", "give a whole number from 0"),
@@ -103,7 +108,7 @@ WRONG_VALUES: list[tuple[str, Any, str, str, str]] = [
     ("n_rollouts", 0, "n_rollouts", "0", "give a whole number from 1"),
     ("n_rollouts", 65_537, "n_rollouts", "65537", "give a whole number from 1 to 65536"),
     ("metadata", [1], "metadata", "a list of 1", "give an object"),
-    ("policy_epoch", None, "policy_epoch", "null", "give a whole number from 0"),
+    ("policy_epoch", -1, "policy_epoch", "-1", "give a whole number from 0"),
     ("lineage", LONG, "lineage", "'nnn", "give a text of at most 4096 characters"),
     ("example_id", {"a": 1}, "example_id", "an object of 1", "give a text of at most"),
     ("surprise", 1, "surprise", "1", "leave it out, or correct its name: prompt_ids, response_ids"),
@@ -158,7 +163,7 @@ def test_every_field_has_its_remedy() -> None:
         assert {f"{prefix}{name}" for name in model.__struct_fields__} <= takes.keys()
 
 
-@pytest.mark.parametrize("name", ["prompt_ids", "response_ids", "trajectory_uid", "weight_step"])
+@pytest.mark.parametrize("name", ["prompt_ids", "response_ids", "trajectory_uid", "policy_version"])
 def test_what_is_missing_is_named(client: TestClient, name: str) -> None:
     step = {key: value for key, value in STEP.items() if key != name}
     found = problem(client.post(STEPS, json={"steps": [step]}), 422)

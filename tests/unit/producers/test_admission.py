@@ -38,6 +38,7 @@ from rollstream.producers.admission.standing import ALIVE_S, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.order import PolicyRef
 from rollstream.streams.memory import MemoryBroker
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
@@ -356,6 +357,9 @@ class BreakingLog(AdmissionLog):
     breaks = False
 
     def policies(self) -> dict[str, Any]:
+        return {}
+
+    def versions(self) -> dict[tuple[str, str], PolicyRef]:
         return {}
 
     def shares(self) -> dict[str, Granted]:

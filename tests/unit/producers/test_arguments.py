@@ -12,6 +12,7 @@ import pytest
 from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
 from rollstream.producers.arguments import (
     DEFAULTS,
+    OTHER_NAMES,
     AppendedArguments,
     Flags,
     Floats,
@@ -26,7 +27,8 @@ from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 
 STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.
-FOLDED = {"weight_steps", "actor_logprob_sum"}  # Into weight_step and actor_logprobs.
+# Into weight_step, logprobs and old_logprobs.
+FOLDED = {"weight_steps", "logprob_sum", "old_logprob_sum"}
 UNFOLDED = {"policy"}  # Into what names the policy.
 ARRAYS: Mapping[str, Any] = {"<i4": Ints, "<f4": Floats, "|b1": Flags}
 PLAIN: Mapping[str, Any] = {
@@ -43,7 +45,7 @@ SHOWN: Mapping[str, Any] = {  # What is JSON, or named things, in the log.
     "attachments": Mapping[str, bytes],
     "rewards": Mapping[str, float],
     "weight_step": int | Ints,
-    "actor_logprobs": Floats | float | None,
+    **dict.fromkeys(("logprobs", "old_logprobs"), Floats | float | None),
 }
 
 
@@ -62,18 +64,18 @@ def wanted_type(field: RowField) -> Any:
 def test_names_and_types_are_those_of_the_schema() -> None:
     hints = get_type_hints(RolloutArguments)
     fields = row_fields()
-    assert set(hints) == set(fields) - STAMPED - FOLDED | UNFOLDED
+    assert set(hints) == set(fields) - STAMPED - FOLDED | UNFOLDED | OTHER_NAMES.keys()
     for name, hint in hints.items():
         if name in UNFOLDED:
             continue
-        assert hint == wanted_type(fields[name]), name
+        assert hint == wanted_type(fields[OTHER_NAMES.get(name, name)]), name
 
 
 @pytest.mark.proves("A1")
 def test_defaults_are_those_of_the_schema() -> None:
     fields = row_fields()
     required = {name for name in get_type_hints(RolloutArguments) if name not in DEFAULTS}
-    assert required == {"example_id", "policy_version", "policy"}
+    assert required == {"example_id", "policy_version", "policy"} | OTHER_NAMES.keys()
     for name, default in DEFAULTS.items():
         if name in ("environment", "rollout_uid"):  # The producer's own, and a new one.
             assert default == ""
@@ -104,13 +106,14 @@ def test_help_describes_every_argument_with_its_type_and_default() -> None:
     for name, (shown, default) in described.items():
         if name in UNFOLDED:
             continue
-        field = row_fields()[name]
-        if field.column == "array" and name not in SHOWN:
+        own = OTHER_NAMES.get(name, name)
+        field = row_fields()[own]
+        if field.column == "array" and own not in SHOWN:
             assert shown.startswith(DTYPES[field.dtype]), name
         elif hints[name] in PLAIN.values():
             assert shown == hints[name].__name__
         assert shown.endswith(" or None") == (type(None) in get_args(hints[name])), name
-        assert default == _shown_default(name), name
+        assert default == _shown_default(own), name
 
 
 def _shown_default(name: str) -> str:
@@ -154,6 +157,7 @@ def test_signatures_show_the_arguments_with_their_defaults(function: Any, argume
     assert set(shown) == set(get_type_hints(arguments))
     for name, parameter in shown.items():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        some_needed = name in ("policy", "policy_version", "weight_step")
-        expected = ... if some_needed else DEFAULTS.get(name, inspect.Parameter.empty)
+        own = OTHER_NAMES.get(name, name)
+        some_needed = own in ("policy", "policy_version", "weight_step")
+        expected = ... if some_needed else DEFAULTS.get(own, inspect.Parameter.empty)
         assert parameter.default == expected

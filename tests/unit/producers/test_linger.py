@@ -53,7 +53,6 @@ def ended(fate: Fate, end: str = "") -> tuple[int, str, str]:
     return process.returncode, process.stdout, process.stderr
 
 
-@pytest.mark.proves("A1")
 def test_a_process_that_never_closes_its_producer_sends_what_it_published() -> None:
     assert ended(Fate.PASS) == (0, "100\n", "")
 
@@ -63,7 +62,6 @@ def test_a_process_that_an_exception_ends_sends_what_it_published() -> None:
     assert (status, found, told.splitlines()[-1]) == (1, "100\n", "RuntimeError: crashed")
 
 
-@pytest.mark.proves("A1")
 def test_a_process_that_never_closes_its_producer_names_what_did_not_arrive() -> None:
     status, found, told = ended(Fate.DROP)
     assert (status, found) == (0, "0\n")

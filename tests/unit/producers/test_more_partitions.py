@@ -59,7 +59,6 @@ class GrowingWriter(FaultyWriter):
 GREW = f"has {PARTITIONS + 1} partitions by now and had {PARTITIONS}"
 
 
-@pytest.mark.proves("A1")
 def test_a_producer_refuses_and_names_what_it_holds() -> None:
     broker, clock = GrowingBroker(), JumpingClock()
     layout = new_layout(broker)
@@ -96,7 +95,6 @@ def test_a_producer_refuses_and_names_what_it_holds() -> None:
     assert left.value.uids == ("a",)
 
 
-@pytest.mark.proves("A1")
 def test_an_awaited_publish_that_is_held_is_told() -> None:
     broker, clock = GrowingBroker(), ManualClock()
     layout = new_layout(broker)

@@ -50,6 +50,7 @@ def test_a_submission_in_doubt_names_what_is_not_known_to_be_in_the_log() -> Non
 
     async def scenario() -> None:
         producer = AsyncStepProducer(broker=broker, namespace=layout.namespace, clock=clock)
+        await producer.submit_steps([], environment=ENVIRONMENT)  # Its policies are known.
         both = [step("a", APART[0]), step("b", APART[1])]
         with pytest.raises(DeliveryFailed, match="no answer within 30 s") as told:
             await until_late(clock, producer.submit_steps(both, environment=ENVIRONMENT))

@@ -26,7 +26,12 @@ from rollstream.schemas.rules import ATTACHED_BYTES_MAX
 
 def publish(**overrides: Any) -> Mapping[str, Any]:
     """The fields of the rollout as its reader has them."""
-    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**overrides)}))
+    return taken(sampled(**overrides))
+
+
+def taken(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same of exactly these arguments."""
+    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **arguments}))
     record = decode_record(OUTBOX.encode([outgoing], partitions=1))
     assert record.broken == {}
     return record.entry(0).fields
@@ -81,7 +86,7 @@ def nested(depth: int) -> list[Any]:
         ({"loss_mask": [True]}, "loss_mask has 1 values and output_tokens 3"),
         ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values and output_tokens 3"),
         ({"token_rewards": []}, "token_rewards has 0 values"),
-        ({"actor_logprobs": [0.0]}, "actor_logprobs has 1 values"),
+        ({"old_logprobs": [0.0]}, "old_logprobs has 1 values"),
         ({"weight_step": [1]}, "weight_step has 1 values"),
         (
             {"token_arrays": {"experts": np.zeros((0, 2**18))}},
@@ -102,8 +107,11 @@ def nested(depth: int) -> list[Any]:
         ({"token_arrays": 3}, "token_arrays is 3; give a mapping"),
         ({"policy_version": "v" * 201}, "'v+' of 201 characters and must name a folder"),
         ({"rollout_uid": "u" * 4097}, "rollout_uid has 4097 characters; give at most 4096"),
+        ({"rollout_uid": "r\n1"}, r"rollout_uid is 'r\\n1' with control character '\\n'; give one"),
+        ({"group_uid": "\x7f"}, r"group_uid is '\\x7f' with control character"),
+        ({"rollout_uid": "é\x85"}, r"rollout_uid is 'é\\x85' with control character"),
         ({"stop_reason": "s" * 4097}, "stop_reason has 4097 characters"),
-        ({"actor_policy_version": "v" * 4097}, "actor_policy_version has 4097 characters"),
+        ({"old_policy_version": "v" * 4097}, "old_policy_version has 4097 characters"),
         ({"reward": math.nan}, "reward is nan; give a finite number"),
         ({"reward": -math.inf}, "reward is -inf"),
         ({"reward": 1e308}, r"reward is 1e\+308; float32, .* from -3.4028235e\+38 to 3.40"),
@@ -119,7 +127,7 @@ def nested(depth: int) -> list[Any]:
         ({"logprobs": [math.nan] * 3}, r"logprobs\[0\] is nan \(and 2 more\)"),
         ({"logprobs": [0.0, 1e300, 0.0]}, r"logprobs\[1\] is 1e\+300; every value .* float32"),
         ({"logprobs": [0.0, 0.5, 0.0]}, r"logprobs\[1\] is 0.5; .*at most 0 \(rounding: 0.001\)"),
-        ({"actor_logprobs": [0.0, 0.0, 0.0011]}, r"actor_logprobs\[2\] is 0.00109"),
+        ({"old_logprobs": [0.0, 0.0, 0.0011]}, r"old_logprobs\[2\] is 0.00109"),
         ({"ref_logprobs": [70.0, 0.0, 0.0]}, r"ref_logprobs\[0\] is 70.0"),
         (
             {"logprobs": ["a", "b", "c"]},
@@ -129,7 +137,7 @@ def nested(depth: int) -> list[Any]:
         ({"logprobs": [[0.0], [0.0, 1.0]]}, "logprobs cannot be read as an array"),
         ({"ref_logprobs": [0.0, math.nan, 0.0]}, r"ref_logprobs\[1\] is nan"),
         ({"token_rewards": [0.0, math.inf, 0.0]}, r"token_rewards\[1\] is inf"),
-        ({"actor_logprobs": math.nan}, "actor_logprobs is nan"),
+        ({"old_logprobs": math.nan}, "old_logprobs is nan"),
         ({"output_tokens": [1, -1, 2]}, r"output_tokens\[1\] is -1; .*padding"),
         ({"prompt_tokens": np.array([1, -100], np.int32)}, r"prompt_tokens\[1\] is -100"),
         ({"output_tokens": [1, 2**31, 2]}, r"output_tokens\[1\] is 2147483648; .* int32"),
@@ -149,8 +157,10 @@ def nested(depth: int) -> list[Any]:
         ({"segment_idx": 2**31}, "segment_idx is 2147483648"),
         ({"segment_idx": 1.5}, "segment_idx is 1.5; give a whole number"),
         ({"is_last_segment": 1}, "is_last_segment is 1; give True or False"),
-        ({"metadata": {"x": math.nan}}, "metadata cannot be written as JSON"),
-        ({"metadata": {"x": object()}}, "metadata cannot be written as JSON.*float"),
+        ({"metadata": {"x": math.nan}}, r"metadata\['x'\] cannot be written as JSON"),
+        ({"metadata": {"x": object()}}, r"metadata\['x'\] cannot be written as JSON.*float"),
+        ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] cannot be"),
+        ({"group_size": 10**6}, "group_size is 1000000; give a number from 0 to 65536"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
         ({"reward": True}, "reward is True; give one number"),
@@ -178,7 +188,7 @@ def test_what_breaks_a_rule_is_told_with_value_and_remedy(wrong: dict[str, Any],
 
 def test_metadata_that_python_cannot_write_is_refused() -> None:
     for wrong in (nested(50_000), 10**5_000):
-        with pytest.raises(InvalidRollout, match="metadata "):
+        with pytest.raises(InvalidRollout, match=r"metadata\['x'\] "):
             publish(metadata={"x": wrong})
 
 
@@ -288,30 +298,76 @@ def test_tokens_of_any_integer_type_arrive_as_int32(dtype: str) -> None:
     assert tokens == np.array([7, 8, 9], "<i4").tobytes()
 
 
-def test_large_logprobs_whose_square_overflows_are_finite_all_the_same() -> None:
+def test_large_numbers_whose_square_overflows_are_finite_all_the_same() -> None:
     wide = np.array([-3e38, -3e38, -3e38], np.float32)
-    assert publish(logprobs=wide)["logprobs"] == wide.tobytes()
+    assert publish(token_rewards=wide)["token_rewards"] == wide.tobytes()
 
 
-@given(st.lists(st.floats(width=32), max_size=40))
-def test_exactly_finite_values_that_are_not_positive_are_taken(values: list[float]) -> None:
+@given(st.lists(st.floats(width=32) | st.floats(0, 20_000, width=32), max_size=40))
+def test_exactly_log_probs_that_a_model_may_give_are_taken(values: list[float]) -> None:
     given = -np.abs(np.array(values, np.float32))
     arguments = {"output_tokens": [1] * len(values), "logprobs": given}
-    if np.isfinite(given).all():
+    sound = given >= -1e4
+    if sound.all():
         assert publish(**arguments)["logprobs"] == given.tobytes()
     else:
-        first = int(np.flatnonzero(~np.isfinite(given))[0])
+        first = int(np.flatnonzero(~sound if np.isfinite(given).all() else ~np.isfinite(given))[0])
         with pytest.raises(InvalidRollout, match=rf"logprobs\[{first}\] is "):
             publish(**arguments)
 
 
+@pytest.mark.proves("A1")
+def test_names_of_the_aipo_papers_are_taken_for_what_sampled() -> None:
+    named = {"actor_logprobs": [-0.5, -0.25, -1.0], "actor_policy_version": "step-7"}
+    given = {k: v for k, v in sampled().items() if k not in ("logprobs", "policy_version")}
+    fields = taken({**given, **named})
+    assert fields["logprobs"] == np.array([-0.5, -0.25, -1.0], "<f4").tobytes()
+    assert fields["policy_version"] == "step-7"
+    assert "old_logprobs" not in fields
+    assert publish(actor_logprobs=sampled()["logprobs"])["logprobs"] == publish()["logprobs"]
+    policy = Policy("main", 0, 3, "step-3")
+    both = {k: v for k, v in given.items() if k != "weight_step"}
+    same = {"policy": policy, "actor_policy_version": "step-3"}
+    OUTBOX.segment({"example_id": "ex", **both, **same})
+    with pytest.raises(InvalidRollout, match="two names of one value"):
+        OUTBOX.segment({"example_id": "ex", **both, **same, "actor_policy_version": "step-4"})
+
+
+@pytest.mark.parametrize(
+    "two", [{"actor_logprobs": [-0.5, -0.5, -2.0]}, {"actor_policy_version": "step-9"}]
+)
+def test_two_values_for_one_thing_are_refused(two: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRollout, match=r"two names of one value.*old_logprobs"):
+        publish(**two)
+
+
+def test_metadata_may_hold_numbers_of_numpy() -> None:
+    given = {"score": np.float32(0.5), "ids": [np.int64(7)], "good": np.bool_(True)}
+    found = json.loads(publish(metadata=given)["metadata"])
+    assert found == {"score": 0.5, "ids": [7], "good": True}
+
+
+@pytest.mark.parametrize("name", ["logprobs", "actor_logprobs"])
+@pytest.mark.parametrize("number", [-3.0, -3, np.float32(-3), np.array(-3.0)])
+def test_log_probs_may_be_one_sum(name: str, number: Any) -> None:
+    given = {key: value for key, value in sampled().items() if key != "logprobs"}
+    fields = taken({**given, name: number})
+    assert (fields["logprobs"], fields["logprob_sum"]) == (None, -3.0)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1.5])
+def test_a_sum_of_log_probs_is_finite_and_not_positive(number: float) -> None:
+    with pytest.raises(InvalidRollout, match="logprobs is "):
+        publish(logprobs=number)
+
+
 def test_what_is_not_given_takes_no_extras() -> None:
     nothing: dict[str, Any] = {
-        "actor_logprobs": None,
+        "old_logprobs": None,
         "token_arrays": {},
         "attachments": {},
         "messages": [],
-        "actor_policy_version": "",
+        "old_policy_version": "",
         "weight_step": 3,
     }
     outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**nothing)}))
@@ -373,3 +429,8 @@ def test_members_of_a_str_enumeration_are_their_values() -> None:
     fields = publish(split=Named.EVAL, policy_version=Named.SEVEN, example_id=Named.SEVEN)
     assert (fields["split"], fields["policy_version"]) == ("eval", "step-7")
     assert fields["example_id"] == "step-7"
+
+
+def test_a_name_of_another_system_is_told_ours() -> None:
+    with pytest.raises(TypeError, match="'environment_name'; give environment"):
+        publish(environment_name="math")

@@ -60,6 +60,14 @@ def test_a_configuration_that_is_shown_tells_no_password() -> None:
             'target_group_size = "four": must be a whole number; for example target_group_size = 8',
         ),
         (
+            "target_group_size = 4.0",
+            "target_group_size = 4.0: must be a whole number; for example target_group_size = 8",
+        ),
+        (
+            'seal_timeout_s = "30"',
+            'seal_timeout_s = "30": must be a number; for example seal_timeout_s = 300.0',
+        ),
+        (
             "partitions = 0",
             "partitions = 0: must be greater than or equal to 1; for example partitions = 4",
         ),
@@ -134,7 +142,9 @@ def test_root_that_no_process_could_open_is_refused(tmp_path: Path, root: str) -
     )
 
 
-@pytest.mark.parametrize("address", ["localhost:99999", "localhost:", "a b:9092", "a:1,,b:2"])
+@pytest.mark.parametrize(
+    "address", ["localhost:99999", "localhost:", "a b:9092", "a:1,,b:2", "http://a:9092"]
+)
 def test_address_that_names_no_broker_is_refused(tmp_path: Path, address: str) -> None:
     (line,) = refusal(tmp_path, MINIMAL.replace("localhost:9092", address))
     assert line.startswith("rollstream.toml: kafka.bootstrap: ")

@@ -45,11 +45,11 @@ CHANNEL_B = "[samplers.a.ready_packs.channel_b]\n"
         ),
         (
             f'{SECTION}{SCHEDULE}{CHANNEL_B}rollouts = "colocate"\n',
-            r"mode 'async' with rollouts 'colocate' .*; set rollouts to 'server', or mode to",
+            r"rollouts 'colocate' is not supported: .* from env workers, .*; leave rollouts out",
         ),
         (
             f'{SECTION}{SCHEDULE}{CHANNEL_B}sync = "adapter"\n',
-            r"mode 'async' with sync 'adapter' .*; set sync to 'full', or mode to 'step'",
+            r"sync 'adapter' is not supported: .* weight_step of the weights .*; leave sync out",
         ),
         (
             f"{SECTION}{SCHEDULE}".replace("0.1", "true"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
 from rollstream.sampler import InvalidRequest, RequestDiffers
 from rollstream.sampler.deciding.queries import AskBatches, AskStats
+from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.deciding.trainer import Ack, AckStatus, MarkCheckpointed, Resume
+from rollstream.streams.folds.sampler.row_outcomes import RowOutcome
+from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def specs(count: int) -> list[GroupSpec]:
@@ -51,27 +56,59 @@ def test_groups_that_an_ack_names_as_skipped_do_not_count_as_trained() -> None:
     assert sampler.do(AskStats()).outcomes == {"skipped": 2, "trained": 1}
 
 
+def shaped(sampler: Decider, step: int, groups: int) -> ServedBatch:
+    shape = NextShapedBatch(
+        step=step, settings="{}", num_groups=groups, min_groups=groups, carried=()
+    )
+    batch = sampler.choose(shape)
+    assert isinstance(batch, ServedBatch), batch
+    return batch
+
+
+T, F, K = (bytes([one]) for one in (RowOutcome.TRAINED, RowOutcome.FILTERED, RowOutcome.KEPT))
+
+
 @pytest.mark.proves("D2")
 def test_groups_that_what_shapes_a_batch_left_out_count_as_filtered_and_may_be_all() -> None:
     sampler = Decider(max_samples=2)
     sampler.seal(*specs(5))
-    first, second = sampler.serve(0, 3), sampler.serve(1, 2)
-    ack = Ack(step=0, batch_id=first.batch_id, skipped=(2,), filtered=(1,))
+    first, second = shaped(sampler, 0, 3), shaped(sampler, 1, 2)
+    ack = Ack(step=0, batch_id=first.batch_id, outcomes=(T * 2, F * 2, F + T))
     sampler.do(ack)
     sampler.do(ack)
-    assert sampler.state.ready.refs() == [first.refs[0]]
-    with pytest.raises(RequestDiffers, match=r"without slots \[2, 1\] and is now .* \[1, 2\]"):
-        sampler.do(Ack(step=0, batch_id=first.batch_id, skipped=(1,), filtered=(2,)))
-    with pytest.raises(InvalidRequest, match="not distinct slots"):
-        sampler.do(Ack(step=1, batch_id=second.batch_id, skipped=(1,), filtered=(1,)))
-    with pytest.raises(InvalidRequest, match="leave filtered out"):
-        sampler.do(Ack(step=1, batch_id=second.batch_id, status="failed", filtered=(1,)))
-    sampler.do(Ack(step=1, batch_id=second.batch_id, filtered=(0, 1)))
+    with pytest.raises(RequestDiffers, match=r"without slots \[1\] and is now .* \[0\]"):
+        sampler.do(Ack(step=0, batch_id=first.batch_id, outcomes=(F * 2, T * 2, T * 2)))
+    sampler.do(Ack(step=1, batch_id=second.batch_id, outcomes=(F * 2, F * 2)))
     assert sampler.state.unacked(2)[0].total() == 0, "their capacity is free at once"
     newest, *_ = sampler.do(AskBatches(last=1))
     assert (newest.skipped, newest.filtered) == ((), (0, 1))
     sampler.do(MarkCheckpointed(step=1))
-    assert sampler.do(AskStats()).outcomes == {"filtered": 3, "skipped": 1, "trained": 1}
+    assert sampler.do(AskStats()).outcomes == {"filtered": 3, "trained": 2}
+
+
+@pytest.mark.parametrize(
+    ("ack", "told"),
+    [
+        ({"outcomes": (T * 2,)}, "outcomes are of 1 groups, and the batch has 2"),
+        ({"outcomes": (T * 2, T * 3)}, "are 3; it was served with 2 trajectories"),
+        ({"outcomes": (T * 2, F * 2), "skipped": (0,)}, "leave skipped out"),
+        ({"outcomes": (T * 2, F * 2), "status": "failed"}, "outcomes of a batch that failed"),
+    ],
+)
+def test_outcomes_that_cannot_be_are_refused(ack: dict[str, Any], told: str) -> None:
+    sampler = Decider()
+    sampler.seal(*specs(2))
+    batch = shaped(sampler, 0, 2)
+    with pytest.raises(InvalidRequest, match=told):
+        sampler.do(Ack(step=0, batch_id=batch.batch_id, **ack))
+
+
+def test_outcomes_of_a_batch_that_was_not_shaped_are_refused() -> None:
+    sampler = Decider()
+    sampler.seal(*specs(1))
+    batch = sampler.serve(0, 1)
+    with pytest.raises(InvalidRequest, match="served by next_batch; leave them out"):
+        sampler.do(Ack(step=0, batch_id=batch.batch_id, outcomes=(T * 2,)))
 
 
 @pytest.mark.proves("F3")

@@ -79,6 +79,44 @@ def test_a_step_has_as_many_groups_as_the_largest_of_the_last_requests() -> None
     assert world.load().step == 2
 
 
+@pytest.mark.proves("F5")
+@pytest.mark.parametrize("target", [0, 2])
+@pytest.mark.parametrize("num_groups", [4, 6])
+def test_the_most_that_can_ever_be_open_is_known_once_steps_are_of_one_size(
+    target: int, num_groups: int
+) -> None:
+    world = World(target_policy_lag=target)
+    world.ready(9 * num_groups)
+    for step in range(8):  # Those to come may be larger than the first ones of a run.
+        assert world.load(NextBatch(step=step, num_groups=num_groups)).ever == 0
+        world.serve(step, num_groups)
+        world.ack(step)
+    assert world.load().ever == (target + 1) * num_groups
+    assert world.load(NextBatch(step=8, num_groups=num_groups + 1)).ever == 0
+
+
+def test_of_several_environments_one_may_have_all_that_can_be_open() -> None:
+    world = World(groups_per_step=8, environments=["math", "code"])
+    assert world.load().ever == world.load(environment="code").ever == 24
+
+
+def test_what_can_be_open_at_one_time_is_what_the_narrowest_limit_leaves() -> None:
+    assert World(groups_per_step=8, capacity=12).load().ever == 12
+    ratio = {"max_samples": -1, "samples_per_insert": 1, "error_buffer": (0, 11)}
+    assert World(groups_per_step=8, **ratio).load().ever == 11
+    twice = World(groups_per_step=8, max_samples=2)
+    assert twice.load().ever == twice.open() == 12
+
+
+def test_a_step_of_ready_packs_that_asks_for_little_does_not_say_what_can_ever_be_open() -> None:
+    packs = {"schedule": {"b_ratio": 1.0}, "pack_length": 64}
+    world = World(ready_packs=packs)
+    world.ready(1)
+    world.serve(0, 1)
+    assert world.load().ever == 0
+    assert World(ready_packs=packs, groups_per_step=8).load().ever == 24
+
+
 @pytest.mark.parametrize(
     ("limits", "steps", "by"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from harness.decider import Decider
@@ -48,12 +46,7 @@ def test_weights_of_before_the_trainer_resumed_are_there_however_soon_they_come(
 
 
 @pytest.mark.proves("F22")
-@pytest.mark.parametrize(
-    ("config", "asked"), [({"max_policy_lag": -1}, {}), ({}, {"algorithm": 1})]
-)
-def test_without_a_bound_and_by_the_first_algorithm_what_is_ahead_is_served(
-    config: dict[str, Any], asked: dict[str, Any]
-) -> None:
-    sampler = Decider(**config)
+def test_without_a_bound_what_is_ahead_is_served() -> None:
+    sampler = Decider(max_policy_lag=-1)
     sampler.seal(GroupSpec(weight_step=9), GroupSpec(weight_step=9, policy_epoch=3))
-    assert len(sampler.serve(0, 2, **asked).groups) == 2
+    assert len(sampler.serve(0, 2).groups) == 2

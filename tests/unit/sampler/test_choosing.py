@@ -19,9 +19,8 @@ from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.choose import Asked
 from rollstream.sampler.deciding.requests import choose
 from rollstream.sampler.deciding.sampling import SampleGroups
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, PublishPolicy, Purge, Resume
+from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
-from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.known import Key
 from rollstream.streams.folds.sampler.served import ServedBatch
 
@@ -66,6 +65,8 @@ ASKED = st.fixed_dictionaries(
         "grouping": st.just("strict"),
         "start_offset": st.integers(0, 7),
         "attempt": st.integers(0, 2),
+        "seed": st.integers(4, 6),
+        "policy_version": st.sampled_from(["v0", "v1"]),
     },
 )
 
@@ -82,7 +83,8 @@ def specs(count: int, **fields: Any) -> list[GroupSpec]:
 
 
 def look(sampler: Decider, num_groups: int, **other: Any) -> tuple[str, ...]:
-    asked = {name: other.pop(name) for name in ("grouping", "start_offset") if name in other}
+    names = ("grouping", "start_offset", "seed", "mix", "policy_version")
+    asked = {name: other.pop(name) for name in names if name in other}
     command = SampleGroups(asked=Asked(num_groups=num_groups, step=0, **asked), settings=other)
     return tuple(group.group_id for group in sampler.do(command))
 
@@ -134,6 +136,8 @@ def test_the_choice_is_that_of_the_model(
     published_ones = sampler.state.published.policies.keys()
     versions = tuple(v for v in choosing.pop("prefer_policy_versions", ()) if v in published_ones)
     wanted = replace(sampler.choosing, **choosing, alpha=alpha, prefer_policy_versions=versions)
+    if asked.get("policy_version") not in published_ones:
+        asked.pop("policy_version", None)
     request = Asked(step=sampler.state.next_step, **asked)
     found, _ = choose(sampler.state, wanted, request, 0)
     refs = None if found is None else [one.group.ref for one in found]
@@ -233,12 +237,26 @@ def test_preferred_versions_come_first_and_others_follow() -> None:
 
 
 @pytest.mark.proves("A15")
-def test_only_the_newest_versions_that_are_ready_are_chosen() -> None:
-    sampler = begun_at(7, recent_n_versions=2)
-    for step in (1, 4, 7):
+def test_of_the_newest_published_versions_groups_are_chosen_and_others_dropped() -> None:
+    sampler = begun_at(6, recent_n_versions=2, max_policy_lag=-1)
+    for step in (1, 4, 6):
+        sampler.do(PublishPolicy(step=step, policy_version=f"v{step}"))
         sampler.seal(*specs(2, weight_step=step))
-    assert sorted(steps_of(sampler, ids(sampler.serve(7, 4)))) == [4, 4, 7, 7]
-    assert sorted(steps_of(sampler, ids(sampler.serve(8, 2)))) == [1, 1], "none starves for ever"
+    sampler.seal(GroupSpec(weight_steps=(3, 6)), GroupSpec(weight_steps=(5, 6)))
+    assert {*steps_of(sampler, look(sampler, 8, recent_n_versions=3))} == {1, 3, 4, 5, 6}
+    assert sorted(steps_of(sampler, ids(sampler.serve(6, 5)))) == [4, 4, 5, 6, 6]
+    assert sampler.state.outcomes.totals() == {"stale": 3}, "none holds capacity for ever"
+    error = sampler.choose(NextBatch(step=7, num_groups=1))
+    assert "recent_n_versions = 2" in str(error)
+
+
+@pytest.mark.proves("A15")
+def test_before_the_first_is_published_each_step_counts_as_a_version() -> None:
+    sampler = begun_at(7, recent_n_versions=2)
+    for step in (1, 5, 6, 7):
+        sampler.seal(*specs(1, weight_step=step))
+    assert sorted(steps_of(sampler, ids(sampler.serve(7, 2)))) == [6, 7]
+    assert sampler.state.outcomes.totals() == {"stale": 2}
 
 
 @pytest.mark.proves("B3")
@@ -267,6 +285,62 @@ def test_a_greater_alpha_prefers_newer_policies_more(recency: str) -> None:
         shares.append(newest)
     assert shares == sorted(shares)
     assert shares[0] + 40 < shares[2]
+
+
+@pytest.mark.proves("A15", "E4")
+@pytest.mark.parametrize("recency", ["linear", "exp"])
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_a_single_draw_follows_the_weights_among_the_groups_of_many_examples(
+    recency: str, alpha: float
+) -> None:
+    steps, examples, draws = 4, 6, 1_500
+    sampler = begun_at(steps, recency=recency, alpha=alpha)
+    for step in range(steps):
+        sampler.seal(
+            *[GroupSpec(example_id=f"{step}-{i}", weight_step=step) for i in range(examples)],
+            log=LOGS[step % 3],
+        )
+    drawn = Counter(look(sampler, 1, seed=seed)[0] for seed in range(draws))
+    base = [n / steps if recency == "linear" else 2.0 ** (n - steps) for n in range(1, steps + 1)]
+    weights = [one**alpha for one in base]
+    known = {
+        one.group.group_id: one for one in map(sampler.state.sealed, sampler.state.ready.refs())
+    }
+    wanted = {
+        name: draws * weights[one.group.weight_step] / (examples * sum(weights))
+        for name, one in known.items()
+    }
+    deviation = sum((drawn[name] - of) ** 2 / of for name, of in wanted.items())
+    freedom = len(wanted) - 1
+    assert deviation < freedom + 4 * (2 * freedom) ** 0.5, "of a chi-square distribution"
+
+
+@pytest.mark.proves("A15", "E4")
+def test_by_recency_a_batch_prefers_newer_policies_whatever_their_examples() -> None:
+    """In a stream where each example has one group, as usual."""
+    lags = {}
+    for recency in ("uniform", "linear", "exp"):
+        sampler = begun_at(8, recency=recency)
+        for step in range(8):
+            sampler.seal(*[GroupSpec(example_id=f"{step}-{i}", weight_step=step) for i in range(8)])
+        lags[recency] = 8 - sum(steps_of(sampler, ids(sampler.serve(8, 16)))) / 16
+    assert lags["uniform"] == 7.5
+    assert lags["exp"] < lags["linear"] < 5.0
+
+
+def test_what_is_drawn_is_a_function_of_what_is_ready_and_of_the_seed() -> None:
+    seen = set()
+    for order in ((0, 1, 2), (2, 0, 1)):
+        sampler = begun_at(3, recency="exp")
+        for log in order:
+            sampler.seal(*specs(3, weight_step=log), log=LOGS[log])
+        drawn = [look(sampler, 5, seed=seed) for seed in (1, 2)]
+        assert drawn[0] != drawn[1]
+        assert look(sampler, 9, seed=1)[:5] == drawn[0]
+        assert look(sampler, 4, seed=1, start_offset=5) == look(sampler, 9, seed=1)[5:]
+        assert look(sampler, 3, seed=1, mix={"code": 1.0}) != look(sampler, 3, seed=1)
+        seen.add((drawn[0], drawn[1]))
+    assert len(seen) == 1
 
 
 @pytest.mark.proves("A18")
@@ -349,7 +423,6 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"order": "ready", "on_policy_fraction": 0.5}, "on_policy_fraction 0.5 chooses"),
         ({"order": "ready", "prefer_policy_versions": ("a",)}, "prefer_policy_versions .* chooses"),
         ({"order": "ready", "reward_weighting": "spread"}, "reward_weighting 'spread' chooses"),
-        ({"max_rollout_step_delay": 8}, "max_policy_lag 8 drops the whole group before"),
         ({"target_policy_lag": 9}, "target_policy_lag 9 is above max_policy_lag 8"),
         ({"groups_per_step": 9, "capacity": 8}, "groups_per_step 9 is above the 8 groups"),
         ({"groups_per_step": 9, "capacity_groups": 8}, "groups_per_step 9 is above the 8 groups"),
@@ -369,105 +442,3 @@ def test_settings_that_could_choose_nothing_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         SamplerConfig(environments=("math",), **section)
-
-
-# Capacity.
-
-
-@pytest.mark.proves("A13", "E4")
-def test_an_environment_keeps_its_capacity_and_the_oldest_go() -> None:
-    sampler = Decider(capacity=4)
-    sampler.seal(*specs(3), log=LOGS[0])
-    for _ in range(3):
-        sampler.seal(*specs(2))
-    oldest = [ref for ref in sampler.state.ready.oldest(9) if ref.environment == "math"][:2]
-    sampler.evict()
-    assert sampler.state.ready.counts() == {"code": 3, "math": 4}
-    assert not any(ref in sampler.state.ready for ref in oldest)
-
-
-def test_capacity_goes_to_the_environments_that_are_served_and_never_all_of_it() -> None:
-    sampler = Decider(capacity=8)
-    sampler.seal(*specs(8))
-    sampler.serve(0, 4, mix={"math": 1.0})
-    for log in LOGS[:2]:
-        for _ in range(5):
-            sampler.seal(*specs(4), log=log)
-    sampler.evict()
-    assert sampler.state.ready.counts() == {"code": 4, "math": 12}
-
-
-def test_groups_of_an_open_batch_are_never_evicted() -> None:
-    sampler = Decider(capacity=2)
-    sampler.seal(*specs(2))
-    batch = sampler.serve(0, 2)
-    sampler.seal(*specs(6))
-    sampler.evict()
-    assert all(sampler.state.group(chosen) is not None for chosen in batch.groups)
-    assert sampler.state.ready.counts() == {"math": 3}
-
-
-def test_more_than_the_capacity_is_refused_rather_than_waited_for() -> None:
-    sampler = Decider(capacity=8)
-    sampler.seal(*specs(8))
-    with pytest.raises(
-        InvalidRequest, match="only 4 of each environment are kept for certain, 4 in all"
-    ):
-        sampler.serve(0, 5, mix={"math": 1.0})
-
-
-# Uses.
-
-
-@pytest.mark.proves("E4")
-def test_a_group_is_served_so_often_and_in_no_two_batches_that_are_not_acked() -> None:
-    sampler = Decider(max_samples=2)
-    sampler.seal(*specs(2))
-    first = sampler.serve(0, 2)
-    assert isinstance(sampler.choose(NextBatch(step=1, num_groups=1)), NotEnoughGroups)
-    sampler.do(Ack(step=0, batch_id=first.batch_id))
-    second = sampler.serve(1, 2)
-    assert set(ids(second)) == set(ids(first))
-    sampler.do(Ack(step=1, batch_id=second.batch_id))
-    assert isinstance(sampler.choose(NextBatch(step=2, num_groups=1)), NotEnoughGroups)
-    sampler.do(MarkCheckpointed(step=1))
-    assert sampler.progress().trained == {"math": {"ex-0": 2, "ex-1": 2}}
-    assert all(sampler.state.is_done(ref_of(group)) for group in first.groups)
-
-
-def test_without_a_limit_a_group_is_served_for_ever() -> None:
-    sampler = Decider(max_samples=-1, max_policy_lag=-1, max_open_batches=4)
-    sampler.seal(*specs(1))
-    for step in range(20):
-        sampler.serve(step, 1)
-        sampler.do(MarkCheckpointed(step=step))
-    (ref,) = sampler.state.ready.refs()
-    assert not sampler.state.is_done(ref)
-
-
-def test_a_used_group_that_is_dropped_stays_readable_in_the_batch_that_has_it() -> None:
-    sampler = Decider(max_samples=-1)
-    sampler.seal(*specs(1))
-    batch = sampler.serve(0, 1)
-    sampler.do(Ack(step=0, batch_id=batch.batch_id))
-    sampler.do(Purge())
-    assert sampler.state.group(batch.groups[0]) is not None
-    assert len(sampler.state.ready) == 0
-
-
-# Purging.
-
-
-@pytest.mark.proves("A21")
-def test_purging_drops_what_is_ready_and_nothing_of_an_open_batch() -> None:
-    sampler = Decider()
-    sampler.seal(*specs(5), GroupSpec(rewards=(None, 1.0)))
-    batch = sampler.serve(0, 2)
-    sampler.do(Purge())
-    assert sampler.state.ready.counts() == {}
-    assert len(sampler.state.waiting) == 1
-    assert sampler.serve(0, 2) == batch
-    assert sampler.state.outcomes.totals() == {"by_trainer": 3}
-    events = len(sampler.events)
-    sampler.do(Purge())
-    assert len(sampler.events) == events

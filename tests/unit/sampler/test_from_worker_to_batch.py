@@ -23,7 +23,7 @@ def test_masks_arrays_steps_of_tokens_and_images_reach_the_batch_unharmed(tmp_pa
         "loss_mask": [True, False, True],  # The second was a tool's.
         "token_rewards": [0.0, 0.0, 0.5],
         "ref_logprobs": [-1.0, -2.0, -4.0],
-        "actor_logprobs": [-0.75, -0.5, -0.25],
+        "old_logprobs": [-0.75, -0.5, -0.25],
         "token_arrays": {"routed_experts": EXPERTS, "entropy": ENTROPY},
         "attachments": {"frame": IMAGE},
         "messages": [{"role": "user", "content": "2 + 2 = ?"}],
@@ -34,7 +34,7 @@ def test_masks_arrays_steps_of_tokens_and_images_reach_the_batch_unharmed(tmp_pa
     columns = ("routed_experts", "entropy", "token_weight_steps", "token_rewards", "ref_logprobs")
     with run.sampler() as sampler:
         sampler.resume(4)
-        asked = (*columns, "actor_logprobs", "metadata")
+        asked = (*columns, "old_logprobs", "metadata")
         batch = sampler.next_batch(5, 1, timeout_s=0.0, columns=asked)
         records = batch.records(0)
     assert len(batch) == len(records) == 2
@@ -49,7 +49,7 @@ def test_masks_arrays_steps_of_tokens_and_images_reach_the_batch_unharmed(tmp_pa
             "token_rewards": [0.0, 0.0, 0.5],
             "ref_logprobs": [-1.0, -2.0, -4.0],
         }
-        assert batch.arrays()["actor_logprobs"][outputs].tolist() == [-0.75, -0.5, -0.25]
+        assert batch.arrays()["old_logprobs"][outputs].tolist() == [-0.75, -0.5, -0.25]
         for name, array in (("routed_experts", EXPERTS), ("entropy", ENTROPY)):
             found = batch.token_arrays[name][outputs]
             assert (found.dtype, found.tolist()) == (array.dtype, array.tolist())

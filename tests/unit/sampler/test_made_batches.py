@@ -16,7 +16,6 @@ from rollstream.sampler import (
     InvalidRequest,
     MadeBatch,
     PoolBatch,
-    Rollout,
     StableMixtureBatchMaker,
     TrainingBatch,
     examples_of,
@@ -28,7 +27,12 @@ from rollstream.sampler import (
 def turns(*uids: str) -> list[dict[str, Any]]:
     """Segments: those of one uid are of one trajectory, each under newer weights."""
     return [
-        {"rollout_uid": uid, "segment_idx": n, "weight_step": n, "policy_version": f"v{n}"}
+        {
+            "rollout_uid": uid,
+            "segment_idx": uids[:n].count(uid),
+            "weight_step": n,
+            "policy_version": f"v{n}",
+        }
         for n, uid in enumerate(uids)
     ]
 
@@ -44,16 +48,20 @@ def a_batch() -> Batch:
 
 @pytest.mark.proves("D1", "A17")
 def test_a_maker_knows_the_trajectories_of_a_batch() -> None:
-    assert rollouts_of(a_batch()) == [
-        Rollout(0, 0, "math", "x", 0, "v0", 1.0, 5),
-        Rollout(1, 0, "math", "x", 2, "v2", 0.75, 10),
-        Rollout(2, 1, "math", "y", 3, "step-3", 0.0, 5, used=True, carried=True),
-        Rollout(3, 1, "math", "y", 3, "step-3", 4.0, 5, used=False, carried=True),
+    rollouts = rollouts_of(a_batch())
+    assert [one[:11] for one in rollouts] == [
+        (0, 0, "math", "x", 0, "v0", 1.0, 5, False, False, 0),
+        (1, 0, "math", "x", 2, "v2", 0.75, 10, False, False, 0),
+        (2, 1, "math", "y", 3, "step-3", 0.0, 5, True, True, 0),
+        (3, 1, "math", "y", 3, "step-3", 4.0, 5, False, True, 0),
     ]
+    assert [one.output_tokens for one in rollouts] == [3, 6, 4, 4]
+    components = [one.reward_components for one in rollouts]
+    assert components == [{"format": n} for n in (0.5, 0.375, 0.0, 2.0)]
     assert rollouts_of(batch_of()) == []
     (rollout,) = rollouts_of(batch_of([GroupSpec(rewards=(1.0,))]))
     assert (rollout.used, rollout.carried) == (False, False)
-    for value in rollout:
+    for value in rollout[:13]:
         assert type(value) in {int, str, float, bool}
 
 

@@ -265,7 +265,7 @@ def test_packs_have_each_example_with_all_its_values_and_padding_after_them(
     )
     where = spans(plan)
     for rank in range(ranks):
-        packs = Packs.of(examples, plan, rank=rank, pad_id=-5)
+        packs = Packs.of(examples, plan, rank=rank, pad_id=5)
         arrays = packs.arrays()
         sources = {name: getattr(examples, name) for name in ("loss_mask", "advantages")}
         sources |= {"generator_log_probs": examples.generator_log_probs}
@@ -275,7 +275,7 @@ def test_packs_have_each_example_with_all_its_values_and_padding_after_them(
         expected = {
             name: np.full(
                 (plan.packs_per_rank, 16, *source.shape[1:]),
-                -5 if name == "tokens" else 0,
+                5 if name == "tokens" else 0,
                 source.dtype,
             )
             for name, source in sources.items()

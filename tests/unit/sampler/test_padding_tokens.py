@@ -34,8 +34,8 @@ def prompts_and_responses(batch: Batch, pad_id: Any) -> Any:
     ("pad_id", "message"),
     [
         (None, "pad_id is None, as tokenizer.pad_token_id is .*give .*tokenizer.eos_token_id"),
-        (2**40, "pad_id is 1099511627776; tokens are int32"),
-        (-(2**31) - 1, "pad_id is -2147483649; tokens are int32"),
+        (2**40, "pad_id is 1099511627776; give the id of a token"),
+        (-(2**31) - 1, "pad_id is -2147483649; give the id of a token"),
         ("x", "pad_id is 'x'; give a whole number"),
         (0.5, r"pad_id is 0\.5; give a whole number"),
     ],

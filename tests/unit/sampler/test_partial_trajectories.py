@@ -16,8 +16,12 @@ pytestmark = pytest.mark.proves("A17", "I2")
 ALLOWED = 'partial_trajectories = "train"\nmin_group_size = 2\nseal_timeout_s = 20.0\n'
 
 
-def test_an_interrupted_generation_is_trained_on_as_far_as_it_came(tmp_path: Path) -> None:
-    """``whole`` goes on under newer weights; nobody goes on with ``partial``."""
+@pytest.mark.parametrize("later", ["whole", "of its own"])
+def test_an_interrupted_generation_is_trained_on_as_far_as_it_came(
+    tmp_path: Path, later: str
+) -> None:
+    """``whole`` goes on under newer weights, as the rollout ``later``; nobody goes on with
+    ``partial``."""
     environment = "[environments.math]\n"
     assert environment in CONFIG
     run = Run(tmp_path, CONFIG.replace(environment, environment + ALLOWED))
@@ -42,7 +46,7 @@ def test_an_interrupted_generation_is_trained_on_as_far_as_it_came(tmp_path: Pat
         publish("whole", 0, [1, 2], reward=None, **first)
         publish("partial", 0, [1, 2], reward=0.25, **first)
         publish(
-            "whole",
+            later,
             *(1, [1, 2, 3, 4]),
             output_tokens=[5],
             segment_idx=1,
@@ -53,7 +57,7 @@ def test_an_interrupted_generation_is_trained_on_as_far_as_it_came(tmp_path: Pat
     with run.sampler() as sampler:
         assert sampler.resume(0) == 1
         batch = sampler.next_batch(1, 1, timeout_s=0.0, columns=["token_weight_steps"])
-    assert batch.uids == ("whole", "whole", "partial")
+    assert batch.uids == ("whole", later, "partial")
     assert batch.trajectory_returns.tolist() == [1.0, 0.25]
     whole, partial = Examples.of(batch, "dr_grpo", merge_turns=True)
     assert whole.tokens.tolist() == [1, 2, 3, 4, 5]

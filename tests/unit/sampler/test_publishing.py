@@ -73,13 +73,14 @@ def test_workers_are_told_the_bound_on_staleness_that_is_reached_first(
     assert told.max_policy_lag == lag
 
 
-def test_a_trainer_that_keeps_what_is_off_the_branch_tells_of_no_branch() -> None:
+def test_a_trainer_that_keeps_what_is_off_the_branch_says_so_with_its_branches() -> None:
     sampler = Decider(off_branch="keep")
     sampler.do(PublishPolicy(step=0, policy_version="v0"))
     sampler.do(Resume(checkpointed_step=None))
     told = announced_policy(sampler.state)
     assert told is not None
-    assert told.branch_epochs.tolist() == []
+    assert not told.drops_off_branch
+    assert told.branch_epochs.tolist() == [1]
 
 
 def test_workers_are_told_in_log_time_when_the_newest_policy_was_published() -> None:

@@ -16,6 +16,8 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
         failed={},
         skipped={"math": {"y": 3}},
         filtered={"code": {"x": 1}},
+        unknown={},
+        kept={"code": {"x": 2}},
         dropped={"math": {"y": {"stale": 4}}},
         handed_out={},
         unacked={},
@@ -25,7 +27,7 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
     )
     assert repr(progress).splitlines() == [
         "Progress(next step 12, final step None)",
-        "  code: dispatched 2 (1 examples), filtered 1 (1 examples), ready 0",
+        "  code: dispatched 2 (1 examples), filtered 1 (1 examples), kept 2 (1 examples), ready 0",
         "  math: never back 3 (1 examples), trained 10,000 (5,000 examples), "
         "skipped 3 (1 examples), dropped 4 (1 examples), ready 7",
     ]

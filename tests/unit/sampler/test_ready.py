@@ -97,7 +97,7 @@ def ready_groups(draw: st.DrawFn) -> list[KnownGroup]:
 
 
 def empty(seed: int) -> ReadyIndex:
-    return ReadyIndex(seed, KnownGroups(PackedRefs(LOGS)))
+    return ReadyIndex(seed, KnownGroups(PackedRefs(LOGS)), least={"code": 1, "math": 2})
 
 
 def add(index: ReadyIndex, group: KnownGroup) -> None:
@@ -110,7 +110,7 @@ def add(index: ReadyIndex, group: KnownGroup) -> None:
 def test_the_index_answers_as_its_model(
     groups: list[KnownGroup], data: st.DataObject, seed: int
 ) -> None:
-    index, model = empty(seed), ReadyModel(seed)
+    index, model = empty(seed), ReadyModel()
     turn = 0
     for group in groups:
         add(index, group)
@@ -151,8 +151,11 @@ def test_the_index_answers_as_its_model(
             for out in (set[GroupRef](), left_out):
                 turns = index.keys_in_turn(environments, among, out)
                 assert listed(turns) == model.keys_in_turn(environments, among, out)
-            by_hash = index.keys_by_hash(environments, among)
-            assert listed(by_hash) == model.keys_by_hash(environments, among)
+                by_age = index.by_age(environments, among, out)
+                found = [[index.at(ref).ref for ref in refs] for _, refs in by_age]
+                assert found == model.by_age(environments, among, out)
+    for at in {0, *(group.sealed_ts for group in groups)}:
+        assert set(index.made_before(at)) == model.made_before(at)
 
 
 def listed(
@@ -174,7 +177,7 @@ def test_a_bucket_is_a_sequence_and_its_groups_are_made_as_they_are_looked_at() 
 
 def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:
     """Looked up or met on the way: the same keys in the same order."""
-    index, model = empty(1), ReadyModel(1)
+    index, model = empty(1), ReadyModel()
     of_step = [GroupSpec(example_id=f"ex-{n}", weight_step=n % 100 == 0) for n in range(1_000)]
     for group in known_groups(LOGS[1], 0, flush_of(of_step, name="a")):
         add(index, group)

@@ -234,12 +234,37 @@ def test_above_the_limit_the_oldest_packs_are_dropped_and_counted() -> None:
 
 
 @pytest.mark.proves("C4")
-def test_new_groups_are_asked_for_while_fewer_packs_are_ready_than_the_target() -> None:
-    config = settings(prefetch_target_packs=3, num_groups=7)
-    assert [groups_asked(config, 1, ready) for ready in range(5)] == [7, 7, 7, 0, 0]
-    assert groups_asked(settings(b_ratio=0.0), 1, 0) == 0
+def test_as_many_groups_are_asked_for_as_bring_the_queues_to_their_target() -> None:
+    # A group has one trajectory, and two of them fill a pack. The last pack waits for one more.
+    left = {ready: decided([Row(5)] * (2 * ready + 1), ranks=1, b_ratio=0.0) for ready in range(7)}
+    assert {ready: one.ready for ready, one in left.items()} == {n: n for n in range(7)}
+    config = settings(prefetch_target_packs=4, queue_limit=6, b_ratio=0.5)
+    on_a = [groups_asked(config, 4, 1, left[ready]) for ready in range(1, 7)]
+    assert on_a == [6, 4, 2, 0, 0, 0]
+    on_b = [groups_asked(config, 5, 1, left[ready]) for ready in range(1, 7)]
+    assert on_b == [8, 6, 4, 2, 0, 0], "one more pack, which the step trains on"
+    assert groups_asked(settings(num_groups=3), 5, 1, left[1]) == 3
+    assert groups_asked(settings(b_ratio=0.0), 1, 1, None) == 0
+    # Nothing is known of groups: the target of eight packs a rank, four packs a group.
+    assert [groups_asked(settings(b_ratio=0.5), 0, ranks, None) for ranks in (1, 4)] == [2, 8]
     in_step = settings(b_ratio=0.5, mode="step", num_groups=7)
-    assert [groups_asked(in_step, step, 0) for step in range(4)] == [0, 7, 0, 7]
+    assert [groups_asked(in_step, step, 1, None) for step in range(4)] == [0, 7, 0, 7]
+    assert groups_asked(settings(mode="step"), 0, 1, None) == 64
+
+
+@pytest.mark.proves("C4")
+def test_no_group_is_asked_for_that_makes_more_packs_than_a_queue_keeps() -> None:
+    # Each group has eight trajectories, which fill four packs.
+    rows = [Row(5, trajectory=n, group=n // 8) for n in range(16)]
+    left = decided(rows, ranks=1, b_ratio=0.0)
+    assert (left.ready, left.sizes.groups) == (7, 2)
+    within = settings(prefetch_target_packs=8, queue_limit=12, b_ratio=0.5)
+    above = settings(prefetch_target_packs=8, queue_limit=11, b_ratio=0.5)
+    assert [groups_asked(one, 4, 1, left) for one in (within, above)] == [1, 0]
+    alone = decided(rows[:3], ranks=1, b_ratio=0.0)
+    tiny = settings(prefetch_target_packs=1, queue_limit=1, gradient_accumulation_steps=1)
+    assert groups_asked(tiny, 4, 1, alone) == 0, "a pack is ready"
+    assert groups_asked(tiny, 4, 1, decided(rows[:1], ranks=1)) == 1, "else no step could go on"
 
 
 def test_what_has_no_one_version_or_is_longer_than_a_pack_is_left_out_and_counted() -> None:
@@ -326,3 +351,31 @@ def test_packs_are_pure_whole_and_equal_in_number_and_nothing_is_lost(
         assert max(of_used) < min(
             (row for row in kept if rows[row].version == version), default=len(rows)
         )
+
+
+@pytest.mark.proves("C3", "C4", "I9")
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), max_size=16),
+    more=st.integers(0, 16),
+    ranks=st.integers(1, 3),
+)
+def test_who_has_built_packs_before_decides_as_who_has_not(
+    lengths: list[list[int]], more: int, ranks: int
+) -> None:
+    """``lengths``: of the segments of each trajectory; the last ``more`` come with the step."""
+    rows = [Row(5, length, trajectory=n) for n, of in enumerate(lengths) for length in of]
+    first = [
+        row for row in rows if row.trajectory is not None and row.trajectory < len(lengths) - more
+    ]
+
+    def decision(rows: Sequence[Row], **before: Any) -> Decision:
+        config, current = settings(), 5
+        return decide(config, offered(*rows), step=5, current=current, ranks=ranks, **before)
+
+    def told(one: Decision) -> tuple[Any, ...]:
+        marks = [(of.group_id, of.wanted.tolist()) for of in one.carried]
+        return trained(one), one.versions, dict(one.metrics), marks, one.sizes
+
+    alone = decision(rows)
+    assert told(decision(rows, built=decision(first).built)) == told(alone)
+    assert told(decision(rows, built=alone.built)) == told(alone)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.deciding.trainer import (
     Ack,
+    Finish,
     MarkCheckpointed,
     PublishPolicy,
     Purge,
@@ -21,8 +25,13 @@ from rollstream.sampler.deciding.trainer import (
 )
 from rollstream.sampler.history.report_fold import ReportFold
 from rollstream.sampler.history.report_rows import ReportCounters, ReportRow
+from rollstream.sampler.history.uses import UseHistory
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.refs import GroupRef
+from rollstream.streams.folds.sampler.row_outcomes import RowOutcome, unpack_outcomes
+from rollstream.streams.folds.sampler.saved_state import copied
+from rollstream.streams.folds.sampler.state import SamplerState
 
 ROLLOUTS = 2  # Of each group.
 FLUSHES = st.lists(
@@ -139,6 +148,125 @@ def test_any_history_is_counted_as_the_state_has_it(
         if action != "seal":
             perform(sampler, action)
     assert report_on(sampler).totals() == expected_of(sampler)
+
+
+def shape(sampler: Decider, carries: bool) -> None:
+    """The next step with what the one before kept; where its ack did not say, with anything."""
+    state = sampler.state
+    before = state.batches.get(state.next_step - 1)
+    carried: list[tuple[str, tuple[bool, ...]]] = []
+    if before is not None and before.is_shaped and carries:
+        told = None if before.outcomes is None else unpack_outcomes(before.outcomes)
+        new = len(before.groups)
+        for slot, chosen in enumerate(before.all_groups):
+            mask = np.array([slot % 2 == 0, False])
+            if told is not None:
+                mask = told.get(slot, np.zeros(2)) == RowOutcome.KEPT
+            elif slot >= new:
+                mask = mask & before.carried[slot - new].wanted
+            if mask.any():
+                carried.append((chosen.group_id, tuple(mask.tolist())))
+    asked = NextShapedBatch(
+        step=state.next_step, settings="{}", num_groups=2, min_groups=0, carried=tuple(carried)
+    )
+    sampler.choose(asked)
+
+
+def ack_shaped(sampler: Decider, codes: Sequence[int]) -> None:
+    batch = sampler.state.batches[max(sampler.state.batches)]
+    if not batch.is_shaped or batch.final or batch.status:
+        return
+    groups = range(len(batch.all_groups))
+    outcomes = [bytes([codes[(2 * slot + row) % len(codes)] for row in (0, 1)]) for slot in groups]
+    sampler.do(Ack(step=batch.event.step, batch_id=batch.batch_id, outcomes=tuple(outcomes)))
+
+
+SHAPED = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["shape", "tell"] * 4 + ["drop", "next", "ack", "save", "save", "replay", "release"]
+        ),
+        st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    ),
+    max_size=14,
+)
+
+
+@pytest.mark.proves("F12")
+@given(flushes=FLUSHES, actions=SHAPED, over=st.booleans())
+@settings(max_examples=60)
+def test_any_history_of_shaped_batches_is_told_alike(
+    flushes: Sequence[Any], actions: list[tuple[str, list[int]]], over: bool
+) -> None:
+    sampler = Decider(max_policy_lag=-1)
+    for log, specs in flushes:
+        sampler.seal(*specs, log=log)
+    rewound = False
+    for action, codes in actions:
+        if action in ("shape", "drop"):
+            shape(sampler, carries=action == "shape")
+        elif action == "tell" and sampler.state.batches:
+            ack_shaped(sampler, codes)
+        elif action in ("replay", "release"):
+            newest = max(sampler.state.batches, default=None)
+            rewound |= newest is not None and max(0, newest - 1) < sampler.state.final_step
+            perform(sampler, action)
+        elif action != "tell":
+            perform(sampler, action)
+    state = sampler.state
+    check_sums(sampler)
+    if state.open_batches():
+        sampler.do(MarkCheckpointed(step=max(state.batches)))
+    if over:
+        sampler.do(Finish())
+    told = check_sums(sampler)
+    assert by_decisions(sampler).digest() == state.digest()
+    assert copied(state).digest() == state.digest()
+    if not rewound:
+        assert told == by_lineage(sampler)
+
+
+def check_sums(sampler: Decider) -> Counter[str]:
+    """Each rollout and each group counts once. Returns what the report says of rollouts."""
+    state = sampler.state
+    totals = report_on(sampler).totals()
+    dropped = Counter(totals.dropped)
+    told = +Counter({**dropped, "trained": totals.trained, "kept": totals.kept})
+    told += Counter(unknown=totals.unknown, served=totals.served)
+    every = [g for _, _, event in sampler.sealed for g in event.groups]  # type: ignore[union-attr]
+    assert told.total() + totals.waiting + totals.eval == ROLLOUTS * len(every)
+    groups = sum(state.outcomes.totals().values()) + len(list(state.left()))
+    groups += sum(len(batch.groups) for batch in state.open_batches())
+    groups += len(state.ready) + len(state.waiting)
+    assert groups == sum(group.split == "train" for group in every)
+    return told
+
+
+def by_lineage(sampler: Decider) -> Counter[str]:
+    """The newest state of each rollout that a batch had; acked ones of open batches as acked."""
+    history = UseHistory(lambda _, __: True)
+    for offset, event in enumerate(sampler.events):
+        history.apply(offset, event)
+    found: dict[tuple[GroupRef, int], str] = {}
+    for use in history.uses:
+        for row in (0, 1):
+            of_row = use.of_rows([row])
+            if of_row is not None and of_row.state != "released":
+                found[use.group, row] = of_row.acked or of_row.state
+    for group, drop in history.drops.items():
+        for row in (0, 1):
+            found.setdefault((group, row), drop.reason)
+    return Counter(found.values())
+
+
+def by_decisions(sampler: Decider) -> SamplerState:
+    """The decisions are folded before the flushes that they are about."""
+    state = sampler.fresh()
+    for offset, event in enumerate(sampler.events):
+        state.apply(offset, sampler.log_us, event)
+    for one in sampler.sealed:
+        state.apply_groups(*one)
+    return state
 
 
 def test_rollouts_that_were_left_out_of_their_group_are_counted_apart() -> None:

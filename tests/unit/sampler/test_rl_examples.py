@@ -17,7 +17,7 @@ from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from rollstream.sampler import ArrayMissing, Batch, InvalidRequest
 from rollstream.sampler.shaping.examples import Examples, RLExample
 
-PER_TOKEN = ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
+PER_TOKEN = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
 
 
 def turns(*uids: str) -> list[dict[str, Any]]:
@@ -208,8 +208,8 @@ def test_examples_that_lack_log_probs_can_be_left_out() -> None:
             for begin, end in pairwise(examples.offsets.tolist())
         )
     ]
-    with pytest.raises(ArrayMissing, match="'actor_logprobs'"):
-        Examples.of(a_batch()).have_log_probs("actor_logprobs")
+    with pytest.raises(ArrayMissing, match="'old_logprobs'"):
+        Examples.of(a_batch()).have_log_probs("old_logprobs")
 
 
 def test_one_example_and_its_arrays_are_shown_in_a_line() -> None:

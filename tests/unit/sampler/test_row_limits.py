@@ -117,6 +117,51 @@ def test_setting_the_step_drops_what_is_wholly_too_old_at_once() -> None:
 
 
 @pytest.mark.proves("E2")
+def test_setting_the_step_applies_both_limits_and_drops_groups_that_are_left_too_small() -> None:
+    late = LONG_AGO_US
+    sampler = begun_at(9, max_rollout_step_delay=2, max_rollout_timestamp_delay=5.0)
+    sampler.seal(
+        group(9, 9, 9, 9, example="fresh"),
+        group(2, 9, 9, example="enough by step"),
+        group(2, 2, 9, example="by step"),
+        group(9, 9, 9, example="enough by time", made=(late, 0, 0)),
+        group(9, 9, 9, example="by time", made=(late, late, 0)),
+        group(2, 9, 9, example="by both", made=(0, late, 0)),
+        group(2, 9, 9, example="one twice", made=(late, 0, 0)),
+        group(9, example="small"),
+        group(9, example="small and old", made=(late,)),
+    )
+    sampler.do(SetCurrentStep(step=9))
+    assert sampler.do(AskProgress()).dropped == {
+        "math": {
+            "by step": {"stale": 1},
+            "by time": {"too_old": 1},
+            "by both": {"too_old": 1},
+            "small and old": {"too_old": 1},
+        }
+    }
+    found = stats(sampler)
+    assert (found.ready, found.over_step_delay, found.over_timestamp_delay) == ({"math": 5}, 3, 4)
+    sampler.now_us += 6_000_000
+    before = len(sampler.events)
+    sampler.do(SetCurrentStep(step=9))
+    assert len(sampler.events) == before, "no time passed in the log"
+
+
+@pytest.mark.parametrize("limits", [(3, 1), (1, 3)])
+def test_of_a_limit_on_groups_and_one_on_rollouts_the_narrower_holds(
+    limits: tuple[int, int],
+) -> None:
+    lag, delay = limits
+    sampler = begun_at(5, max_policy_lag=lag, max_rollout_step_delay=delay)
+    sampler.seal(group(3, 5, 5, example="mixed"), group(2, 2, 2, example="old"))
+    sampler.do(SetCurrentStep(step=5))
+    assert stats(sampler).ready == ({"math": 1} if lag > delay else {})
+    if lag > delay:
+        assert mask(sampler.serve(5, 1)) == [False, True, True]
+
+
+@pytest.mark.proves("E2")
 def test_the_batchs_step_is_the_clock_until_the_trainer_sets_one() -> None:
     sampler = Decider(max_rollout_step_delay=1)
     for step in range(3):

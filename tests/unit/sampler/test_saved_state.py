@@ -14,7 +14,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import fold_version
 from harness.decider import LOGS, Decider
+from harness.fold_version import GoldenEvents, fold_sources
 from harness.groups import GroupSpec
 from harness.source_tree import all_sources, imports, package_folder
 from rollstream.sampler.errors import TooManyOpenBatches
@@ -23,7 +25,6 @@ from rollstream.streams.folds.sampler import saved_state
 from rollstream.streams.folds.sampler.saved_state import (
     UnusableState,
     copied,
-    fold_sources,
     from_bytes,
     to_pieces,
 )
@@ -139,9 +140,31 @@ def test_saving_and_reading_a_large_state_copies_its_bytes_few_times() -> None:
 def test_the_state_of_another_version_of_the_fold_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saved_state, "fold_version", lambda: "another")
+    monkeypatch.setattr(saved_state, "FOLD_VERSION", saved_state.FOLD_VERSION + 1)
     with pytest.raises(UnusableState, match="another version"):
         from_bytes(DATA, IDENTITY, decided().fresh())
+
+
+def test_the_state_of_a_class_that_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("rollstream.streams.folds.sampler.pace.Pace")
+    with pytest.raises(UnusableState, match="cannot be made again"):
+        from_bytes(DATA, IDENTITY, decided().fresh())
+
+
+@pytest.mark.proves("I5")
+def test_a_state_that_was_saved_before_is_gone_on_from_to_what_all_logs_come_to() -> None:
+    """As after an upgrade that did not change the fold, whatever else of Rollstream it changed."""
+    events = GoldenEvents()
+    found = events.gone_on_from(fold_version.saved_state().read_bytes())
+    assert found.digest() == events.whole().digest() != events.half().digest()
+
+
+def test_the_version_of_the_fold_stands_for_its_sources() -> None:
+    assert fold_version.PINNED.read_text() == fold_version.pin(), (
+        "the sources of the sampler's fold changed. If it comes to something else, or a state "
+        "holds something else, count FOLD_VERSION up (saved_state.py). In any case run "
+        "`make fold-version`"
+    )
 
 
 def test_the_version_of_the_fold_is_of_all_that_it_imports() -> None:

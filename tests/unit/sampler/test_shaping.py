@@ -152,7 +152,7 @@ def test_what_is_no_sequence_of_names_is_refused(columns: Any) -> None:
     assert column_names(["b", "a", "b"]) == ("b", "a")
 
 
-@pytest.mark.parametrize("name", ["actor_logprobs", "ref_logprobs", "token_rewards"])
+@pytest.mark.parametrize("name", ["old_logprobs", "ref_logprobs", "token_rewards"])
 def test_optional_floats_are_0_at_prompts_and_nan_where_a_row_has_none(name: str) -> None:
     specs = [GroupSpec(extras=({}, {name: [1.0, 2.0, 3.0]})), GroupSpec()]
     assert getattr(batch_of(specs), name) is None
@@ -250,18 +250,22 @@ def test_a_copy_of_a_batch_is_equal(copied: Callable[[Batch], Batch]) -> None:
 
 def test_padded_sequences_begin_in_column_0_and_nothing_is_cut_off() -> None:
     batch = batch_of([GroupSpec(prompt=2, output=3), GroupSpec(prompt=1, output=2)])
-    padded = batch.padded(6, -1)
+    padded = batch.padded(6, 99)
     assert padded.tokens.shape == (4, 6)
-    assert padded.tokens[2, 3:].tolist() == [-1, -1, -1]
+    assert padded.tokens[2, 3:].tolist() == [99, 99, 99]
     assert padded.attention_mask.sum(axis=1).tolist() == [5, 5, 3, 3]
     assert padded.tokens[padded.attention_mask].tolist() == batch.tokens.tolist()
     with pytest.raises(InvalidRequest, match="needs 5 columns and length is 4"):
-        batch.padded(4, -1)
+        batch.padded(4, 99)
+    with pytest.raises(InvalidRequest, match="length is -1; give 0 or more"):
+        batch.padded(-1, 99)
+    with pytest.raises(InvalidRequest, match="pad_id is -1; give the id of a token"):
+        batch.padded(6, -1)
 
 
 def test_padded_prompts_end_in_the_same_column() -> None:
     batch = batch_of([GroupSpec(prompt=2, output=3), GroupSpec(prompt=1, output=2)])
-    padded = batch.padded(6, -1, layout="prompt_response")
+    padded = batch.padded(6, 0, layout="prompt_response")
     assert padded.prompt_width == 2
     assert padded.attention_mask[2].tolist() == [False, True, True, True, False, False]
     assert padded.loss_mask[0].tolist() == [False, False, True, True, True, False]
@@ -273,9 +277,9 @@ def test_arrays_that_were_asked_for_are_padded_too(layout: PaddedLayout) -> None
     extras = (routed_experts(), {"ref_logprobs": [-1, -2, -3], "weight_steps": [5, 6, 7]})
     specs = [GroupSpec(prompt=2, output=3, extras=extras), GroupSpec(prompt=1, output=2)]
     batch = batch_of(specs, columns=EVERY_COLUMN)
-    padded = batch.padded(6, -1, layout=layout)
+    padded = batch.padded(6, 0, layout=layout)
     there = padded.attention_mask
-    for name in ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
+    for name in ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"):
         found, packed = getattr(padded, name), getattr(batch, name)
         assert (found.shape, found.dtype) == ((4, 6), packed.dtype)
         np.testing.assert_array_equal(found[there], packed)
@@ -284,7 +288,7 @@ def test_arrays_that_were_asked_for_are_padded_too(layout: PaddedLayout) -> None
     assert (experts.shape, experts.dtype) == ((4, 6, 2), np.dtype("u1"))
     np.testing.assert_array_equal(experts[there], batch.token_arrays["routed_experts"])
     assert not experts[~there].any()
-    plain = batch_of(specs).padded(6, -1)
+    plain = batch_of(specs).padded(6, 99)
     assert (plain.ref_logprobs, dict(plain.token_arrays)) == (None, {})
 
 
@@ -334,6 +338,7 @@ def test_metrics_have_the_histogram_of_lag_against_the_step_that_trains() -> Non
 def test_a_trajectory_counts_once_whatever_number_of_turns_it_has() -> None:
     turns = {
         "rollout_uid": ["one", *["nine"] * 9],
+        "segment_idx": np.array([0, *range(9)], np.int32),
         "reward": np.array([1.0, *[float("nan")] * 8, 0.25]),
         "weight_step": np.array([3, 1, *[2] * 8], np.int64),
     }
@@ -347,13 +352,26 @@ def test_a_trajectory_counts_once_whatever_number_of_turns_it_has() -> None:
     assert (metrics["lag/mean"], metrics["lag/max"]) == (1.0, 2.0)
     alike = {
         "rollout_uid": ["one", "one", "two", "two"],
+        "segment_idx": np.array([0, 1, 0, 1], np.int32),
         "reward": np.array([0.25, 1.0, 0.25, 1.0]),
     }
     batch = batch_of([GroupSpec(rewards=(0.0,) * 4)], scalars=alike)
     assert batch.trajectory_returns.tolist() == [1.25, 1.25]
     assert batch.metrics()["all_equal_share"] == 1.0
     nan = float("nan")
-    unknown = {"rollout_uid": ["t", "t", "u", "v"], "reward": np.array([nan, nan, nan, 0.5])}
+    mixed = {
+        "rollout_uid": ["t", "t", "t", "u"],
+        "segment_idx": np.array([0, 1, 2, 0], np.int32),
+        "reward": np.array([nan, 0.25, 0.75, 0.5]),
+    }
+    batch = batch_of([GroupSpec(rewards=(0.0,) * 4)], scalars=mixed)
+    assert batch.rewards.tolist() == [0.0, 0.25, 0.75, 0.5], "they sum to what it earned"
+    assert batch.trajectory_returns.tolist() == [1.0, 0.5]
+    unknown = {
+        "rollout_uid": ["t", "t", "u", "v"],
+        "segment_idx": np.array([0, 1, 0, 0], np.int32),
+        "reward": np.array([nan, nan, nan, 0.5]),
+    }
     batch = batch_of([GroupSpec(rewards=(0.0,) * 2)] * 2, scalars=unknown)
     assert batch.rewards[3] == 0.5
     assert np.isnan(batch.rewards[:3]).all(), "neither another trajectory's nor a group's"

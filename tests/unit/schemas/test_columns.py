@@ -142,7 +142,7 @@ def test_a_record_shows_everything_that_was_published() -> None:
     assert record.loss_mask.tolist() == [True, False, True]
     assert record.rewards == {"format": 0.5}
     assert record.metadata == {"temperature": 0.8}
-    assert record.actor_logprobs == -1.5
+    assert record.old_logprobs == -1.5
     assert record.weight_steps is not None
     assert record.weight_steps.tolist() == [120, 120, 121]
     assert record.token_arrays["routed_experts"].shape == (3, 2, 2)

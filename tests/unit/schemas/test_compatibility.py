@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.releases import second_ingest_record
-from harness.versions import REGION, RETIRED, changed, shipped_source
+from harness.versions import REGION, RETIRED, Source, changed, shipped_source
 from rollstream.schemas.compatibility import incompatibilities
 from rollstream.schemas.wire_schemas import shipped
 
@@ -178,3 +178,20 @@ def test_a_change_that_data_could_not_be_read_with_is_refused_by_name(
     found = {one.field: one.reason for one in incompatibilities(source, new)}
     assert reason in found[field], found
     assert len(found) == 1
+
+
+def renamed(source: Source, name: str, new: str, aliases: list[str]) -> Source:
+    """The schema where one of its columns among the extras has another name."""
+    found = copy.deepcopy(dict(source))
+    extras = next(field for field in found["fields"] if field["name"] == "extras")
+    (column,) = (field for field in extras["type"][1]["fields"] if field["name"] == name)
+    column |= {"name": new, "aliases": aliases}
+    return found
+
+
+def test_a_column_may_be_renamed_where_it_keeps_its_older_names() -> None:
+    again = renamed(INGEST, "old_logprobs", "trainer_logprobs", ["old_logprobs", "actor_logprobs"])
+    assert incompatibilities(INGEST, again) == []
+    forgets = renamed(INGEST, "old_logprobs", "trainer_logprobs", ["old_logprobs"])
+    (refused,) = incompatibilities(INGEST, forgets)
+    assert "actor_logprobs" in refused.reason

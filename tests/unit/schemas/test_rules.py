@@ -31,10 +31,12 @@ def test_group_id_depends_on_each_part_of_the_key(field: str) -> None:
     assert group_id(other, ["a"]) != group_id(KEY, ["a"])
 
 
+@pytest.mark.proves("A3")
 def test_group_id_keeps_uids_apart() -> None:
     assert group_id(KEY, ["ab", "c"]) != group_id(KEY, ["a", "bc"])
 
 
+@pytest.mark.proves("A3")
 def test_group_id_never_changes_between_releases() -> None:
     assert group_id(KEY, ["a", "b"]) == "e2b1f88ff97c7d2132928990d9dab3b5"
 

@@ -191,7 +191,7 @@ def test_writes_are_refused_while_the_root_is_away_and_work_once_it_is_back(
 def test_root_that_comes_back_as_another_device_is_known_by_its_id(
     blobs: LocalBlobs, how: str, path: str, id_is: str
 ) -> None:
-    create_root_id(blobs, SystemEntropy())
+    create_root_id(blobs, SystemEntropy(), "rollstream", 1)
     if id_is == "read":
         blobs = LocalBlobs(blobs.root)
         read_root_id(blobs)
@@ -208,9 +208,9 @@ def test_root_that_comes_back_as_another_device_is_known_by_its_id(
 
 
 def test_another_root_with_an_id_of_its_own_is_refused(blobs: LocalBlobs) -> None:
-    create_root_id(blobs, SystemEntropy())
+    create_root_id(blobs, SystemEntropy(), "rollstream", 1)
     other = LocalBlobs(blobs.root.with_name("other"))
-    create_root_id(other, SystemEntropy())
+    create_root_id(other, SystemEntropy(), "rollstream", 1)
     came_back_as(blobs.root, other.root)
     with pytest.raises(StoreError, match=LOST):
         blobs.create("a", b"")

@@ -14,6 +14,7 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.streams.broker import END, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
+    DamagedRecord,
     OffsetLost,
     PermanentBrokerError,
     UnknownTopic,
@@ -83,7 +84,7 @@ def offsets(reader: KafkaReader, records_max: int = 100) -> list[tuple[int, int]
     return [(r.partition, r.offset) for r in reader.poll(records_max, 0.0)]
 
 
-@pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION])
+@pytest.mark.parametrize("code", [KafkaError._UNDERFLOW, KafkaError._BAD_COMPRESSION])
 @pytest.mark.parametrize("records_max", [2, 100])
 def test_nothing_behind_bytes_that_cannot_be_decoded_is_returned(
     code: int, records_max: int
@@ -109,8 +110,32 @@ def test_nothing_behind_bytes_that_cannot_be_decoded_is_returned(
     assert reader.read_to(LEFT) == 5
 
 
-def test_a_partition_is_read_on_where_it_failed_once_it_is_mended() -> None:
+GARBAGE = 432_345_564_227_567_632  # What librdkafka takes for an offset behind a damaged batch.
+
+
+@pytest.mark.parametrize("behind", [KafkaError._NOT_IMPLEMENTED, KafkaError.OFFSET_OUT_OF_RANGE])
+def test_a_batch_whose_checksum_differs_is_fetched_three_times_and_then_told(behind: int) -> None:
+    again = [message(LEFT, 5, KafkaError._BAD_MSG), message(LEFT, GARBAGE, behind)]
+    client = Client([message(LEFT, 4), *again, message(RIGHT, 0)], again=again[:1])
+    reader = reader_of(client, {LEFT: 4, RIGHT: 0})
+    assert offsets(reader) == [(0, 4), (1, 0)]
+    for _ in range(2):
+        client.fetch([message(LEFT, GARBAGE, behind)])
+        assert offsets(reader) == []
+    with pytest.raises(DamagedRecord) as raised:
+        offsets(reader)
+    assert (raised.value.where, raised.value.offset) == (LEFT, 5)
+
+
+def test_a_batch_that_is_delivered_after_all_was_not_damaged() -> None:
     fetched = [message(LEFT, 5, KafkaError._BAD_MSG), message(LEFT, 8)]
+    reader = reader_of(Client(fetched, again=[message(LEFT, 5)]), {LEFT: 4})
+    assert offsets(reader) == []
+    assert offsets(reader) == [(0, 5)]
+
+
+def test_a_partition_is_read_on_where_it_failed_once_it_is_mended() -> None:
+    fetched = [message(LEFT, 5, KafkaError._UNDERFLOW), message(LEFT, 8)]
     reader = reader_of(Client(fetched, again=[message(LEFT, 5)]), {LEFT: 4})
     with pytest.raises(PermanentBrokerError):
         offsets(reader)

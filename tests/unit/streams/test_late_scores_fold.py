@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of
+from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import Claimed, Flushed, RolloutScore, Scored, ServedScore
 from rollstream.schemas.ids import PartitionAddress
@@ -22,7 +23,8 @@ from rollstream.store.open import open_store
 from rollstream.store.score_files import LoggedScore, write_scores
 from rollstream.store.scores import open_scores
 from rollstream.streams.folds.sampler import early_scores, eligible, recently_sealed
-from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US, WAIT_US
+from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US
 from rollstream.streams.folds.sampler.known import known_groups
 from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
 from rollstream.streams.folds.sampler.scored import Given, served_scores, with_scores
@@ -31,6 +33,7 @@ from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 LOGS = [PartitionAddress("math", 1, partition) for partition in range(2)]
 SEALED_TS = 1_000_000
+WAIT_US = 3_600_000_000  # By default.
 pytestmark = pytest.mark.proves("A18", "I5")
 
 
@@ -206,6 +209,24 @@ def test_scores_wait_for_their_group_an_hour_of_log_time_and_no_longer() -> None
             for step in (seal, score) if seal_first else (score, seal):
                 step()
             assert (len(state.ready), len(state.waiting)) == (ready, 1 - ready)
+
+
+@pytest.mark.parametrize(
+    ("expire_after_s", "waits_s"), [(600.0, 3_600.0), (1_800.0, 3_600.0), (7_200.0, 14_400.0)]
+)
+def test_scores_wait_twice_as_long_as_rollouts_may_wait_for_their_group(
+    expire_after_s: float, waits_s: float
+) -> None:
+    environment = EnvironmentConfig(seal_timeout_s=300.0, expire_after_s=expire_after_s)
+    configured = choosing_of(SamplerConfig(environments=("math",)), {"math": environment})
+    assert Choosing.of_record(configured.recorded()) == configured
+    for late_us, ready in ((0, 1), (1, 0)):
+        state = SamplerState("trainer-a", configured, LOGS)
+        state.apply_scores(LOGS[0], 0, given_of("f1-g0-0", SEALED_TS))
+        before_us = SEALED_TS + round(waits_s * 1e6)
+        state.late.seal_logs_read("math", before_us)
+        state.apply_groups(LOGS[1], 0, sealed(1, 1, (None,)), before_us + late_us)
+        assert (len(state.ready), len(state.waiting)) == (ready, 1 - ready)
 
 
 def test_what_waited_in_vain_is_forgotten_once_the_seal_logs_were_read_up_to_then() -> None:

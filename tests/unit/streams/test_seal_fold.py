@@ -389,7 +389,7 @@ def test_digests_tell_states_apart() -> None:
 
 def test_a_request_is_open_until_the_last_event_of_its_answer() -> None:
     fold = folded(CLAIM, requested(1.0), requested(2.0), retired(0, "n", request=1, more=True))
-    assert [asked.older_than_us for asked in fold.requests.values()] == [1_000_000, 2_000_000]
+    assert [asked.event.older_than_us for asked in fold.requests.values()] == [1_000_000, 2_000_000]
     fold.apply(4, 0, retired(0, "n", request=1))
     assert list(fold.requests) == [2]
     assert fold.retired == -1, "nothing was retired"

@@ -204,6 +204,8 @@ def test_stuck_stage_is_named_with_its_reason(
         ({}, {"decision_age_s": 90.0, "ready": 0, "dropped_since": {"by_trainer": 7}}),
         # What waited before says nothing of a trainer that waits for groups in the making.
         ({}, {"decision_age_s": 90.0, "ready": 0, "waiting": {"eval": 10}}),
+        # A trainer that waits for as many groups as its last batch had.
+        ({}, {"decision_age_s": 90.0, "wanted": 6}),
         # Groups that wait for members, within their time.
         ({"published_age_s": 90.0, "flush_age_s": 90.0, "oldest_age_s": 100.0}, {}),
         # Partitions change hands; and without work nobody needs to have one.
@@ -218,6 +220,31 @@ def test_deployment_that_makes_progress_or_is_over_is_not_stuck(
     partition: dict[str, Any], of_sampler: dict[str, Any]
 ) -> None:
     assert stuck(partition, of_sampler) == ()
+
+
+@pytest.mark.proves("F17", "F24")
+@pytest.mark.parametrize("unacked", [0, 1])
+@pytest.mark.parametrize("hindered", ["trouble", "aside"])
+def test_nobody_behind_a_hindered_sealer_is_blamed(hindered: str, unacked: int) -> None:
+    behind = {"decision_age_s": 90.0, "ready": 0, "unacked": unacked, "wanted": 2}
+    (verdict,) = stuck({hindered: "disk full", "published_age_s": 80.0}, behind)
+    assert verdict.stage == "sealers"
+    assert "disk full" in verdict.reason
+
+
+@pytest.mark.parametrize(("waiting", "stages"), [(2, []), (1, ["env workers"])])
+def test_workers_that_all_wait_for_admission_are_not_blamed(
+    waiting: int, stages: list[str]
+) -> None:
+    figures = Figures(
+        partitions=(replace(HEALTHY_PARTITION, watermark=100, published_age_s=80.0),),
+        samplers=(replace(HEALTHY_SAMPLER, decision_age_s=90.0, ready=0),),
+        sealers={"math": 1},
+        admission=(
+            AdmissionFigures(environment="math", producers=2, waiting=waiting, told_by={"t": ""}),
+        ),
+    )
+    assert [verdict.stage for verdict in stuck_stages(figures, CONFIG)] == stages
 
 
 def test_run_that_is_over_still_names_what_was_lost() -> None:

@@ -1,6 +1,7 @@
 """Batches for TRL; needs ``pip install '.[trl]'``. Tested with TRL 1.16.
 
-- ``grpo`` ``grpo_inputs``: examples as the inputs of ``GRPOTrainer``'s loss
+- ``grpo``    ``grpo_inputs``: examples as the inputs of ``GRPOTrainer``'s loss
+- ``trainer`` ``RolloutTrainer``, ``SamplerCallback``, ``checkpointed_step``; imports TRL
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ def grpo_inputs(
     - ``completion_ids``, ``completion_mask``: int64 [n, C], padded on the right.
     - ``tool_mask``: int64 [n, C], 1 where the loss counts; only where it leaves out tokens.
     - ``advantages``: float32 [n].
-    - ``num_items_in_batch``: how many tokens the loss counts, in these examples; ranks need the sum
-      over all of them, ``accelerator.gather(…).sum()``.
-    - ``old_per_token_logps``: float32 [n, C]: ``actor_logprobs`` where the batch was asked for
+    - ``num_items_in_batch``: how many tokens the loss counts, in these examples. TRL needs the sum
+      over all micro-batches of an optimizer step and all ranks, as ``RolloutTrainer`` gives it.
+    - ``old_per_token_logps``: float32 [n, C]: ``old_logprobs`` where the batch was asked for
       them, else what the generator published.
     - ``ref_per_token_logps``: float32 [n, C], where it was asked for ``ref_logprobs``.
     - ``sampling_per_token_logps``: float32 [n, C], the generator's, and
@@ -36,13 +36,13 @@ def grpo_inputs(
         batch: that the examples are of.
         examples: with the advantages to train on: ``Examples.of(batch, "grpo")``, say.
         pad_id: the tokenizer's ``pad_token_id``; where that is None, any token's.
-        ratio_max: truncates the ratio of ``actor_logprobs`` to the generator's log-probs, as
+        ratio_max: truncates the ratio of ``old_logprobs`` to the generator's log-probs, as
             ``vllm_importance_sampling_mode="token_truncate"`` does.
 
     Raises:
         InvalidRequest: a token that the loss counts has no log-prob; ``pad_id`` is no token,
             ``ratio_max`` no number above 0, or the examples are of another batch.
-        ArrayMissing: ``ratio_max``, and the batch was not asked for ``actor_logprobs``.
+        ArrayMissing: ``ratio_max``, and the batch was not asked for ``old_logprobs``.
         MissingExtra: there is no PyTorch here.
     """
     if ratio_max is not None and number("ratio_max", ratio_max) <= 0:
@@ -61,9 +61,9 @@ def grpo_inputs(
     }
     if not np.array_equal(shaped.loss_mask, arrays["completion_mask"]):
         arrays["tool_mask"] = shaped.loss_mask
-    actor = "actor_logprobs" in shaped.token_arrays or ratio_max is not None
+    again = "old_logprobs" in shaped.token_arrays or ratio_max is not None
     arrays["old_per_token_logps"] = shaped.log_probs(
-        "actor_logprobs" if actor else "generator_log_probs"
+        "old_logprobs" if again else "generator_log_probs"
     )
     if "ref_logprobs" in shaped.token_arrays:
         arrays["ref_per_token_logps"] = shaped.log_probs("ref_logprobs")

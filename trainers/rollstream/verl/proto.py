@@ -30,7 +30,7 @@ def proto_arguments(batch: Batch, examples: Examples, *, pad_id: int) -> ProtoAr
       right. ``input_ids``: int64 [n, P + R], both.
     - ``attention_mask`` and ``position_ids``: int64 [n, P + R].
     - ``response_mask``: int64 [n, R]; 1 at the tokens that the loss counts.
-    - ``rollout_log_probs``: float32 [n, R], the generator's. ``old_log_probs``: ``actor_logprobs``
+    - ``rollout_log_probs``: float32 [n, R], the generator's. ``old_log_probs``: ``old_logprobs``
       where the batch was asked for them, else the same, as in verl's bypass mode.
       ``ref_log_prob``, where it was asked for ``ref_logprobs``.
     - ``token_level_scores`` and ``token_level_rewards``: float32 [n, R]; the return of each
@@ -65,8 +65,8 @@ def proto_arguments(batch: Batch, examples: Examples, *, pad_id: int) -> ProtoAr
         "advantages": shaped.advantages,
         "returns": shaped.advantages,
     }
-    if "actor_logprobs" in shaped.token_arrays:
-        arrays["old_log_probs"] = shaped.log_probs("actor_logprobs")
+    if "old_logprobs" in shaped.token_arrays:
+        arrays["old_log_probs"] = shaped.log_probs("old_logprobs")
     if "ref_logprobs" in shaped.token_arrays:
         arrays["ref_log_prob"] = shaped.log_probs("ref_logprobs")
     scores = np.zeros(shaped.loss_mask.shape, np.float32)

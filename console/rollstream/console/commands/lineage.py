@@ -96,7 +96,9 @@ def _step_view(found: StepLineage) -> RenderableType:
         parts += [Text(f"slot {one.use.slot}: group {origin.group_id}"), path_of(origin.path)]
         parts += map(indented, failures_told(origin))
         for row in origin.segments:
-            out = "" if mask is None or mask[row.index] else f", {_WITHOUT[one.use.carried]}"
+            out = "" if one.use.outcomes is None else f", {one.use.outcomes[row.index]}"
+            if mask is not None and not mask[row.index]:
+                out = f", {_WITHOUT[one.use.carried]}"
             at = _entry(origin.environment, origin.partition, row.offset, row.entry)
             segment = _segment(row.rollout_uid, row.segment_idx)
             parts.append(indented(f"row {row.row}: {segment} from {row.replica_id}, {at}{out}"))

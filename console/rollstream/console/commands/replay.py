@@ -62,7 +62,7 @@ def replay(
         check = check_from_files(sampler, step, store=store, trainer_epoch=trainer_epoch)
         same, lines = check.same, Group(*_of_files(check))
         found |= {"same": same, "recorded": check.recorded.hex(), "found": check.found.hex()}
-        root_id = read_root_id(store)
+        root_id = read_root_id(store).root_id
         found |= {"differing": check.differing, "root_id": root_id}
         lines.renderables.append(Text(f"root {root_id or 'without an id'}"))
     else:

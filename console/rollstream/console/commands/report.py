@@ -101,6 +101,8 @@ def _tables(found: SamplerReport) -> Iterator[RenderableType]:
                     environment, f"{members:,}", one_line(reason, REASON_SHOWN) or "others"
                 )
         yield table
+    for log, why in found.aside.items():
+        yield Text(f"not counted: what {log} holds behind a record that cannot be read: {why}")
     if found.carry_lost:
         table = table_of("Would have been carried, but its file is lost", "group", last="why")
         for group_id, why in islice(found.carry_lost.items(), FAILURES_SHOWN):
@@ -114,7 +116,8 @@ def _add(table: Table, name: str, row: ReportRow, style: str = "") -> None:
     why = [f"{count:,} {reason}" for reason, count in row.dropped.items()]
     why += [f"{count:,} {reason} before sealing" for reason, count in row.unsealed.items()]
     also = [f"{count:,} {reason}" for reason, count in row.unfinished.items()]
-    also += [f"{row.eval:,} eval"] if row.eval else []
+    others = ("unknown", row.unknown), ("kept", row.kept), ("eval", row.eval)
+    also += [f"{count:,} {name}" for name, count in others if count]
     told = "; ".join(", ".join(part) for part in (why, also) if part)
     table.add_row(name, *(f"{one:,}" for one in figures), share, told, style=style)
 
@@ -145,6 +148,7 @@ def _object(found: SamplerReport) -> dict[str, Any]:
         },
         "failures": found.failures,
         "carry_lost": found.carry_lost,
+        "aside": found.aside,
     }
 
 

@@ -150,6 +150,16 @@ def status_view(
         )
         for name in figures.unnamed_samplers
     ]
+    parts += [
+        Text(
+            f"foreign: no sealer wrote {row.foreign:,} records of the seal log of {row.environment}"
+            f"[{row.partition}], and they are passed over; take the right to write to it from "
+            "whoever did",
+            style="yellow",
+        )
+        for row in figures.partitions
+        if row.foreign
+    ]
     letters = figures.dead_letters
     if letters.kept:
         newest = (
@@ -201,7 +211,7 @@ def _sealing(figures: Figures) -> Table:
     every = len(figures.partitions) <= PARTITIONS_MAX
     for name, rows in _by_environment(figures).items():
         for row in rows:
-            if every or (row.backlog and row.held is False):
+            if every or row.aside or (row.backlog and row.held is False):
                 _add(table, f"{name}[{row.partition}]", [row], _sealer(row))
         if len(rows) > 1:
             _add(table, name, rows, Text(""), "bold")
@@ -225,6 +235,8 @@ def _add(
 
 
 def _sealer(row: PartitionFigures) -> Text:
+    if row.aside:
+        return Text(f"{row.owner or 'none'}, put aside", style="red")
     if row.held is None:
         return Text(f"{row.owner or 'none'}, changing", style="yellow")
     if row.held or not row.owner:

@@ -15,6 +15,7 @@ from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.topics.check import check_topics
 from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.readable import unreadable_logs
 from rollstream.streams.topics.root import root_differences
 
 
@@ -63,8 +64,13 @@ def check(
         found = check_topics(broker.admin(), specs, deadline.left_s())
         layout = Layout.of(settings.kafka)
         missing = {one.topic for one in found if one.what == "missing"}
-        complete = [e for e in settings.environments if layout.groups(e) not in missing]
+        complete = {
+            name: section.partitions
+            for name, section in settings.environments.items()
+            if layout.groups(name) not in missing
+        }
         found += root_differences(broker, layout, complete, root, deadline)
+        found += unreadable_logs(broker, layout, complete, deadline)
     if as_json:
         typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))
     else:

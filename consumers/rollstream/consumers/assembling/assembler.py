@@ -40,14 +40,14 @@ from rollstream.consumers.assembling.pending import (
     names_of,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.ids import SegmentId
+from rollstream.schemas.ids import SegmentId, prompt_id
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord
-from rollstream.schemas.reasons import SettleReason
+from rollstream.schemas.reasons import SealReason, SettleReason
 from rollstream.streams.folds.entries import Stretch
 
 _LOST_AT_ONCE = 1_024  # Lost entries in one decision, so that a flush stays within its bounds.
-_, _DISPATCHED, _FAILED, _ALIVE, _ENDED, _APPENDED = (kind.value for kind in EntryKind)
+_, _DISPATCHED, _FAILED, _ALIVE, _ENDED, _APPENDED, _STEP, _ = (kind.value for kind in EntryKind)
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
@@ -87,7 +87,7 @@ class Assembler:
         accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
         self._seen = seen
-        self._uncommitted: set[SegmentId] = set()  # Segments that are pending or decided.
+        self._uncommitted = self._outcomes.uncommitted
 
     @property
     def now_us(self) -> int:
@@ -151,9 +151,14 @@ class Assembler:
         if now_us > self.now_us:
             self._outcomes.advance(now_us)
 
-    def flush(self) -> None:
-        """Seals every group that has enough members; the rest stays pending."""
-        self._outcomes.flush()
+    def flush(self, members_min: int | None = None, *, begun_until_us: int | None = None) -> int:
+        """Seals every group that has enough members; returns how many others stay pending.
+
+        Args:
+            members_min: complete ones, 1 or more; None: ``min_group_size``.
+            begun_until_us: only groups that began up to this log time; None: all.
+        """
+        return self._outcomes.flush(members_min, begun_until_us)
 
     def commit(self, plan: Plan) -> None:
         """The plan is confirmed in the seal log; from now on ``seen`` is true for its segments."""
@@ -179,6 +184,7 @@ class Assembler:
         strict, passed = self._strict, bool(settled or unreadable)
         plain = self._cap is None and not record.token_arrays
         outcomes, header, texts = self._outcomes, record.header, record.texts
+        continues = texts.get("continuation_of")
         shared = [(*_shared_values(one), names_of(one)) for one in header["shared"]]
         # What each entry has the default of is no list; the others are as long as the kinds.
         columns = zip(
@@ -198,7 +204,7 @@ class Assembler:
                 outcomes.pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id, names = shared[of]
-            if kind and kind != _APPENDED:
+            if kind and kind < _STEP and kind != _APPENDED:
                 uid, idx = uid if kind == _FAILED else "", NO_SEGMENT  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
             if uid:
@@ -206,7 +212,8 @@ class Assembler:
                     outcomes.pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
                     continue
                 uncommitted.add(segment)
-            chain = pending.chains.get(uid) if pending.chains else None
+            prior = continues[entry] if continues else ""
+            chain = pending.trajectory(uid, prior) if pending.chains else None
             key: PendingKey = (group_uid, example_id)
             if not group_uid:
                 key = ("", example_id, version if strict else "", split, lineage)
@@ -216,8 +223,8 @@ class Assembler:
                 continue
             group = by_key.get(key) if chain is None else chain.group
             if group is None:
-                group = outcomes.begin(key, group_size)
-            if group.failed_uids or not plain:
+                group = outcomes.begin(key, group_size, is_prompt=kind >= _STEP)
+            if group.failed_uids or continues or not plain:
                 row = PendingEntry(held, entry, uid, idx)
                 if not self._admits(row, group, chain, replica_id):
                     continue
@@ -242,8 +249,14 @@ class Assembler:
         self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, replica_id: str
     ) -> bool:
         """Whether the segment may be in the group; else it is settled."""
-        if segment.uid in group.failed_uids:
-            self._outcomes.settle_with(group, segment, SettleReason.FAILED)
+        failed, prior = group.failed_uids, segment.value("continuation_of")
+        if not segment.segment_idx and prior not in ("", segment.uid):
+            self._outcomes.fail_member(segment, group, chain, SettleReason.BROKEN_CHAIN)
+            return False
+        reason = failed.get(segment.uid) or (failed.get(prior) if prior else None)
+        if reason is not None:
+            failed.setdefault(segment.uid, reason)  # Nor does anything that continues it.
+            self._outcomes.settle_with(group, segment, reason)
             return False
         cap = self._cap if chain is None else None
         taken = group.replicas.get(replica_id, 0)
@@ -261,7 +274,13 @@ class Assembler:
     def _takes_no_row(
         self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
     ) -> bool:
-        """Settles what is no segment, or a rejected one; an appended one makes its group larger."""
+        """Settles what is no segment, or a rejected one, or of no pending prompt; an appended one
+        makes its group larger."""
+        if entry.kind >= _STEP:
+            if self._settles_step(entry, chain, key, group_size):
+                return True
+            if self._accepted is None or entry.value("policy_version") in self._accepted:
+                return False
         if entry.kind == _APPENDED:
             group = self.pending.by_key.get(key) if chain is None else chain.group
             if group is None:
@@ -272,6 +291,35 @@ class Assembler:
                 return False
         self._add_rowless(entry, chain, key, group_size)
         return True
+
+    def _settles_step(
+        self, step: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
+    ) -> bool:
+        """Settles a step of another example than its prompt's, or of a trajectory that begins once
+        the prompt has all of its own, or was sealed."""
+        prompt = self.pending.prompts.get(key[0]) if chain is None else chain.group
+        if prompt is None:
+            if self._is_known(prompt_id(key[0], SealReason.FULL)):
+                reason = SettleReason.BEYOND_SIZE
+            elif self._is_known(prompt_id(key[0], SealReason.IDLE)):
+                reason = SettleReason.LATE
+            else:
+                return False
+        elif prompt.key != key:
+            self._outcomes.fail_member(step, prompt, chain, SettleReason.EXAMPLE_MISMATCH)
+            return True
+        elif chain is not None or step.uid in prompt.failed_uids:
+            return False
+        elif 0 < max(prompt.size, group_size) <= prompt.begun:
+            reason = SettleReason.BEYOND_SIZE
+        else:
+            self.pending.begin_trajectory(prompt, self.now_us)
+            return False
+        self._outcomes.pass_over(step, reason)
+        return True
+
+    def _is_known(self, segment: SegmentId) -> bool:
+        return segment in self._uncommitted or self._seen(segment)
 
     def _add_rowless(
         self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
@@ -298,7 +346,9 @@ class Assembler:
         if chain is not None:
             group = chain.group
         elif key[0]:
-            group = self.pending.by_key.get(key) or self._outcomes.begin(key, group_size)
+            group = self.pending.by_key.get(key) or self._outcomes.begin(
+                key, group_size, is_prompt=kind >= _STEP
+            )
         if group is None:
             self._outcomes.pass_over(entry, reason)  # Its inferred group is unknown.
             return

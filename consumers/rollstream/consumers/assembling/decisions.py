@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import NewestPolicy, ProducerInFlight
-from rollstream.schemas.ids import GroupKey, SegmentId, segment_id
+from rollstream.schemas.ids import GroupKey, SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
@@ -158,7 +158,7 @@ def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
 
 
 def segments_of(decision: Decision) -> Iterator[SegmentId]:
-    """The segments that a decision settles; a duplicate settles none."""
+    """The segments that a decision settles, and the group that it seals; no duplicates."""
     rows = _rows(decision)
     if any(record.header["segment_idx"] for record, _, _, _ in rows):
         yield from map(segment_id, values_of(rows, "rollout_uid"), values_of(rows, "segment_idx"))
@@ -167,6 +167,9 @@ def segments_of(decision: Decision) -> Iterator[SegmentId]:
     for reason, _, _, uid, idx in decision.settled:
         if uid and reason is not SettleReason.DUPLICATE:
             yield segment_id(uid, idx)
+    group = decision.group
+    if group is not None and group.key.group_uid:
+        yield prompt_id(group.key.group_uid, group.reason)
 
 
 def event_bytes(decision: Decision) -> int:
@@ -222,10 +225,12 @@ class DecisionQueue:
             lives.
         size: payload bytes that are decided and not committed.
         held: bytes of the records that are kept in memory for these decisions alone.
+        committed: how many decisions were committed.
     """
 
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
+        self.committed = 0
         self.entries = 0
         self.alive = 0
         self.size = 0
@@ -237,6 +242,11 @@ class DecisionQueue:
         # that nobody read is one entry of its first offset.
         self._counts: dict[int, int] = {}  # Entries.
         self._settled: dict[int, int] = {}  # Committed entries, where there are any.
+
+    @property
+    def end(self) -> int:
+        """How many decisions are committed once all that were made are."""
+        return self.committed + len(self._queue)
 
     def begin(self, offset: int, count: int, settled: int = 0) -> None:
         """The next offset has ``count`` entries, of which others settled some before."""
@@ -328,6 +338,7 @@ class DecisionQueue:
             self.entries -= decision.entries
             self.alive -= _is_alive(decision)
             self.size -= decision.size
+        self.committed += len(plan.decisions)
         for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number
             count = self._counts[offset]

@@ -19,8 +19,10 @@ class PendingGroups:
 
     Attributes:
         by_key: the groups, by what their members share.
-        chains: trajectories that are not complete, by uid, in whichever group they are now.
+        chains: trajectories that are not complete, by the uid that came first, in whichever group
+            they are now.
         entries: that groups hold; ``entries_max`` is their bound.
+        prompts: the groups that steps began, by their uid.
         unnamed: the entry that dispatched each group which nothing in the seal log names yet;
             whoever named it there removes it.
     """
@@ -28,11 +30,16 @@ class PendingGroups:
     def __init__(self, config: EnvironmentConfig) -> None:
         self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
+        self._named: dict[str, Chain] = {}  # By their other names.
+        self.prompts: dict[str, PendingGroup] = {}
         self.unnamed: dict[PendingGroup, Settlement] = {}
         self.entries = 0
         self.entries_max = config.max_pending_rollouts
         # Groups whose seal time-out has not passed; all others are older.
         self._fresh: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
+        # Prompts of which a trajectory began within ``prompt_idle_s``; the longest ago first.
+        self._busy: OrderedDict[PendingGroup, None] = OrderedDict()
+        self.prompt_idle_us = round(config.prompt_idle_s * 1e6)
         self._capped = config.max_per_replica is not None
         self._seal_timeout_us = round(config.seal_timeout_s * 1e6)
         self._expire_after_us = round(config.expire_after_s * 1e6)
@@ -41,6 +48,20 @@ class PendingGroups:
         """A new group, under a key that no pending one has."""
         group = self.by_key[key] = self._fresh[key] = PendingGroup(key, size, entry, now_us)
         return group
+
+    def begin_trajectory(self, prompt: PendingGroup, now_us: int) -> None:
+        """A trajectory of the prompt began."""
+        prompt.begun_us = now_us
+        self._busy[prompt] = None
+        self._busy.move_to_end(prompt)
+
+    def next_idle(self, now_us: int) -> PendingGroup | None:
+        """A prompt of which no trajectory began for ``prompt_idle_s``; once, until one begins."""
+        prompt = next(iter(self._busy), None)
+        if prompt is None or prompt.begun_us + self.prompt_idle_us > now_us:
+            return None
+        del self._busy[prompt]
+        return prompt
 
     def dispatch(self, group: PendingGroup, dispatch: Settlement) -> None:
         """This entry says that somebody began to work on the group; the first one counts."""
@@ -51,6 +72,9 @@ class PendingGroups:
     def remove(self, group: PendingGroup) -> None:
         """The group is decided; what becomes of its trajectories is for the caller to do."""
         del self.by_key[group.key]
+        if group.is_prompt:
+            del self.prompts[group.key[0]]
+            self._busy.pop(group, None)
         if group.dispatched:
             self.unnamed.pop(group, None)
         if not group.overdue:
@@ -60,8 +84,8 @@ class PendingGroups:
     def remove_whole(self, group: PendingGroup) -> None:
         """The group is decided with what there is of its trajectories: their rows are its own."""
         self.remove(group)
-        for uid, chain in group.chains.items():
-            del self.chains[uid]
+        for chain in group.chains.values():
+            self._forget(chain)
             group.rows += chain.pending_rows()
             group.settlements += chain.ends
 
@@ -92,18 +116,61 @@ class PendingGroups:
         group = self.oldest()
         return group if group is not None and self._too_old(group, now_us, lag_limit) else None
 
-    def remove_chain(self, uid: str, chain: Chain) -> None:
+    def chain_of(self, uid: str) -> Chain | None:
+        """The trajectory that has, or waits for, a rollout of this uid; None: none that is open."""
+        return self.chains.get(uid) or self._named.get(uid)
+
+    def begin_chain(self, chain: Chain) -> None:
+        """The newest trajectory."""
+        self.chains[chain.uid] = chain.group.chains[chain.uid] = chain
+
+    def name_chain(self, chain: Chain, *uids: str) -> None:
+        """Rollouts of these uids are of the trajectory."""
+        for uid in uids:
+            if uid != chain.uid and uid not in self._named:
+                self._named[uid] = chain
+                chain.names.append(uid)
+
+    def trajectory(self, uid: str, prior: str) -> Chain | None:
+        """The trajectory of a segment of the rollout ``uid`` that continues the rollout ``prior``,
+        empty: none. Where there is one of each, they are one from now on."""
+        chain = self.chain_of(uid)
+        if prior in ("", uid):
+            return chain
+        other = self.chain_of(prior)
+        if chain is None or other is None or other is chain:
+            return other or chain
+        older, newer = sorted((chain, other), key=lambda one: one.first_entry)
+        group = newer.group
+        self.remove_chain(newer)
+        group.entries -= newer.entries
+        older.group.entries += newer.entries
+        if self._capped:
+            group.replicas[newer.replica_id] -= 1
+        older.join(newer)
+        self.name_chain(older, newer.uid, *newer.names)
+        if group.entries == 0:
+            self.remove(group)
+        return older
+
+    def remove_chain(self, chain: Chain) -> None:
         """The trajectory is complete or settled; what it holds stays counted in its group."""
-        del self.chains[uid], chain.group.chains[uid]
+        self._forget(chain)
+        del chain.group.chains[chain.uid]
+
+    def _forget(self, chain: Chain) -> None:
+        del self.chains[chain.uid]
+        for uid in chain.names:
+            del self._named[uid]
 
     def next_expired_chain(self, now_us: int, lag_limit: int) -> Chain | None:
         """Removes, with its entries, the oldest trajectory that is too old in the same way. A group
         that holds nothing else goes too."""
-        uid, chain = next(iter(self.chains.items()))
+        chain = next(iter(self.chains.values()))
         if not self._too_old(chain, now_us, lag_limit):
             return None
         group = chain.group
-        self.remove_chain(uid, chain)
+        self.remove_chain(chain)
         group.entries -= chain.entries
         self.entries -= chain.entries
         if self._capped:

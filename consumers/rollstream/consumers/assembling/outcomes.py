@@ -28,6 +28,7 @@ from rollstream.consumers.assembling.pending import (
     PendingKey,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.ids import SegmentId, prompt_id
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # A pending group expires at the latest when this many entries were read after its first, and so
@@ -50,6 +51,7 @@ class Outcomes:
     Attributes:
         entries: how many were read, among them the one that is being decided.
         now_us: log time.
+        uncommitted: segments that are pending or decided, and prompts that are.
         pending: what is not decided.
         held: the records that hold it.
         decided: what is decided and not committed.
@@ -58,6 +60,7 @@ class Outcomes:
     def __init__(self, environment: str, config: EnvironmentConfig, watermark: int) -> None:
         self.entries = 0
         self.now_us = 0
+        self.uncommitted: set[SegmentId] = set()
         self.pending = PendingGroups(config)
         self.decided = DecisionQueue(watermark)
         self.held = HeldRecords(config.max_pending_bytes, self.decided.hold)
@@ -66,11 +69,18 @@ class Outcomes:
         self._min_size = config.min_group_size
         self._trains_partial = config.partial_trajectories == "train"
 
-    def flush(self) -> None:
-        """Seals every group that has enough members; the rest stays pending."""
+    def flush(self, members_min: int | None, begun_until_us: int | None) -> int:
+        """As ``Assembler.flush``."""
+        least = self._min_size if members_min is None else members_min
+        left = 0
         for group in list(self.pending.by_key.values()):
-            if group.members >= self._min_size:
+            if begun_until_us is not None and group.first_ts > begun_until_us:
+                break  # Oldest first.
+            if group.members >= least and (members_min is not None or not _goes_on(group)):
                 self._seal(group, SealReason.FLUSH)
+            else:
+                left += 1
+        return left
 
     def pass_over(self, entry: PendingEntry, reason: SettleReason, settled: bool = False) -> None:
         """The entry belongs to no group; it may be ``settled`` already."""
@@ -78,9 +88,16 @@ class Outcomes:
         if not settled:
             self.decide([entry.settlement(reason)])
 
-    def begin(self, key: PendingKey, group_size: int) -> PendingGroup:
-        """A new group, by the newest entry; its size is the producer's, if any."""
-        return self.pending.begin(key, group_size or self._target, self.entries, self.now_us)
+    def begin(self, key: PendingKey, group_size: int, *, is_prompt: bool = False) -> PendingGroup:
+        """A new group, by the newest entry; its size is the producer's, if any. A prompt's is 0
+        where its steps do not say it."""
+        size = group_size if is_prompt else group_size or self._target
+        group = self.pending.begin(key, size, self.entries, self.now_us)
+        if is_prompt:
+            group.is_prompt = True
+            self.pending.prompts[key[0]] = group
+            self.pending.begin_trajectory(group, self.now_us)
+        return group
 
     def fail_member(
         self,
@@ -95,8 +112,11 @@ class Outcomes:
         so many members for ever. A member fails once, for whatever reasons; the producer may have
         ``given`` one."""
         if chain is not None:
-            self._drop_chain(entry.uid, chain, reason)
+            self._drop_chain(chain, reason)
         group.fail(entry.uid, count, given)
+        later = SettleReason.FAILED if reason is not SettleReason.BROKEN_CHAIN else reason
+        named = () if chain is None else (chain.uid, *chain.names)
+        group.failed_uids |= dict.fromkeys((entry.uid, *named), later)
         self.settle_with(group, entry, reason)
 
     def settle_with(self, group: PendingGroup, entry: PendingEntry, reason: SettleReason) -> None:
@@ -124,46 +144,50 @@ class Outcomes:
         replica_id: str,
     ) -> None:
         """The trajectory has one more segment, and is begun where it had none."""
-        uid = segment.uid
         if chain is None:
-            chain = Chain(group, self.entries, self.now_us, replica_id)
-            self.pending.chains[uid] = group.chains[uid] = chain
-        self._follow(uid, chain, chain.add(segment, is_last))
+            chain = Chain(segment.uid, group, self.entries, self.now_us, replica_id)
+            self.pending.begin_chain(chain)
+        prior = segment.value("continuation_of")
+        self.pending.name_chain(chain, segment.uid, *([prior] if prior else []))
+        self._follow(chain, chain.add(segment, is_last))
 
     def end(self, entry: PendingEntry) -> None:
         """A trajectory of which steps are pending has so many, or as many as were read; the first
         entry that says so counts. It stays with the trajectory, as a restart has to read it again.
         """
         uid, segments = entry.value("rollout_uid"), entry.value("segment_idx")
-        chain = self.pending.chains.get(uid)
+        chain = self.pending.chain_of(uid)
         if chain is None or chain.has_end:
             self.pass_over(entry, SettleReason.NOT_OPEN)
             return
         self.held.release(entry.held, entry.entry)
         group = chain.group
-        self._follow(uid, chain, chain.end(entry.settlement(SettleReason.ENDED), segments))
+        self._follow(chain, chain.end(entry.settlement(SettleReason.ENDED), segments))
         self._hold(group)
 
-    def _follow(self, uid: str, chain: Chain, state: ChainState) -> None:
+    def _follow(self, chain: Chain, state: ChainState) -> None:
         """What the trajectory has become changes its group."""
         group = chain.group
-        if state is ChainState.COMPLETE:
-            self.pending.remove_chain(uid, chain)
+        if state is ChainState.COMPLETE and _is_whole(group):
+            self._drop_chain(chain, SettleReason.BEYOND_SIZE)
+        elif state is ChainState.COMPLETE:
+            self.pending.remove_chain(chain)
             group.settlements += chain.ends
             for row in chain.rows():
                 group.names.add(row.names())
             group.rows += chain.pending_rows()
             group.members += 1
         elif state is ChainState.BROKEN:
-            self._drop_chain(uid, chain, SettleReason.BROKEN_CHAIN)
+            self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
             group.failed += 1
             # Its later segments must not begin a trajectory that can never be complete.
-            group.failed_uids.add(uid)
+            uids = (chain.uid, *chain.names)
+            group.failed_uids |= dict.fromkeys(uids, SettleReason.BROKEN_CHAIN)
 
-    def _drop_chain(self, uid: str, chain: Chain, reason: SettleReason) -> None:
+    def _drop_chain(self, chain: Chain, reason: SettleReason) -> None:
         """Settles the trajectory's segments together with its group; only their numbers are kept
         until then."""
-        self.pending.remove_chain(uid, chain)
+        self.pending.remove_chain(chain)
         rows = sorted(chain.rows(), key=lambda row: (row.held.offset, row.entry))  # As they came.
         chain.group.settlements += [*chain.ends, *(row.settlement(reason) for row in rows)]
         for row in rows:
@@ -175,6 +199,8 @@ class Outcomes:
         """Moves log time on: decides whatever waited for as long as it may."""
         self.now_us = now_us
         pending = self.pending
+        while (group := pending.next_idle(now_us)) is not None:
+            self.close_if_due(group)
         while (group := pending.next_timed_out(now_us)) is not None:
             self._seal_overdue(group)
         lag_limit = self.entries + 1 - LAG_ENTRIES_MAX
@@ -183,7 +209,13 @@ class Outcomes:
                 self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
         while pending.chains and (chain := pending.next_expired_chain(now_us, lag_limit)):
-            self.decide(chain.ends, chain.pending_rows())
+            if not chain.waits_for():
+                self.decide(chain.ends, chain.pending_rows())
+                continue
+            for row in chain.rows():
+                self.held.release(row.held, row.entry)
+            broken = [row.settlement(SettleReason.BROKEN_CHAIN) for row in chain.rows()]
+            self.decide([*chain.ends, *broken])
 
     def expire_oldest(self) -> None:
         """A bound is exceeded: the oldest group expires. Reading goes on, for the members that
@@ -196,8 +228,14 @@ class Outcomes:
 
     def close_if_due(self, group: PendingGroup) -> None:
         """Seals the group where it is full, or overdue with members enough."""
-        if group.members + group.failed >= group.size:
-            self._seal(group, SealReason.FULL)
+        if group.is_prompt:
+            idle = group.begun_us + self.pending.prompt_idle_us <= self.now_us
+            ready = not group.chains and (_is_whole(group) or (not group.size and idle))
+            full = SealReason.FULL if group.size else SealReason.IDLE
+        else:
+            ready, full = group.members + group.failed >= group.size, SealReason.FULL
+        if ready:
+            self._seal(group, full)
         elif group.overdue and group.members >= self._min_size:
             self._seal(group, SealReason.TIMEOUT)
 
@@ -207,19 +245,27 @@ class Outcomes:
         partial = group.trainable_chains() if self._trains_partial else []
         if group.members + len(partial) < self._min_size:
             return False
-        for uid, chain in partial:
-            self._follow(uid, chain, ChainState.COMPLETE)
+        for chain in partial:
+            self._follow(chain, ChainState.COMPLETE)
         self._seal(group, SealReason.TIMEOUT)
         return True
 
     def _seal(self, group: PendingGroup, reason: SealReason) -> None:
-        """Decides the group; where every member failed, its settlements alone."""
+        """Decides the group; where every member failed, its settlements alone. Trajectories of a
+        prompt that have not ended are late from now on."""
+        if group.is_prompt:
+            for chain in list(group.chains.values()):
+                self._drop_chain(chain, SettleReason.LATE)
+            if group.rows:
+                self.uncommitted.add(prompt_id(group.key[0], reason))
         self.pending.remove(group)
         self.decide(group.settlements, group.rows, group, reason)
         if group.chains:
             self.pending.move_chains(group, self.begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
+        for chain in [one for one in group.chains.values() if one.waits_for()]:
+            self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
         self.pending.remove_whole(group)
         self.decide(group.settlements, group.rows, group, None)
 
@@ -241,3 +287,12 @@ class Outcomes:
         for part in parts:
             self.decided.append(part, 0)
         self.decided.append(last, freed)
+
+
+def _is_whole(group: PendingGroup) -> bool:
+    """Whether it is a prompt with as many trajectories as it is to have."""
+    return group.is_prompt and 0 < group.size <= group.members + group.failed
+
+
+def _goes_on(group: PendingGroup) -> bool:
+    return group.is_prompt and bool(group.chains)

@@ -7,9 +7,10 @@ always separate, since a group has one of each. Groups hold whole trajectories, 
 is that of the first, 0.
 
 Whether a trajectory's segments form one unbroken chain: segment k > 0 may say what it continues.
-``continuation_of`` is then the trajectory's own ``rollout_uid``, and ``prefix_hash`` names all
-tokens of segments 0 to k - 1 (``rollstream.schemas.ids.prefix_hash``). Empty means that the
-producer does not say.
+``continuation_of`` is then the ``rollout_uid`` of segment k - 1, which may be its own, and
+``prefix_hash`` names all tokens of segments 0 to k - 1 (``rollstream.schemas.ids.prefix_hash``).
+Empty means that the producer does not say; then the segments of one ``rollout_uid`` are one
+trajectory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -90,24 +90,32 @@ class Chain:
     """A trajectory of which some segments were read.
 
     Attributes:
+        uid: of the rollout that came first.
         group: it waits in; another one once that is sealed.
         first_entry, first_ts: of the segment that came first, whatever its index; as a group's.
         replica_id: the env replica that it counts for: that of the segment that came first.
         ends: the control event that ended it, if any; settled with its segments.
+        names: uids of its other rollouts, those that are still to come among them.
     """
 
+    uid: str
     group: PendingGroup
     first_entry: int
     first_ts: int
     replica_id: str
     ends: list[Settlement] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
     _rows: dict[int, PendingEntry] = field(default_factory=dict)
     _last: list[int] = field(default_factory=list)  # Indexes of the last segment, as was said.
+    _second: list[PendingEntry] = field(default_factory=list)  # Of an index that was taken.
+    _fitting: int = 0  # How many of the first segments were read and continue each other.
+    _prefix: str = ""  # Names all tokens of the first ``_hashed`` segments.
+    _hashed: int = 0
 
     @property
     def entries(self) -> int:
         """How many it holds."""
-        return len(self._rows) + len(self.ends)
+        return len(self._rows) + len(self._second) + len(self.ends)
 
     @property
     def has_end(self) -> bool:
@@ -116,10 +124,19 @@ class Chain:
 
     def add(self, row: PendingEntry, is_last: bool) -> ChainState:
         """Adds a segment; returns what the trajectory is now."""
-        self._rows[row.segment_idx] = row
+        if self._rows.setdefault(row.segment_idx, row) is not row:
+            self._second.append(row)
         if is_last:
             self._last.append(row.segment_idx)
         return self._state()
+
+    def join(self, other: Chain) -> None:
+        """The other's segments are of this trajectory, too."""
+        for row in other.rows():
+            if self._rows.setdefault(row.segment_idx, row) is not row:
+                self._second.append(row)
+        self._last += other._last
+        self.ends += other.ends
 
     def end(self, settlement: Settlement, segments: int) -> ChainState:
         """It has so many segments, 0: those up to the newest one so far; returns what it is now."""
@@ -129,7 +146,7 @@ class Chain:
 
     def rows(self) -> list[PendingEntry]:
         """In the order of the trajectory."""
-        return [self._rows[idx] for idx in sorted(self._rows)]
+        return [*(self._rows[idx] for idx in sorted(self._rows)), *self._second]
 
     def pending_rows(self) -> list[PendingRow]:
         """The same as ``PendingGroup.rows`` has them."""
@@ -140,30 +157,41 @@ class Chain:
         was read, each continues those before it, and the newest has a reward of its own."""
         newest = max(self._rows)
         rewarded = self._rows[newest].value("reward") is not None
-        return rewarded and newest + 1 == len(self._rows) and self._unbroken()
+        return rewarded and newest + 1 == self._fitting
+
+    def waits_for(self) -> str:
+        """The uid of an earlier rollout that a segment continues and that was not read; empty:
+        there is none."""
+        for idx, row in self._rows.items():
+            if idx and idx - 1 not in self._rows and (prior := row.value("continuation_of")):
+                return str(prior)
+        return ""
 
     def _state(self) -> ChainState:
         last = self._last
-        if last and max(self._rows) > min(last):
+        if self._second or (last and max(self._rows) > min(last)):
             return ChainState.BROKEN
-        if not last or len(self._rows) <= min(last):
-            return ChainState.OPEN
-        return ChainState.COMPLETE if self._unbroken() else ChainState.BROKEN
+        while (row := self._rows.get(self._fitting)) is not None:
+            if not self._continues(row):
+                return ChainState.BROKEN
+            self._fitting += 1
+        complete = last and len(self._rows) > min(last)
+        return ChainState.COMPLETE if complete else ChainState.OPEN
 
-    def _unbroken(self) -> bool:
-        rows = self.rows()
-        if any(row.value("continuation_of") not in ("", row.uid) for row in rows[1:]):
+    def _continues(self, row: PendingEntry) -> bool:
+        """Whether the segment continues those before it, all of which were read."""
+        prior, idx = row.value("continuation_of"), row.segment_idx
+        before = self._rows[idx - 1].uid if idx else row.uid
+        if prior != before and (prior or row.uid != before):
             return False
-        said = [row.value("prefix_hash") for row in rows]
-        if not any(said[1:]):
+        claimed = row.value("prefix_hash")
+        if not (claimed and idx):
             return True
-        prefix = ""
-        for (before, _), (_, claimed) in pairwise(zip(rows, said, strict=True)):
-            prompt, output = before.tokens("prompt_tokens"), before.tokens("output_tokens")
-            prefix = prefix_hash(prefix, prompt, output)
-            if claimed not in ("", prefix):
-                return False
-        return True
+        for earlier in map(self._rows.__getitem__, range(self._hashed, idx)):
+            prompt, output = earlier.tokens("prompt_tokens"), earlier.tokens("output_tokens")
+            self._prefix = prefix_hash(self._prefix, prompt, output)
+        self._hashed = idx
+        return bool(claimed == self._prefix)
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +205,7 @@ class PendingGroup:
         names: of these rows, each combination once.
         members: how many members are complete.
         failed: how many members will never come.
-        failed_uids: the failed members whose uid is known.
+        failed_uids: the failed members whose uid is known, and why what comes of them later ends.
         failures: how many failed, by the reasons that their producer gave; at most as many reasons
             as it has entries.
         chains: trajectories that are not complete, by uid.
@@ -189,6 +217,9 @@ class PendingGroup:
         overdue: the seal time-out has passed, but the group had too few members.
         dispatched: one of the settlements is a dispatch.
         producer_id: of the producer that dispatched it and has it open; empty: nobody told.
+        is_prompt: it was begun by a step: it waits for every trajectory that begins until it has
+            ``size`` of them; where that is 0, until none has begun for a time.
+        begun_us: log time at which its newest trajectory began.
     """
 
     key: PendingKey
@@ -199,7 +230,7 @@ class PendingGroup:
     names: set[RowNames] = field(default_factory=set)
     members: int = 0
     failed: int = 0
-    failed_uids: set[str] = field(default_factory=set)
+    failed_uids: dict[str, SettleReason] = field(default_factory=dict)
     failures: dict[str, int] | None = None
     chains: dict[str, Chain] = field(default_factory=dict)
     settlements: list[Settlement] = field(default_factory=list)
@@ -210,6 +241,13 @@ class PendingGroup:
     overdue: bool = False
     dispatched: bool = False
     producer_id: str = ""
+    is_prompt: bool = False
+    begun_us: int = 0
+
+    @property
+    def begun(self) -> int:
+        """Its trajectories, whether they go on, have ended or failed."""
+        return self.members + self.failed + len(self.chains)
 
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's
@@ -226,15 +264,15 @@ class PendingGroup:
         if uid in self.failed_uids:
             return
         self.failed += count
-        self.failed_uids.add(uid)
+        self.failed_uids[uid] = SettleReason.FAILED
         if given:
             given = given[:FAILED_REASON_CHARS]
             self.failures = self.failures or {}
             self.failures[given] = self.failures.get(given, 0) + count
 
-    def trainable_chains(self) -> list[tuple[str, Chain]]:
+    def trainable_chains(self) -> list[Chain]:
         """Trajectories that are not complete and can be trained on all the same."""
-        return [(uid, chain) for uid, chain in self.chains.items() if chain.is_trainable()]
+        return [chain for chain in self.chains.values() if chain.is_trainable()]
 
     def due(self, environment: str, reason: SealReason, rows: Sequence[Row]) -> DueGroup:
         """The group to be sealed for that reason, with its rows as they were taken."""

@@ -26,7 +26,7 @@ from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.reading import bounds_in_time
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
@@ -47,6 +47,7 @@ class PartitionAudit:
         watermark: every entry of every offset below it is settled.
         files: that events name, but for retired ones.
         manifests_missing: flushes without a manifest; the newest may lack its own.
+        foreign: records of the seal log that no owner wrote; they are passed over.
     """
 
     environment: str
@@ -60,6 +61,7 @@ class PartitionAudit:
     flushes: int
     watermark: int
     manifests_missing: int
+    foreign: int = 0
 
     @property
     def balanced(self) -> bool:
@@ -105,7 +107,9 @@ def audit(
     """Checks that ``published = pending + sealed + settled`` for every partition, entry by entry,
     that every record which is still in an ingest log has as many entries as the events say, and
     that every file which an event names, and none retired, exists and is as the event says. No
-    sampler's decision log may end before a batch that the store's root holds.
+    sampler's decision log may end before a batch that the store's root holds. A partition whose
+    seal log cannot be read on is a problem, is checked as far as it can be read, and all others are
+    checked.
 
     It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
     reads the seal logs, twice, and what is kept of the ingest logs, a few records at a time; what
@@ -118,8 +122,8 @@ def audit(
         timeout_s: for all of it.
 
     Raises:
-        BrokerUnavailable: not read within ``timeout_s``. CorruptLog: a seal log holds what no
-        sealer writes. RootMismatch: the store's root is not the deployment's.
+        BrokerUnavailable: not read within ``timeout_s``. RootMismatch: the store's root is not the
+        deployment's.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
@@ -161,8 +165,9 @@ class _Auditor:
         """The figures of one partition; its problems are in ``ledger`` afterwards."""
         where = self.layout.groups_log(address)
         manifests, rollups = Manifests(self.blobs, address), RollUps(self.blobs, address)
+        aside: dict[TopicPartition, PutAside] = {}
         with (
-            closing(Follower(self.broker, {where: 0})) as follower,
+            closing(Follower(self.broker, {where: 0}, aside=aside)) as follower,
             closing(self._ingest_records(address)) as records,
             RetiredFiles(self._end(where)) as retired,
         ):
@@ -184,11 +189,18 @@ class _Auditor:
                 ledger.problems += rollups.problems(offset, [file.path for file in event.files])
             read_to = follower.next_offsets()[where]
             published, pending = ledger.close(records.check_rest(ledger))
-            ledger.problems += manifests.rest(ledger.name, read_to)
-            ledger.problems += rollups.rest(read_to)
+            if where not in aside:  # Else nobody knows what of these was written after an event.
+                ledger.problems += manifests.rest(ledger.name, read_to)
+                ledger.problems += rollups.rest(read_to)
             left_out = LeftOut(self.blobs, address, read_to)
             ledger.problems += self._file_problems(ledger, retired, follower, where, left_out)
-            ledger.problems += left_out.problems(ledger.name)
+            if where in aside:
+                ledger.add_problem(
+                    f"checked up to offset {read_to} of its seal log, behind which it cannot be "
+                    f"read: {aside[where].error}"
+                )
+            else:
+                ledger.problems += left_out.problems(ledger.name)
         row = PartitionAudit(
             environment=address.environment,
             partition=address.partition,
@@ -201,6 +213,7 @@ class _Auditor:
             flushes=ledger.flushes,
             watermark=ledger.watermark,
             manifests_missing=manifests.missing,
+            foreign=follower.foreign[where],
         )
         if not row.balanced:
             ledger.add_problem(
@@ -221,7 +234,7 @@ class _Auditor:
         that of each file it is known by then whether it was retired."""
         read_to = read.next_offsets()[where]
         since: set[int] = set()  # Retired since then; they may be deleted by now.
-        with closing(Follower(self.broker, {where: 0})) as follower:
+        with closing(Follower(self.broker, {where: 0}, aside={})) as follower:
             for _, offset, _, event in follower.read_to_end(self.deadline):
                 if offset >= read_to:
                     break

@@ -7,7 +7,7 @@ from contextlib import closing
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import BatchServed
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.topics.lost import Followed, lost_batch
 
 
@@ -22,15 +22,18 @@ def decision_problem(
     """What is wrong, in words; empty: nothing is. The log is read where the root holds batches.
 
     Raises:
-        BrokerUnavailable, CorruptLog: as ``audit``. StoreError.
+        BrokerUnavailable: as ``audit``. StoreError.
     """
     written = followed.newest_batch(sampler)
     if written is None:
         return ""
     decided = (0, 0)
-    with closing(Follower(broker, {log: 0})) as follower:
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(broker, {log: 0}, aside=aside)) as follower:
         for confirmed in follower.read_to_end(deadline, ends_within_s=answer_s):
             event = confirmed.event
             if isinstance(event, BatchServed):
                 decided = max(decided, (event.trainer_epoch, event.step + 1))
+    if log in aside:
+        return f"the log of sampler {sampler!r} cannot be read on: {aside[log].error}"
     return lost_batch(log, written, decided)

@@ -9,7 +9,8 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Broker, Record, TopicPartition
-from rollstream.streams.errors import OffsetLost
+from rollstream.streams.damaged import next_readable
+from rollstream.streams.errors import DamagedRecord, OffsetLost
 from rollstream.streams.reading import read_between
 
 
@@ -23,6 +24,7 @@ class IngestRecords:
     def __init__(
         self, broker: Broker, where: TopicPartition, deadline: Deadline, request_timeout_s: float
     ) -> None:
+        self._broker = broker
         self._reader = broker.reader({where: 0})
         self._where = where
         self._deadline = deadline
@@ -62,7 +64,7 @@ class IngestRecords:
         return self._end
 
     def _begin_at(self, first: int, end: int, ledger: Ledger) -> None:
-        """What is before ``first`` and was not read is deleted."""
+        """What is before ``first`` and was not read is deleted, or cannot be read."""
         ledger.add_deleted(self._position, first)
         self._position = first
         self._records = read_between(self._reader, self._where, first, end, self._deadline)
@@ -76,6 +78,10 @@ class IngestRecords:
                 if lost.first <= self._position:
                     raise
                 self._begin_at(lost.first, self._end, ledger)  # Retention was faster.
+            except DamagedRecord as damaged:
+                start = max(self._position, damaged.offset)
+                stop = next_readable(self._broker, self._where, start, self._deadline)
+                self._begin_at(stop, self._end, ledger)
             else:
                 if record is not None:
                     self._position = record.offset + 1

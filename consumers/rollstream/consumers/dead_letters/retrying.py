@@ -16,6 +16,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter, Retried
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
+from rollstream.schemas.ingest.wire import record_headers
 from rollstream.streams.broker import Broker, Delivery
 from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
 from rollstream.streams.partitioning import partition_of
@@ -134,7 +135,7 @@ class _Outgoing(NamedTuple):
 def _record_in(letter: DeadLetter, config: RollstreamConfig) -> IngestRecord:
     """What the letter holds; ``UnreadableEvent`` where no entry of it could be sealed."""
     if letter.value is None:
-        raise UnreadableEvent("too_large", "the letter holds no bytes, since they were too many")
+        raise UnreadableEvent("too_large", "the letter holds no bytes; its detail says why")
     record = decode_record(letter.value)
     if record.environment not in config.environments:
         known = ", ".join(config.environments)
@@ -178,7 +179,11 @@ class _Sender(AbstractContextManager["_Sender"]):
         self._deadline.restart()
         reports: list[Delivery] = []
         self._writer.append(
-            record.topic, record.value, partition=record.partition, on_delivery=reports.append
+            record.topic,
+            record.value,
+            partition=record.partition,
+            headers=record_headers(),
+            on_delivery=reports.append,
         )
         where = f"{record.topic}[{record.partition}]"
         while not reports:

@@ -30,7 +30,13 @@ from rollstream.consumers.retention.plan import (
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import Requested, Retired, RetiredFile
+from rollstream.schemas.events import (
+    FLUSH_KINDS,
+    Requested,
+    RequestKind,
+    Retired,
+    RetiredFile,
+)
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, StoreError
 from rollstream.store.retired import RetiredFiles, retired_offsets
@@ -40,7 +46,6 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
-RETAIN = "retain"
 BY_SCHEDULE = -1  # Instead of a request's offset.
 ASK_EVERY_S = 3.0  # An owner that appends nothing asks so often for requests in its log.
 SCHEDULE_EVERY_S = 300.0
@@ -179,8 +184,9 @@ class Retention:
         if not self._complete:
             return self._complete_predecessor()
         fold = self._log.fold
-        if fold.requests:
-            return self._answer(*next(iter(fold.requests.items())))
+        for offset, (_, request) in fold.requests.items():
+            if request.kind not in FLUSH_KINDS:  # The partition carries those out.
+                return self._answer(offset, request)
         hours = self._services.retain_after_hours
         if hours is not None and now_s >= self._schedule_at_s:
             self._schedule_at_s = now_s + SCHEDULE_EVERY_S
@@ -209,7 +215,7 @@ class Retention:
         yield Step("fold_requests", self._fold_requests, with_log=True)
 
     def _answer(self, offset: int, request: Requested) -> Steps:
-        if request.kind == RETAIN and request.older_than_us >= 0:
+        if request.kind == RequestKind.RETAIN and request.older_than_us >= 0:
             yield from self._retire(offset, request.older_than_us)
         else:
             detail = f"this version of Rollstream does nothing for {request}"

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from rollstream.consumers.asking import addresses_of, ask, events_until
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import HeldGroups, plan_retention
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas import codec
-from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import Requested, Retired
+from rollstream.schemas.events import RequestKind, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Followed, read_root_id, visible_files
 from rollstream.store.layout import GROUPS, rows_prefix
-from rollstream.streams.broker import Broker, Delivery, TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.owned.adoption import find_start
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import PutAside
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
-
-FOLLOW_SLICE_S = 0.2
-RECORDS_MAX = 256
-
-
-class UnknownEnvironment(RollstreamError, ValueError):
-    """The configuration has no such environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +84,7 @@ def plan_request(
     """
     sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
     plans = []
-    by_environment = _addresses(config, environments)
+    by_environment = addresses_of(config, environments)
     root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
     require_root(broker, Layout.of(config.kafka), by_environment, root, deadline)
     with closing(DecisionLogs(config, broker)) as decisions:
@@ -150,7 +139,7 @@ def request_retention(
         UnknownSampler, NoSampler: nothing was asked, as the message says. UnknownEnvironment.
         BrokerUnavailable: the broker did not answer.
     """
-    by_environment = _addresses(config, environments)
+    by_environment = addresses_of(config, environments)
     with closing(DecisionLogs(config, broker)) as decisions:
         for environment in by_environment:
             decisions.registered(environment, deadline)
@@ -160,71 +149,21 @@ def request_retention(
         for addresses in by_environment.values()
         for address in addresses
     }
-    asked = _ask(broker, list(logs), older_than_s, deadline)
+    asked = ask(broker, list(logs), RequestKind.RETAIN, deadline, older_than_s=older_than_s)
     answers: dict[TopicPartition, list[Retired]] = {where: [] for where in logs}
-    with closing(_follower(broker, list(logs), deadline)) as follower:
-        while not deadline.passed() and not all(map(_is_whole, answers.values())):
-            deadline.log_waiting(lambda: "the owners of the partitions to answer")
-            for where, _, _, event in follower.poll(RECORDS_MAX, deadline.slice_s(FOLLOW_SLICE_S)):
-                if isinstance(event, Retired) and event.request == asked[where]:
-                    answers[where].append(event)
-    return [_answer(address, answers[where]) for where, address in logs.items()]
+    aside: dict[TopicPartition, PutAside] = {}
 
+    def answered() -> bool:
+        return all(where in aside or _is_whole(events) for where, events in answers.items())
 
-def _addresses(
-    config: RollstreamConfig, environments: Sequence[str]
-) -> dict[str, list[PartitionAddress]]:
-    layout = Layout.of(config.kafka)
-    for name in environments:
-        if name not in config.environments:
-            known = ", ".join(sorted(config.environments))
-            raise UnknownEnvironment(
-                f"there is no [environments.{name}] in this configuration, which has {known}"
-            )
-    return {
-        name: layout.addresses({name: config.environments[name].partitions})
-        for name in sorted({*environments} or config.environments)
-    }
-
-
-def _ask(
-    broker: Broker, logs: Sequence[TopicPartition], older_than_s: float, deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """Appends a request to each log; returns their offsets."""
-    value = codec.encode(
-        Requested(
-            kind="retain",
-            older_than_us=round(older_than_s * 1e6),
-            requested_by=f"{getpass.getuser()}@{socket.gethostname()}",
-            requested_ts=deadline.clock.now_us(),
-        )
-    )
-    delivered: dict[TopicPartition, int] = {}
-
-    def record(delivery: Delivery) -> None:
-        if delivery.error is not None:
-            raise delivery.error
-        delivered[TopicPartition(delivery.topic, delivery.partition)] = delivery.offset
-
-    writer = broker.writer(linger_ms=0.0)
-    try:
-        for where in logs:
-            writer.append(where.topic, value, partition=where.partition, on_delivery=record)
-        if writer.flush(deadline.left_s()):
-            raise BrokerUnavailable(
-                f"not every request was written within {deadline.timeout_s} s; ask again"
-            )
-    finally:
-        writer.abandon()
-    return delivered
-
-
-def _follower(broker: Broker, logs: Sequence[TopicPartition], deadline: Deadline) -> Follower:
-    """Reads the logs from where their newest events are sure to count."""
-    with closing(broker.reader(dict.fromkeys(logs, 0))) as reader:
-        return Follower(
-            broker, {where: find_start(reader, where, None, deadline) for where in logs}
-        )
+    for where, _, _, event in events_until(broker, list(logs), answered, deadline, aside):
+        if isinstance(event, Retired) and event.request == asked[where]:
+            answers[where].append(event)
+    found = {where: _answer(address, answers[where]) for where, address in logs.items()}
+    return [
+        replace(one, detail=str(aside[where].error)) if where in aside else one
+        for where, one in found.items()
+    ]
 
 
 def _is_whole(events: Sequence[Retired]) -> bool:

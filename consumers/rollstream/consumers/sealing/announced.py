@@ -66,12 +66,13 @@ class AnnouncedPolicy:
                 newest = self._newest
                 self._newest = event if newest is None or event.offset > newest.offset else newest
 
-    def freshness(self) -> Freshness | None:
-        """What groups are compared with, as far as was read; None: no policy is known. Of the
-        branches those that the sampler announced: none where it keeps what is off them."""
+    def freshness(self, now_us: int) -> Freshness | None:
+        """What groups are compared with at this log time, as far as was read; None: no policy is
+        known. No branch where the sampler keeps what is off them."""
         newest, choosing = self._newest, self._choosing
         if newest is None:
             return None
+        branches = len(newest.branch_epochs) if newest.drops_off_branch else 0
         policy = NewestPolicy(
             sampler=newest.sampler,
             offset=newest.offset,
@@ -79,10 +80,10 @@ class AnnouncedPolicy:
             policy_epoch=newest.policy_epoch,
             step=newest.step,
             max_policy_lag=choosing.max_policy_lag,
-            branch_epochs=newest.branch_epochs,
-            branch_steps=newest.branch_steps,
+            branch_epochs=newest.branch_epochs[:branches],
+            branch_steps=newest.branch_steps[:branches],
         )
-        return Freshness(policy, choosing)
+        return Freshness(policy, choosing, now_us)
 
     def close(self) -> None:
         """Closes what it reads with."""

@@ -14,11 +14,19 @@ _log = logging.getLogger("rollstream.sealer")
 
 
 class Backoff:
-    """Attempts at growing intervals, without end; failures are logged at first and now and then."""
+    """Attempts at growing intervals, without end; failures are logged at first and now and then.
+
+    Attributes:
+        why: the newest attempt failed; empty: it succeeded.
+        error: of that attempt; None: it succeeded.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failing: Deadline | None = None
+        self._since_s = math.inf
+        self.why = ""
+        self.error: Exception | None = None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
 
@@ -26,16 +34,24 @@ class Backoff:
         """An attempt failed: the next one waits."""
         if self._failing is None:
             self._failing = Deadline(math.inf, self._clock)
+            self._since_s = self._clock.monotonic_s()
             _log.warning("%s: %s; trying again", what, error)
-        self._failing.log_waiting(lambda: f"{what}: {error}")
+        self.why, self.error = f"{what}: {error}", error
+        self._failing.log_waiting(lambda: self.why)
         self._until_s = self._clock.monotonic_s() + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
     def reset(self) -> None:
         """An attempt succeeded: the next failure counts as the first."""
         self._failing = None
+        self._since_s = math.inf
+        self.why, self.error = "", None
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
+
+    def has_failed_for(self, seconds: float) -> bool:
+        """Whether no attempt succeeded for so long."""
+        return self._clock.monotonic_s() - self._since_s >= seconds
 
     def active(self) -> bool:
         """Whether it is too early for the next attempt."""

@@ -50,7 +50,12 @@ class DeadLetters:
         self.written = 0
 
     def write(
-        self, record: Record, entry: int, value: bytes, error: UnreadableEvent, deadline: Deadline
+        self,
+        record: Record,
+        entry: int,
+        value: bytes | None,
+        error: UnreadableEvent,
+        deadline: Deadline,
     ) -> None:
         """Keeps the letter until ``deliver``; a long detail is cut. The log has the first, and then
         once a minute how many came.
@@ -58,7 +63,7 @@ class DeadLetters:
         Args:
             record: as it was read.
             entry: its number there.
-            value: what the letter holds, as ``DeadLetter`` describes it.
+            value: what the letter holds, as ``DeadLetter`` describes it; None: none can read it.
 
         Raises:
             BrokerUnavailable: too many wait, and the broker did not take them in time.
@@ -84,13 +89,13 @@ class DeadLetters:
             value=value,
         )
         self._letters.append(letter)
-        self._bytes += len(value)
+        self._bytes += len(value or b"")
         if len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX:
             try:
                 self.deliver(deadline)
             except BrokerUnavailable:
                 self._letters.pop()  # It is read again.
-                self._bytes -= len(value)
+                self._bytes -= len(value or b"")
                 raise
 
     def deliver(self, deadline: Deadline) -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from dataclasses import replace
 
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.partition import FINAL_STATES, Partition, State
+from rollstream.consumers.sealing.intake import Intake
+from rollstream.consumers.sealing.partition import (
+    FINAL_STATES,
+    STOPPED_STATES,
+    Partition,
+    State,
+)
 from rollstream.consumers.sealing.score_files import ScoreFiles
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog, OffsetLost
+from rollstream.streams.errors import (
+    BrokerUnavailable,
+    CorruptLog,
+    DamagedRecord,
+    OffsetLost,
+    UnreadableLog,
+)
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
@@ -44,6 +57,8 @@ class EnvironmentSealer:
                 records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
             except OffsetLost as error:
                 self._settle_losses(error)
+            except DamagedRecord as error:
+                self._intake_of(error.where[1]).damaged(error)
         except BrokerUnavailable as error:
             self._log_unavailable(error)
         for record in records:
@@ -52,10 +67,11 @@ class EnvironmentSealer:
         broken: RollstreamError | None = None
         for number, listed in by_number.items():
             # The reader returns no records of a partition that was not begun, or was revoked.
-            intake = self._partitions[TopicPartition(self._topic, number)].intake
-            assert intake is not None, f"{self._topic}[{number}] was not begun"
+            intake = self._intake_of(number)
             try:
                 intake.take(listed)
+            except UnreadableLog as error:
+                self._partitions[TopicPartition(self._topic, number)].put_aside(error)
             except RollstreamError as error:
                 broken = broken or error
         if broken is not None:
@@ -74,6 +90,10 @@ class EnvironmentSealer:
         """Advances every partition; reads nothing."""
         for where, partition in list(self._partitions.items()):
             partition.advance(draining=draining)
+            if partition.state is State.ASIDE:
+                self._reader.pause(where)
+                if not partition.busy():
+                    partition.release()
             if partition.state is State.RELINQUISHED:
                 self._reader.pause(where)
                 self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
@@ -111,14 +131,23 @@ class EnvironmentSealer:
 
     def stats(self) -> list[PartitionStats]:
         """One a partition, by number."""
-        return [partition.stats() for _, partition in sorted(self._partitions.items())]
+        every = [partition.stats() for _, partition in sorted(self._partitions.items())]
+        return [
+            replace(one, scores_aside=self._scores.aside.get(one.partition, "")) for one in every
+        ]
+
+    def _intake_of(self, number: int) -> Intake:
+        """Of a partition that is read."""
+        intake = self._partitions[TopicPartition(self._topic, number)].intake
+        assert intake is not None, f"{self._topic}[{number}] was not begun"
+        return intake
 
     def _adopted(self) -> list[int]:
         """Numbers of the partitions that are owned, and were claimed."""
         return [
             one.address.partition
             for one in self._partitions.values()
-            if one.state not in FINAL_STATES and one.intake is not None
+            if one.state not in STOPPED_STATES and one.intake is not None
         ]
 
     def _adopt(self) -> None:
@@ -146,10 +175,10 @@ class EnvironmentSealer:
 
     def _settle_losses(self, error: OffsetLost) -> None:
         """Retention was faster than the sealer: finds which partitions lost records, and settles
-        these; ``CorruptLog`` where it was not retention."""
+        these. Where it was not retention, the partition is put aside."""
         lost = False
         for where, partition in self._partitions.items():
-            if partition.intake is None or partition.state in FINAL_STATES:
+            if partition.intake is None or partition.state in STOPPED_STATES:
                 continue
             first, _ = self._reader.bounds(where, self._context.timeout_s)
             if partition.intake.assembler.position < first:
@@ -158,11 +187,14 @@ class EnvironmentSealer:
         if not lost:
             # Also where the log was written to again and holds that offset by now. The reader
             # raises for no revoked partition, so it is one of ours.
-            raise CorruptLog(
+            cut_back = CorruptLog(
                 f"{error}, and retention did not take it: the log was cut back, so its offsets may "
                 "name other records than those that were sealed. Restore it, or begin a new "
                 "generation"
-            ) from error
+            )
+            for where, partition in self._partitions.items():
+                if str(where) == error.where:
+                    partition.put_aside(cut_back)
 
     def _now_s(self) -> float:
         return self._context.clock.monotonic_s()

@@ -17,13 +17,14 @@ from typing import NamedTuple
 from rollstream.consumers.assembling import Plan
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
-from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Pieces, RollUps, StoreError, create_or_compare, project
 from rollstream.store.layout import manifest_path
+from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import read_between
 
 _log = logging.getLogger("rollstream.sealer")
@@ -157,4 +158,7 @@ def project_missing(
     with closing(context.broker.reader({where: missing[-1]})) as reader:
         for offset in reversed(missing):
             for record in read_between(reader, where, offset, offset + 1, context.deadline()):
-                project(context.blobs, address, offset, codec.decode_as(Flushed, record.value))
+                event = event_in(record)
+                if not isinstance(event, Flushed):
+                    raise CorruptLog(f"{where}: the event at {offset} is no flush")
+                project(context.blobs, address, offset, event)

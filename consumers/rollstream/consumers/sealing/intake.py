@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError, UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import GroupReader, Record, TopicPartition
+from rollstream.streams.damaged import next_readable
 from rollstream.streams.errors import (
     BrokerUnavailable,
     CorruptLog,
+    DamagedRecord,
     LogLost,
     NewerEvent,
     lost_message,
@@ -22,6 +26,7 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
 
+SEARCH_S = 120.0  # For the end of what the broker does not deliver.
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
 BACKLOG_FLUSHES_MAX = 2  # Full flushes of decisions not committed; above it reading pauses.
 _log = logging.getLogger("rollstream.sealer")
@@ -52,6 +57,7 @@ class Intake:
         self._tick: tuple[int, int] | None = None
         self._first_end: int | None = None
         self._paused = False
+        self._damage: tuple[DamagedRecord, Future[int]] | None = None
         reader.begin(source, fold.watermark)
 
     def take(self, records: Iterable[Record]) -> None:
@@ -60,7 +66,8 @@ class Intake:
         two, are settled as such.
 
         Raises:
-            PermanentBrokerError, NewerEvent, CorruptLog: somebody must change something first.
+            PermanentBrokerError: somebody must change something first. UnreadableLog: of this
+                partition alone.
         """
         try:
             self._context.counters.read += self._take_all(records)
@@ -81,6 +88,40 @@ class Intake:
         self._settle_unread(first, SettleReason.LOST)
         self._read_from_position()
 
+    def damaged(self, error: DamagedRecord) -> None:
+        """The broker does not deliver the batch at an offset: finds out beside the loop, on fresh
+        connections, where it goes on. Until then nothing is read."""
+        self._paused = True
+        self._reader.pause(self._source)
+        start = max(self.assembler.position, error.offset)
+        context, deadline = self._context, Deadline(SEARCH_S, self._context.clock)
+        search = context.workers.submit(
+            next_readable, context.broker, self._source, start, deadline
+        )
+        self._damage = error, search
+
+    def _settle_damaged(self, error: DamagedRecord, search: Future[int]) -> None:
+        """Settles what the broker does not deliver as lost, once its letter is written."""
+        if not search.done():
+            return
+        self._damage = None
+        try:
+            first, stop = self.assembler.position, search.result()
+            if stop > max(first, error.offset):
+                if first < error.offset:
+                    self._settle_unread(error.offset, SettleReason.NO_RECORD)
+                    first = error.offset
+                detail = f"offsets {first} to {stop - 1} cannot be read: {error}"
+                _log.error("%s: %s; they are settled as lost", self._source, detail)
+                record = Record(*self._source, first, self.assembler.now_us, None, b"")
+                letters, deadline = self._context.letters, self._context.deadline()
+                letters.write(record, 0, None, UnreadableEvent("damaged", detail), deadline)
+                letters.deliver(deadline)
+                self._settle_unread(stop, SettleReason.LOST)
+        except BrokerUnavailable as unavailable:
+            _log.warning("%s: %s; it is tried again", self._source, unavailable)
+        self._read_from_position()
+
     def settle_markers(self) -> None:
         """Settles the offsets without a record that the log ends with. Only while it is read."""
         if not self._paused:
@@ -95,8 +136,12 @@ class Intake:
             BrokerUnavailable: the end of the log is not known.
         """
         if self._first_end is None:
-            self._first_end = self._reader.bounds(self._source, self._context.timeout_s)[1]
+            self._first_end = self.end()
         return self.assembler.position >= self._first_end
+
+    def end(self) -> int:
+        """The end of the ingest log; raises as ``is_caught_up``."""
+        return self._reader.bounds(self._source, self._context.timeout_s)[1]
 
     def check_end(self) -> None:
         """Returns where the log reaches up to the position.
@@ -104,7 +149,7 @@ class Intake:
         Raises:
             LogLost: it ends before. BrokerUnavailable: the end is not known.
         """
-        _, end = self._reader.bounds(self._source, self._context.timeout_s)
+        end = self.end()
         if end < self.assembler.position:
             found = f"the log ends at {end}"
             raise LogLost(lost_message(str(self._source), self.assembler.position, found))
@@ -127,7 +172,7 @@ class Intake:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
             # The time first: whatever is appended until then has an offset below the end.
-            self._tick = (now_us, self._reader.bounds(self._source, context.timeout_s)[1])
+            self._tick = (now_us, self.end())
         now_us, end = self._tick
         if self.assembler.position >= end:
             self._tick = None
@@ -135,6 +180,9 @@ class Intake:
 
     def pause_or_resume(self) -> None:
         """Where flushes do not get through (a full disk), reading more would only fill memory."""
+        if self._damage is not None:
+            self._settle_damaged(*self._damage)
+            return
         config = self._context.config
         backlog = max(
             self.assembler.decided.entries / config.max_flush_rollouts,

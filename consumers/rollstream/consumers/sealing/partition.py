@@ -14,6 +14,7 @@ from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, project_missing
+from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.reports import DispatchReports
@@ -24,17 +25,25 @@ from rollstream.schemas.reasons import SettleReason
 from rollstream.store import RollUps, StoreError
 from rollstream.streams.broker import GroupReader
 from rollstream.streams.errors import (
+    BrokerError,
     BrokerUnavailable,
     ClaimFailed,
     CorruptLog,
     DeliveryUnknown,
     Fenced,
+    OffsetLost,
+    UnreadableLog,
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.troubles import CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 COMMIT_TIMEOUT_S = 5.0
+TROUBLE_AFTER_S = 10.0  # What passes sooner is nobody's concern.
+TELL_EVERY_S = 5.0
+HANGS_AFTER_S = 60.0  # A claim may read for long; a flush takes less than a second.
+HANGS = "a step has not ended for a minute: does the store hang (an NFS mount, a dying disk)?"
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -48,6 +57,7 @@ class State(Enum):
         PROJECTING → FLUSHING            the flush in doubt is not in the log, so it is made again
         READING → CLAIMING               every so often, to keep the log short to adopt
         any → CLAIMING                   a claim or an append is in doubt
+        any → ASIDE                      a log of it cannot be read on
         any → ASKING_GROUP               fenced
         ASKING_GROUP → CLAIMING          by a zombie
         ASKING_GROUP → RELINQUISHED      by a new owner
@@ -59,11 +69,13 @@ class State(Enum):
     READING = auto()  # No flush is on its way; the next one begins when it is due.
     FLUSHING = auto()  # A flush is on its way.
     ASKING_GROUP = auto()  # Fenced: is the partition still this sealer's? The group knows.
+    ASIDE = auto()  # Nothing is read or written any more, until another sealer begins.
     RELINQUISHED = auto()  # The group assigned the partition to another sealer.
     REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
 
 FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
+STOPPED_STATES = FINAL_STATES | {State.ASIDE}
 
 
 class Partition:
@@ -76,6 +88,7 @@ class Partition:
     Attributes:
         source: the partition of the ingest log.
         intake: what reads it; None before the first claim.
+        aside: why it was put aside; empty: it was not.
     """
 
     def __init__(self, context: SealerContext, reader: GroupReader, number: int) -> None:
@@ -84,6 +97,7 @@ class Partition:
         self.source = layout.rollouts_log(self.address)
         self.state = State.CLAIMING
         self.intake: Intake | None = None
+        self.aside = ""
         self._context = context
         self._reader = reader
         self._log = OwnedLog(
@@ -101,12 +115,17 @@ class Partition:
         self._backoff = Backoff(context.clock)
         self._hint: int | None = None
         self._committed: int | None = None  # None: the group was not asked yet.
+        self._told = ""  # The trouble that was committed last.
+        self._tell_at_s = 0.0
+        self._timed: Future[Any] | None = None  # The job that runs,
+        self._timed_from_s = 0.0  # since then.
         self._to_commit = 0
         self._commit_at_s = 0.0
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
         self._reports = DispatchReports(context, self._log)
+        self._requests = FlushRequests(context, self._log)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
@@ -122,56 +141,26 @@ class Partition:
         """Does what can be done without waiting for a job.
 
         Raises:
-            PermanentBrokerError, NewerEvent, CorruptLog: somebody must change something first.
+            PermanentBrokerError: somebody must change something first.
         """
-        if self._job is not None and self._job.done():
-            job, self._job = self._job, None
-            self._finish(job)
-        if self.state in FINAL_STATES:
-            return
-        if self.intake is not None:
-            # Before anything that waits: records come all the while.
-            self.intake.pause_or_resume()
-            self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
-        if self._job is not None or self._backoff.active():
-            return
+        self._tell_if_due()
         try:
-            match self.state:
-                case State.ASKING_GROUP:
-                    assigned = self._reader.still_assigned(self.source, self._context.timeout_s)
-                    self._enter(State.CLAIMING if assigned else State.RELINQUISHED)
-                case State.CLAIMING:
-                    self._begin_claim()
-                case State.PROJECTING:
-                    self._job = self._context.workers.submit(self._complete_manifests)
-                case State.READING if self._log.should_reclaim():
-                    self._enter(State.CLAIMING)
-                case State.READING:
-                    assert self.intake is not None, "reading"
-                    self.intake.settle_markers()
-                    self.intake.tick_if_due()
-                    assembler = self.intake.assembler
-                    self._reports.confirm(assembler)
-                    if not draining:
-                        self._job = (
-                            self._check_logs_if_due()
-                            or self._retention.advance()
-                            or self._reports.advance(self.intake)
-                        )
-                    if self._job is None:
-                        self._begin_flush_if_due(assembler, draining)
-                    self._commit_if_due()
-            if self.state is State.FLUSHING:
-                assert self._flush is not None, "a flush is on its way"
-                # Steps in the loop run here, and those beside it, up to the next, in a worker.
-                self._flush.run_steps(in_loop=True)
-                if self._flush.finished():
-                    self._flush = None
-                    self._enter(State.READING)
-                else:
-                    self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
+            self._advance(draining)
         except BrokerUnavailable as error:
             self._backoff.record_failure(str(self.source), error)
+        except (UnreadableLog, OffsetLost) as error:
+            self.put_aside(error)
+
+    def put_aside(self, error: Exception) -> None:
+        """A log of this partition cannot be read on: all others are sealed."""
+        if self.state not in STOPPED_STATES:
+            self.aside = str(error)
+            self._enter(State.ASIDE)
+            _log.error(
+                "%s is put aside, and nothing is written for it until a sealer starts again; all "
+                "other partitions are sealed: %s",
+                *(self.source, error),
+            )
 
     def revoke(self) -> None:
         """The group took the partition away."""
@@ -192,7 +181,9 @@ class Partition:
     def stats(self) -> PartitionStats:
         """Position, watermark, and what is pending or decided."""
         if self.intake is None:
-            return PartitionStats(self.address.environment, self.address.partition)
+            return PartitionStats(
+                self.address.environment, self.address.partition, aside=self.aside
+            )
         assembler = self.intake.assembler
         return PartitionStats(
             self.address.environment,
@@ -203,12 +194,63 @@ class Partition:
             pending_bytes=assembler.held.size,
             pending_groups=len(assembler.pending.by_key),
             decided=assembler.decided.entries,
+            foreign=self._log.foreign,
+            aside=self.aside,
         )
 
     # --- states ---
 
+    def _advance(self, draining: bool) -> None:
+        if self._job is not None and self._job.done():
+            job, self._job = self._job, None
+            self._finish(job)
+        if self.state in STOPPED_STATES:
+            return
+        if self.intake is not None:
+            # Before anything that waits: records come all the while.
+            self.intake.pause_or_resume()
+            self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
+        if self._job is not None or self._backoff.active():
+            return
+        match self.state:
+            case State.ASKING_GROUP:
+                assigned = self._reader.still_assigned(self.source, self._context.timeout_s)
+                self._enter(State.CLAIMING if assigned else State.RELINQUISHED)
+            case State.CLAIMING:
+                self._begin_claim()
+            case State.PROJECTING:
+                self._job = self._context.workers.submit(self._complete_manifests)
+            case State.READING if self._log.should_reclaim():
+                self._enter(State.CLAIMING)
+            case State.READING:
+                assert self.intake is not None, "reading"
+                self.intake.settle_markers()
+                self.intake.tick_if_due()
+                assembler = self.intake.assembler
+                self._reports.confirm(assembler)
+                if not draining:
+                    self._job = (
+                        self._check_logs_if_due()
+                        or self._retention.advance()
+                        or self._requests.advance(self.intake)
+                        or self._reports.advance(self.intake)
+                    )
+                if self._job is None:
+                    self._begin_flush_if_due(assembler, draining)
+                self._commit_if_due()
+        if self.state is State.FLUSHING:
+            assert self._flush is not None, "a flush is on its way"
+            # Steps in the loop run here, and those beside it, up to the next, in a worker.
+            self._flush.run_steps(in_loop=True)
+            if self._flush.finished():
+                self._flush = None
+                self._enter(State.READING)
+            else:
+                self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
+
     def _enter(self, state: State) -> None:
-        if self.state not in FINAL_STATES:
+        aside = self.state is State.ASIDE and state is State.REVOKED
+        if aside or self.state not in STOPPED_STATES:
             self.state = state
 
     def _finish(self, job: Future[Any]) -> None:
@@ -259,8 +301,8 @@ class Partition:
         if self._committed is None:
             committed = self._reader.committed(self.source, context.timeout_s)
             self._committed = 0 if committed is None else committed.offset
-            if committed is not None and committed.metadata.isdigit():
-                self._hint = int(committed.metadata)
+            if committed is not None:
+                self._hint, self._told = note_in(committed.metadata)
         self._job = context.workers.submit(self._claim)
 
     def _claim(self) -> None:
@@ -288,6 +330,7 @@ class Partition:
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         self._reports.begin()
+        self._requests.begin()
         self._retention.begin()
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
@@ -324,10 +367,10 @@ class Partition:
             return
         self._cadence.waiting(decided.entries, decided.alive, now_s)
         due = self._cadence.due(decided.entries, decided.alive, decided.size, now_s)
-        if not (draining or due):
+        if not (draining or due or self._requests.waits_for_flush):
             return
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
-        fresh = None if announced is None else announced.freshness()
+        fresh = None if announced is None else announced.freshness(assembler.now_us)
         settled_if_old = None if fresh is None else fresh.settled
         plan = decided.plan(entries_max, size_max, assembler.now_us, settled_if_old)
         assert plan is not None, "something is decided"
@@ -372,11 +415,40 @@ class Partition:
         if self.state is State.REVOKED or not due or now_s < self._commit_at_s:
             return
         self._commit_at_s = now_s + COMMIT_EVERY_S
-        hint = str(self._log.epoch)
+        if self._commit_offset(self._to_commit, self._told):
+            self._committed = self._to_commit
+
+    def _commit_offset(self, offset: int, trouble: str) -> bool:
+        hint = self._log.epoch if self._log.epoch >= 0 else self._hint
+        note = CommitNote(hint, trouble).metadata()
         try:
             timeout_s = min(COMMIT_TIMEOUT_S, self._context.timeout_s)
-            if self._reader.commit(self.source, self._to_commit, hint, timeout_s):
-                self._committed = self._to_commit
+            return self._reader.commit(self.source, offset, note, timeout_s)
         except BrokerUnavailable as error:
             # Nothing depends on it, and the next one commits the same or more.
             _log.warning("%s: the offset was not committed: %s", self.source, error)
+            return False
+
+    def _tell_if_due(self) -> None:
+        """Commits beside the offset what hinders this partition, or that nothing does any more: for
+        `status`, which reads no file and no log of a sealer."""
+        now_s = self._context.clock.monotonic_s()
+        if self._committed is None or self.state in FINAL_STATES or now_s < self._tell_at_s:
+            return
+        trouble = self._trouble()
+        if trouble != self._told:
+            if self._commit_offset(max(self._committed, self._to_commit), trouble):
+                self._told = trouble
+            self._tell_at_s = self._context.clock.monotonic_s() + TELL_EVERY_S
+
+    def _trouble(self) -> str:
+        if self.aside:
+            return f"put aside: {self.aside}"
+        if isinstance(self._backoff.error, BrokerError):
+            return self._told  # `status` finds that by itself, and a commit would wait, too.
+        if self._backoff.has_failed_for(TROUBLE_AFTER_S):
+            return self._backoff.why
+        if self._job is not self._timed:
+            self._timed, self._timed_from_s = self._job, self._context.clock.monotonic_s()
+        running_s = self._context.clock.monotonic_s() - self._timed_from_s
+        return HANGS if self.busy() and running_s >= HANGS_AFTER_S else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from rollstream.schemas.events import (
     UnsealedGroups,
 )
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.gather import gather
 from rollstream.store import FileGroup, Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
@@ -72,7 +74,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     groups: list[SealedGroup] = []
     parts = []
     for of_files in due.values():
-        part = _gathered(chain(*(group.rows for group in chain(*of_files.values()))))
+        part = _sealed_rows(list(chain(*(group.rows for group in chain(*of_files.values())))))
         described = _sealed_groups(of_files, len(sealed.files), part.columns)
         group_ids = [group.group_id for group in described for _ in range(group.rows)]
         left = (FileGroup(group.rows, group.digest) for group in described)
@@ -126,6 +128,25 @@ def _gathered(rows: Iterable[Row]) -> _Gathered:
     records, indexes, offsets, entries = zip(*rows, strict=True)
     columns = gather(records, indexes)
     return _Gathered(columns, np.array(offsets, np.int64), np.array(entries, np.int32))
+
+
+def _sealed_rows(rows: Sequence[Row]) -> _Gathered:
+    """The rows of groups. A step that ends its trajectory without a reward, and awaits no score,
+    has earned 0: a sealed trajectory waits for a score if its last row has no reward."""
+    part = _gathered(rows)
+    scalars: Mapping[str, Any] = part.columns.scalars
+    missing = np.isnan(scalars["reward"])
+    if not missing.any():
+        return part
+    lasts = np.append(np.asarray(scalars["segment_idx"])[1:] == 0, True)
+    earned_0 = [
+        row
+        for row in np.flatnonzero(missing & lasts).tolist()
+        if rows[row][0].kinds[rows[row][1]] == EntryKind.STEP
+    ]
+    rewards = np.array(scalars["reward"])
+    rewards[earned_0] = 0.0
+    return part._replace(columns=replace(part.columns, scalars={**scalars, "reward": rewards}))
 
 
 class _Files:

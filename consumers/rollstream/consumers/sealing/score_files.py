@@ -19,7 +19,7 @@ from rollstream.store.score_files import (
     ScoreFile,
     ScoreOrigin,
 )
-from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost
+from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
@@ -43,12 +43,13 @@ class ScoreFiles:
         self._newest: dict[int, tuple[int, ScoreOrigin]] = {}  # By partition; its next offset.
         self._written: dict[int, PartitionScores] = {}  # By partition.
         self._lost = set[str]()  # Paths of damaged files that the log no longer has.
+        self.aside: dict[int, str] = {}  # Why a partition's scores are written no more.
 
     def step(self, partitions: Collection[int]) -> None:
         """Begins to write what is new in these partitions, where it is time; waits for nothing.
 
         Raises:
-            LogLost, CorruptLog, NewerEvent, PermanentBrokerError: of an earlier attempt.
+            PermanentBrokerError: of an earlier attempt.
         """
         if self._job is not None:
             if not self._job.done():
@@ -166,8 +167,13 @@ class ScoreFiles:
                 return  # A deployment from before there were scores.
             for number in partitions:
                 address = PartitionAddress(environment, generation, number)
+                if number in self.aside:
+                    continue
                 try:
                     self.write(address)
+                except UnreadableLog as error:
+                    self.aside[number] = str(error)
+                    _log.error("scores of %s are written no more: %s", address, error)
                 except StoreError as error:
                     _log.warning("scores of %s are written later: %s", address, error)
         except BrokerUnavailable as error:

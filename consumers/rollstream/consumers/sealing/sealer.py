@@ -137,8 +137,8 @@ class Sealer:
         latest until the deadline.
 
         Raises:
-            PermanentBrokerError, NewerEvent, CorruptLog: it cannot go on until somebody changes
-                something.
+            PermanentBrokerError: it cannot go on until somebody changes something. A partition
+                that cannot be read is put aside, and the others are sealed.
         """
         while True:
             busy = self._busy()

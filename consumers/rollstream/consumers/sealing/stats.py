@@ -23,6 +23,9 @@ class PartitionStats:
         pending: rollouts, dispatches and failures of groups that are not decided.
         pending_bytes: of the records that hold them.
         decided: entries that are decided and wait for a flush.
+        foreign: records of its seal log that no owner wrote; they are passed over.
+        aside: why nothing of it is sealed any more, until a sealer starts again; empty: it is.
+        scores_aside: why its late scores are written to no file any more; empty: they are.
     """
 
     environment: str
@@ -33,6 +36,9 @@ class PartitionStats:
     pending_bytes: int = 0
     pending_groups: int = 0
     decided: int = 0
+    foreign: int = 0
+    aside: str = ""
+    scores_aside: str = ""
 
     @property
     def lag(self) -> int:

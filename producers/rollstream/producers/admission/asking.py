@@ -8,7 +8,7 @@ from functools import partial
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, Wanted
-from rollstream.producers.errors import NoPolicy
+from rollstream.producers.errors import NoPolicy, RunOver
 from rollstream.producers.steps import Steps
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.streams.errors import BrokerError, UnknownTopic
@@ -28,7 +28,10 @@ async def newest_policy(
     """The policy that is wanted, as soon as it is known.
 
     Raises:
-        NoPolicy: it is not known when the time is up. RunOver, SeveralLineages.
+        NoPolicy: it is not known when the time is up. SeveralLineages.
+        RunOver: the run is over: at once where a newer policy is wanted. A worker that has none yet
+            may have been started before the trainer that extends the run, so it waits for that one
+            until the time is up.
     """
     seen, failure = 0, None
     while True:
@@ -36,7 +39,12 @@ async def newest_policy(
             seen, failure = await wait(seen, deadline.slice_s(LOG_WAITING_EVERY_S)), None
         except BrokerError as error:
             failure = error
-        found = wanted.among(log.policies)
+        try:
+            found = wanted.among(log.policies)
+        except RunOver:
+            if wanted.newer_than is not None or deadline.passed():
+                raise
+            found = None
         if found is not None:
             return found
         if deadline.passed():

@@ -14,6 +14,7 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PolicyAnnounced
+from rollstream.schemas.order import PolicyRef
 from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.compacted import CompactedLog
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
@@ -64,6 +65,9 @@ class FollowedAdmission(AdmissionLog):
         if self._closed:
             raise ProducerClosed
         return self._newest.policies()
+
+    def versions(self) -> Mapping[tuple[str, str], PolicyRef]:
+        return self._newest.versions
 
     def shares(self) -> Mapping[str, Granted]:
         return self._newest.shares

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.schemas.order import PolicyRef
 
 
 class Granted(NamedTuple):
@@ -35,6 +36,9 @@ class AdmissionLog(Protocol):
         Raises:
             ProducerClosed: it was closed, so whether anything is newer is not known.
         """
+
+    def versions(self) -> Mapping[tuple[str, str], PolicyRef]:
+        """Each policy that was read so far, by lineage and version; the newest 4,096."""
 
     def shares(self) -> Mapping[str, Granted]:
         """The newest of each sampler, as far as was read; those that left among them."""

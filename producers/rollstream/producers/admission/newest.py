@@ -8,10 +8,12 @@ from rollstream.producers.admission.log import Granted
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.schemas.order import PolicyRef
 from rollstream.streams.broker import Record
 
 # Owners repeat their policy every 20 s; a trainer that restarts takes minutes.
 LIVES_S = 600.0
+_VERSIONS_KEPT = 4_096  # Of more, those that were read first are forgotten.
 
 
 class NewestRecords:
@@ -19,9 +21,11 @@ class NewestRecords:
 
     Attributes:
         shares: as ``AdmissionLog.shares``.
+        versions: as ``AdmissionLog.versions``.
     """
 
     def __init__(self) -> None:
+        self.versions: Mapping[tuple[str, str], PolicyRef] = {}
         self.shares: Mapping[str, Granted] = {}
         self._announced: Mapping[str, tuple[PolicyAnnounced, int]] = {}  # And when last, by Kafka.
         self._newest_us = 0
@@ -66,6 +70,7 @@ class NewestRecords:
     # Each change makes a new mapping: whoever looks at the one before needs no lock.
 
     def _announce(self, event: PolicyAnnounced, announced_us: int) -> bool:
+        self._name(event)
         known = self._announced.get(event.sampler)
         is_newer = known is None or event.offset > known[0].offset
         if known is not None:
@@ -73,6 +78,13 @@ class NewestRecords:
             announced_us = max(announced_us, known[1])
         self._announced = {**self._announced, event.sampler: (event, announced_us)}
         return is_newer
+
+    def _name(self, event: PolicyAnnounced) -> None:
+        key = (event.lineage, event.policy_version)
+        if key not in self.versions:
+            kept = [*self.versions.items()][1 - _VERSIONS_KEPT :]
+            ref = PolicyRef(event.lineage, event.policy_epoch, event.step)
+            self.versions = {**dict(kept), key: ref}
 
     def _grant(self, event: SharesGranted, granted_us: int, read_s: float) -> bool:
         known = self.shares.get(event.sampler)

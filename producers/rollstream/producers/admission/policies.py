@@ -89,22 +89,24 @@ class Wanted(NamedTuple):
 
         Raises:
             SeveralLineages: there are two models in training, and none is named.
-            RunOver: there is none yet, and none will come: the runs of all its trainers are over.
+            RunOver: there is none yet, and none will come unless a run is begun again: the runs of
+                all its trainers are over.
         """
         known = announced()
-        lineages = _lineages(known)
+        lineages = lineages_of(known)
         if self.lineage is None and len(lineages) > 1:
             raise SeveralLineages(
                 self.environment, lineages, "RolloutProducer(lineage=…), or policy(lineage=…)"
             )
         newest = newest_of(known, self.lineage, self.newer_than)
+        last = _last_published(known, self.lineage)
+        if last is not None and last.over and (newest is None or self.newer_than is None):
+            raise RunOver(
+                f"{self} will not come: the run of sampler {last.sampler!r} is over, and its "
+                f"newest policy is {last.policy_version!r} (step {last.step}); start its trainer "
+                "again to extend the run"
+            )
         if newest is None:
-            last = _last_published(known, self.lineage)
-            if last is not None and last.over:
-                raise RunOver(
-                    f"{self} will not come: the run of sampler {last.sampler!r} is over, and its "
-                    f"newest policy is {last.policy_version!r} (step {last.step})"
-                )
             return None
         return FollowedPolicy(
             version=newest.policy_version,
@@ -133,20 +135,10 @@ def newest_of(
 
 def _last_published(announced: Announced, lineage: str | None) -> PolicyAnnounced | None:
     """What the trainer tells that published last, of those whose run is not over, if there are."""
-    lineages = _lineages(announced)
+    lineages = lineages_of(announced)
     if lineage is None and len(lineages) == 1:
         (lineage,) = lineages
-    return max(_going_on(announced, lineage), key=_published, default=None)
-
-
-def _going_on(announced: Announced, lineage: str | None) -> list[PolicyAnnounced]:
-    """Of the lineage's trainers those whose run is not over; where all are, all."""
-    of_lineage = [policy for policy in announced.values() if policy.lineage == lineage]
-    return [policy for policy in of_lineage if not policy.over] or of_lineage
-
-
-def _lineages(announced: Announced) -> list[str]:
-    return sorted({policy.lineage for policy in announced.values()})
+    return max(going_on(announced, lineage), key=_published, default=None)
 
 
 def _published(policy: PolicyAnnounced) -> tuple[int, int, int]:
@@ -172,7 +164,7 @@ def _replaces(policy: PolicyAnnounced, other: PolicyLike, announced: Announced) 
 def is_stale(policy: PolicyRef, announced: Announced) -> bool:
     """Whether every sampler of its lineage that is known would drop what it samples, but for those
     of runs that are over where another goes on."""
-    known = _going_on(announced, policy.lineage)
+    known = going_on(announced, policy.lineage)
     return bool(known) and all(_drops(one, policy) for one in known)
 
 
@@ -196,6 +188,23 @@ def ref_of(policy: PolicyAnnounced) -> PolicyRef:
     return PolicyRef(policy.lineage, *_age(policy))
 
 
+def going_on(announced: Announced, lineage: str | None) -> list[PolicyAnnounced]:
+    """Of the lineage's trainers those whose run is not over; where all are, all."""
+    of_lineage = [policy for policy in announced.values() if policy.lineage == lineage]
+    return [policy for policy in of_lineage if not policy.over] or of_lineage
+
+
+def lineages_of(announced: Announced) -> list[str]:
+    """The models in training."""
+    return sorted({policy.lineage for policy in announced.values()})
+
+
 def _branches(policy: PolicyAnnounced) -> Sequence[Branch]:
+    """Those whose rollouts the sampler drops."""
+    return branches_of(policy) if policy.drops_off_branch else ()
+
+
+def branches_of(policy: PolicyAnnounced) -> Sequence[Branch]:
+    """One for each resume of its trainer that began an epoch."""
     epochs, steps = policy.branch_epochs.tolist(), policy.branch_steps.tolist()
     return list(map(Branch, epochs, steps))

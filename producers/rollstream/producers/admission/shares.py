@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from rollstream.producers.admission.log import Granted
 from rollstream.producers.errors import SeveralLineages
+from rollstream.schemas.events import SharesGranted
 
 _IDLE_S_MIN = 1.0  # Shares that give no time are no reason to divide by it.
 
@@ -20,12 +21,15 @@ class Limit(NamedTuple):
         by: the shares that say so.
         away_s: since when no sampler's shares are valid; None: these are.
         changes_s: when it is another by time alone. Times are those of the monotonic clock.
+        most: the shares with the most groups that can ever be open at one time; None: that is not
+            known.
     """
 
     groups: int | None
     by: Granted | None = None
     away_s: float | None = None
     changes_s: float = inf
+    most: SharesGranted | None = None
 
 
 class _Grant(NamedTuple):
@@ -89,9 +93,11 @@ class Allowance:
             least = min(valid, key=lambda share: share.total)
             needs = max(valid, key=lambda share: share.needed)
             ends_s = min(share.ends_s for share in valid)
+            each = [share.granted.shares for share in valid]
+            most = max(each, key=lambda shares: shares.most) if all(s.most for s in each) else None
             if needs.needed > least.total:
-                return Limit(needs.needed, needs.granted, None, ends_s)
-            return Limit(least.total, least.granted, None, ends_s)
+                return Limit(needs.needed, needs.granted, None, ends_s, most)
+            return Limit(least.total, least.granted, None, ends_s, most)
         last = max(shares, key=lambda share: (share.ends_s, -share.total))
         if self._stays is None or self._stays[0] is not last:
             # A producer that was granted less than it has begun already may go on, too.

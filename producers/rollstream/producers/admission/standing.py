@@ -83,6 +83,12 @@ class Standing:
                 return
             self._stop_waiting(request)
 
+    def refuse_over(self, most: int, error_of: Callable[[int], RollstreamError]) -> None:
+        """Ends the waits of those that want more groups than that."""
+        for request in [one for one in self.waiting if one.groups > most]:
+            request.error = error_of(request.groups)
+            self._stop_waiting(request)
+
     def refuse(self, error: RollstreamError) -> None:
         """Ends all waits with this."""
         for request in list(self.waiting):

@@ -6,14 +6,22 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.shares import Allowance, Limit
 from rollstream.producers.admission.standing import Request, Standing
-from rollstream.producers.errors import NotAdmitted, ProducerDied, SeveralLineages, counted
+from rollstream.producers.errors import (
+    NotAdmitted,
+    ProducerDied,
+    SeveralLineages,
+    TooManyGroups,
+    counted,
+)
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import SharesGranted
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
 GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
@@ -97,14 +105,16 @@ class AdmissionQueue:
 
         Raises:
             ProducerClosed, ForkedProducer, ProducerDied: nothing is admitted any more.
-            SeveralLineages.
+            TooManyGroups: so many can never be open. SeveralLineages.
         """
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
             now_s = self._clock.monotonic_s()
-            request = Request(groups, group, wake, now_s)
-            self._standing.ask(request, self._limit(now_s), now_s)
+            request, limit = Request(groups, group, wake, now_s), self._limit(now_s)
+            if limit.most is not None and groups > limit.most.most:
+                raise self._too_many(groups, limit.most)
+            self._standing.ask(request, limit, now_s)
             if request.waits and not self._is_served:
                 self._is_served = True
                 name = "rollstream-admission-waits"
@@ -186,6 +196,9 @@ class AdmissionQueue:
                     counted(self._standing.groups_waiting, "group"),
                     self._environment,
                 )
+            if limit.most is not None:
+                error_of = partial(self._too_many, by=limit.most)
+                self._standing.refuse_over(limit.most.most, error_of)
             self._standing.serve(limit, now_s)
             if not self._standing.waiting:
                 self._is_served = False
@@ -233,6 +246,9 @@ class AdmissionQueue:
             f"{shares.sampler} allowed it {limit.groups} in all, {now_s - read_s:.0f} s ago; it "
             f"{room}{by}{away}"
         )
+
+    def _too_many(self, groups: int, by: SharesGranted) -> TooManyGroups:
+        return TooManyGroups(self._environment, groups, by.most, by.sampler)
 
     def _not_admitted(
         self, request: Request, timeout_s: float, limit: Limit, now_s: float

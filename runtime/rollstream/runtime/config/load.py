@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rollstream.runtime.config.explain import explain
+from rollstream.runtime.config.section import VariableText
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
 
@@ -108,5 +109,5 @@ def _parsed(text: str) -> Any:
         try:
             return tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            return text  # The check of its type then reports it, with the variable's name.
-    return text
+            pass  # The check of its type then reports it, with the variable's name.
+    return VariableText(text)

@@ -41,26 +41,18 @@ class ChannelBConfig(Section):
     mode: Literal["async", "step"] = "async"
     """async: packs are queued ahead of the steps that train on them; step: each step on channel B
     waits for its groups and trains on all of them, in as many packs as they need, on one rank."""
-    rollouts: Literal["server", "colocate"] = "server"
-    """Where rollouts are sampled: by inference servers of their own, or in the trainer's process,
-    which cannot sample while it trains."""
-    sync: Literal["full", "adapter"] = "full"
-    """What of the weights inference servers load with each version: all of them, or an adapter,
-    which leaves no version that a pack could be of."""
 
-    @model_validator(mode="after")
-    def _can_be_asynchronous(self) -> Self:
-        if self.mode == "async" and self.rollouts != "server":
-            raise ValueError(
-                f"mode 'async' with rollouts {self.rollouts!r} cannot make packs while the trainer "
-                "trains; set rollouts to 'server', or mode to 'step'"
-            )
-        if self.mode == "async" and self.sync != "full":
-            raise ValueError(
-                f"mode 'async' with sync {self.sync!r} has no versions of the weights that packs "
-                "could be pure in; set sync to 'full', or mode to 'step'"
-            )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_rollouts_of_its_own(cls, given: Any) -> Any:
+        for name in ("rollouts", "sync"):
+            if isinstance(given, dict) and name in given:
+                raise ValueError(
+                    f"{name} {given[name]!r:.80} is not supported: rollouts always come from env "
+                    "workers, each with the weight_step of the weights that they loaded; leave "
+                    f"{name} out"
+                )
+        return given
 
 
 class ReadyPacksConfig(Section):
@@ -72,14 +64,15 @@ class ReadyPacksConfig(Section):
     """How they come to be ready."""
     pack_length: int = Field(ge=1, le=2**31 - 1)
     """Tokens of a pack; trajectories with a longer segment are left out, and counted."""
-    num_groups: int = Field(default=64, ge=1)
-    """New groups that a step asks for at most, while too few packs are ready."""
+    num_groups: int | None = Field(default=None, ge=1)
+    """New groups that a step asks for at most; none: as many as the queues need. With
+    channel_b.mode 'step' a step on channel B waits for so many; none: 64."""
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     """Packs that each rank trains on in a step on channel B, a micro-batch each."""
     queue_limit: int = Field(default=16, ge=1)
     """Most packs that are ready for each rank; above it the oldest are dropped."""
     prefetch_target_packs: int = Field(default=8, ge=1)
-    """A step asks for new groups while fewer packs than this are ready for each rank."""
+    """Packs that are to be ready for each rank after a step, for which it asks for new groups."""
     version_window: int = Field(default=2, ge=0)
     """A pack sampled by weights v is dropped once v < current step - version_window."""
     leftovers: Literal["flush", "drop"] = "flush"

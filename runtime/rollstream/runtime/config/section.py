@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticKnownError
+
+
+class VariableText(str):
+    """The text of an environment variable, which has no types: it is read as its key's."""
 
 
 class Section(BaseModel):
@@ -15,14 +19,19 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuses true and false for numbers: pydantic takes them as 1 and 0, unless it is so
+    def _is_of_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses true, 4.0 and "4" for 4, and "yes" for true: pydantic takes them, unless it is so
         strict that it also refuses the texts of environment variables."""
-        if isinstance(value, bool):
-            kind = cls.model_fields[info.field_name or ""].annotation
-            kinds = get_args(kind) or (kind,)
+        if isinstance(value, VariableText):
+            return str(value)
+        kind = cls.model_fields[info.field_name or ""].annotation
+        kinds = (kind,) if get_origin(kind) is tuple else get_args(kind) or (kind,)
+        given = type(value)
+        if given in (bool, float, str) and given not in kinds:
             if int in kinds:
                 raise PydanticKnownError("int_type")
-            if float in kinds:
+            if float in kinds and given is not float:
                 raise PydanticKnownError("float_type")
+            if bool in kinds:
+                raise PydanticKnownError("bool_type")
         return value

@@ -85,13 +85,16 @@ class EnvironmentConfig(Section):
     expire_after_s: float = Field(default=1800.0, gt=0)
     """Log time after its first member at which a group that is still too small expires, and after
     its first segment at which an unfinished trajectory expires."""
+    prompt_idle_s: float = Field(default=30.0, gt=0)
+    """Log time after the begin of its newest trajectory at which a prompt whose steps give no
+    n_rollouts is sealed, once all that began have ended."""
     partial_trajectories: Literal["drop", "train"] = "drop"
     """Whether a trajectory whose end has not come is a member of its group when that is sealed at
     seal_timeout_s, or would expire: train: with the segments that came, where none is missing
     between and the newest has a reward of its own; segments that come later expire."""
     fresh_for: str = ""
-    """The sampler by whose policies and max_policy_lag whole groups that are too old when they are
-    to be sealed are settled as stale, or off_branch, and never stored: no other sampler gets them
+    """The sampler by whose policies and limits whole groups that are too old when they are to be
+    sealed are settled as stale, too_old or off_branch, and never stored: no other sampler gets them
     either. Empty: all are sealed, and each sampler drops its own."""
     max_per_replica: int | None = Field(default=None, ge=1)
     """Most members of a group from one env replica; none: no limit."""
@@ -154,13 +157,13 @@ class SamplerConfig(Section):
     lineage: str = ""
     """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
     seed: int = 0
-    """Seed of every random choice: of draws by recency."""
+    """Seed of every random choice: of draws by recency and reward_weighting."""
     order: Literal["age", "ready"] = "age"
     """age: examples take turns, by the age of what waits; ready: first come, first served, by when
     groups were sealed."""
     recency: Literal["uniform", "linear", "exp"] = "uniform"
-    """How much newer policies are preferred among an example's ready groups; uniform: the oldest is
-    served first."""
+    """uniform: examples take turns, and the oldest group of each is served first; linear, exp:
+    groups are drawn whatever their example is, those of newer policies more often."""
     alpha: float = Field(default=1.0, gt=0, le=32)
     """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
@@ -168,14 +171,16 @@ class SamplerConfig(Section):
     prefer_policy_versions: tuple[str, ...] = ()
     """Published versions whose groups come first; others follow where these are too few."""
     recent_n_versions: int | None = Field(default=None, ge=1)
-    """Only groups of so many of the newest policies that are ready are chosen; none: of all."""
+    """Groups of versions before so many that were published last are dropped as stale; before the
+    first was published each step counts as a version. None: no limit."""
     max_policy_lag: int = 8
     """Groups sampled by weights older than this many steps are dropped as stale, those that name no
     weight_step as no_weight_step, and those that name one that the trainer cannot have reached yet
     as ahead; negative: no limit."""
     max_rollout_step_delay: int = -1
     """Rollouts sampled by weights older than this many steps are left out of their group, which is
-    dropped below its environment's min_group_size; negative: no limit."""
+    dropped below its environment's min_group_size; negative: no limit. Of this and max_policy_lag
+    the narrower one holds."""
     max_rollout_timestamp_delay: float = Field(default=-1.0, allow_inf_nan=False)
     """The same for rollouts that were made more than so many seconds ago, by their workers' clocks;
     negative: no limit."""
@@ -252,12 +257,6 @@ class SamplerConfig(Section):
             raise ValueError(
                 "max_rollout_timestamp_delay 0 would leave every rollout out, since each is older; "
                 "use seconds above 0, or a negative number for no limit"
-            )
-        if 0 <= self.max_policy_lag <= self.max_rollout_step_delay:
-            raise ValueError(
-                f"max_rollout_step_delay {self.max_rollout_step_delay} leaves no rollout out: "
-                f"max_policy_lag {self.max_policy_lag} drops the whole group before; raise "
-                "max_policy_lag, or set it to -1 for no limit on groups"
             )
         self._order_is_one()
         self._admission_can_progress()
@@ -341,7 +340,7 @@ class SamplerConfig(Section):
         if self.reward_weighting != "uniform" and self.recency != "uniform":
             raise ValueError(
                 f"reward_weighting {self.reward_weighting!r} weighs an example's oldest group, and "
-                f"recency {self.recency!r} draws another one; set one of them"
+                f"recency {self.recency!r} draws any; set one of them"
             )
 
     def _ready_most(self) -> int:
@@ -443,8 +442,9 @@ class RollstreamConfig(Section):
                 f"{key}, which does not serve {name}; add {name} to samplers.{sampler}.environments"
                 ", or leave fresh_for out"
             )
-        if section.max_policy_lag < 0:
+        limits = ("max_policy_lag", "max_rollout_step_delay", "max_rollout_timestamp_delay")
+        if max(getattr(section, limit) for limit in limits) < 0:
             raise ValueError(
-                f"{key}, whose max_policy_lag {section.max_policy_lag} is no limit, so that no "
-                "group is too old for it; set one, or leave fresh_for out"
+                f"{key}, whose max_policy_lag {section.max_policy_lag} is no limit, nor are those "
+                "on rollouts, so that no group is too old for it; set one, or leave fresh_for out"
             )

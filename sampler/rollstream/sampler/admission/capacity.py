@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
-from rollstream.sampler.deciding.ratio import room_for_inserts
+from rollstream.sampler.deciding.ratio import most_room, room_for_inserts
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -33,6 +33,9 @@ class Load(NamedTuple):
         ended: groups that were sealed, or ended otherwise, so far.
         lacking: how many more must be begun for the requests that wait.
         limit: the setting by which, but for these, no more may be begun than ``open``.
+        ever: the greatest that ``open`` can become with these settings; 0: not known, since the
+            sizes of batches are not: ``groups_per_step`` is not given, and the newest batches
+            differ, or are fewer than ``BATCHES_COUNTED``.
     """
 
     step: int
@@ -42,6 +45,7 @@ class Load(NamedTuple):
     ended: int = 0
     lacking: int = 0
     limit: str = ""
+    ever: int = 0
 
 
 def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
@@ -96,6 +100,7 @@ class Loads:
         # With a ratio a group is as many uses ahead as it is to have, and none after its first.
         uses = self._config.samples_per_insert or max(1, self._config.max_samples)
         room = room_for_inserts(state, begun.total() + state.late.awaited.total())
+        known = self._known_step(state, requests)
         loads = {}
         for name in names:
             to_come = begun[name] + state.late.awaited[name]
@@ -111,11 +116,24 @@ class Loads:
             if room is not None and (part := ceil(room * steps[name] / steps.total())) < free:
                 free, limit = part, "samples_per_insert"
             now_open = max(0, free, lacking[name])
-            ended = state.in_flight.ended(name)
             loads[name] = Load(
-                steps[name], most_now, now_open, living[name], ended, lacking[name], limit
+                steps[name],
+                most_now,
+                now_open,
+                living[name],
+                state.in_flight.ended(name),
+                lacking[name],
+                limit,
+                max(self._ever(state, name, known, uses), now_open) if known else 0,
             )
         return loads
+
+    def _ever(self, state: SamplerState, name: str, step: int, uses: float) -> int:
+        """The greatest number that may be open, with steps of so many groups: each batch may be of
+        this environment alone, and lacks at most all of its groups."""
+        ever = ceil(self._most(state, Counter({name: step}))[name][0] / uses)
+        room = most_room(state.choosing)
+        return max(step, ever if room is None else min(ever, ceil(room)))
 
     def _look_for_rewind(
         self, state: SamplerState, living: Mapping[str, Sequence[ProducerStanding]]
@@ -148,15 +166,14 @@ class Loads:
     def _steps(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> dict[str, int]:
         """Groups a step of each environment: by the newest batch's ``mix``, else half of an even
         share, so that none is left without, and the rest by what the last batches had."""
-        names = state.choosing.names()
-        last = list(islice(reversed(state.batches.values()), BATCHES_COUNTED))
-        asked = [sum(count for _, count in request) for request in requests]
-        asked += [len(batch.refs) for batch in last]
-        groups = self._config.groups_per_step or max(asked, default=FIRST_GROUPS)
+        names, last = state.choosing.names(), _last_batches(state)
+        # Steps of ready packs may need none; their workers begin some all the same.
+        fewest = 1 if last else FIRST_GROUPS
+        groups = self._config.groups_per_step or self._largest(state, requests) or fewest
         if len(names) == 1:
             return {names[0]: groups}
         mix: Mapping[str, float] | None = json.loads(last[0].event.request)["mix"] if last else None
-        if mix is not None:
+        if mix is not None and any(mix.get(name) for name in names):
             total = sum(mix.values())
             return {name: ceil(groups * mix.get(name, 0.0) / total) for name in names}
         served = sum(map(self._environments, last), Counter[str]())
@@ -164,6 +181,20 @@ class Loads:
         total_served = sum(weights.values())
         least = groups / len(names) / 2
         return {name: ceil(least + groups / 2 * weights[name] / total_served) for name in names}
+
+    def _largest(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> int:
+        """Groups of the largest of the requests and the last batches, or of a step by the
+        settings; 0: there is none."""
+        return max(_asked(state, requests), default=self._config.groups_per_step or 0)
+
+    def _known_step(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> int:
+        """Groups of each step, as it may be relied upon; 0: it may not. The first batches of a run
+        may be smaller than those to come."""
+        asked = _asked(state, requests)
+        if self._config.groups_per_step is not None:
+            return max(self._config.groups_per_step, *asked, 0)
+        few = len(_last_batches(state)) < BATCHES_COUNTED or self._config.ready_packs is not None
+        return 0 if few or len(set(asked)) > 1 else asked[0]
 
     def _most(self, state: SamplerState, steps: Counter[str]) -> dict[str, tuple[int, str]]:
         """Of each environment, with the setting that says so."""
@@ -202,6 +233,17 @@ class Loads:
             found = Counter(ref.environment for ref in batch.refs)
             self._of_batches[batch.batch_id] = found
         return found
+
+
+def _last_batches(state: SamplerState) -> list[ServedBatch]:
+    return list(islice(reversed(state.batches.values()), BATCHES_COUNTED))
+
+
+def _asked(state: SamplerState, requests: Sequence[Sequence[Quota]]) -> list[int]:
+    """Groups of each request, and of each of the last batches: as many as were asked for, since too
+    few may have been ready."""
+    asked = [sum(count for _, count in request) for request in requests]
+    return asked + [json.loads(one.event.request)["num_groups"] for one in _last_batches(state)]
 
 
 def _lacking(

@@ -50,7 +50,7 @@ class Granting:
         self._config = config
         self._loads = Loads(config)
         self._shares: dict[str, Shares] = {}
-        self._limits: dict[str, str] = {}  # Of the newest records.
+        self._limits: dict[str, tuple[str, int]] = {}  # Of the newest records.
         self._epoch = -1
         self._valid_s = VALID_S  # By the newest records.
 
@@ -93,8 +93,9 @@ class Granting:
             shares.need(load.lacking, seen.log_us)
             now = shares.totals, shares.needed
             same = before[0] == shares.ids and all(map(np.array_equal, before[1:], now))
-            if is_new or not same or self._limits[name] != load.limit:
-                self._limits[name] = load.limit
+            limits = load.limit, load.ever
+            if is_new or not same or self._limits[name] != limits:
+                self._limits[name] = limits
                 records.append((name, self._record(shares, load)))
         return records
 
@@ -120,4 +121,5 @@ class Granting:
             totals=shares.totals,
             needed=shares.needed if self._valid_s > 0 else shares.needed[:0],
             limit=load.limit,
+            most=load.ever,
         )

@@ -3,8 +3,11 @@
 - ``command``       ``Command``: what all have in common; ``Reply``
 - ``batches``       ``NextBatch``, ``Replace``
 - ``shaped``        ``NextShapedBatch``
+- ``packs_alone``   which steps belong to ready packs
 - ``new_batch``     the event that records a batch
+- ``made``          ``RecordMade``: what a batch maker made
 - ``trainer``       ``Ack``, ``MarkCheckpointed``, ``Resume``, ``PublishPolicy``
+- ``acks``          what an ack says of rows, compared with what the next step carries
 - ``pool``          ``ResumePool``, ``AcknowledgeFetch``: of the reader of a ``TrajectoryPool``
 - ``announced``     what env workers are told of a state
 - ``progress``      ``AskProgress``: what became of examples

@@ -24,7 +24,6 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
     choosing = state.choosing
     limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
     lags = [limit for limit in limits if limit >= 0]
-    left = branches if choosing.off_branch == "drop" else []
     described = state.published.kept.get(newest, Described())
     return PolicyAnnounced(
         sampler=state.name,
@@ -36,8 +35,9 @@ def announced_policy(state: SamplerState) -> PolicyAnnounced | None:
         weights=described.weights,
         metadata=described.metadata,
         max_policy_lag=min(lags, default=-1),
-        branch_epochs=np.array([one.epoch for one in left], np.int32),
-        branch_steps=np.array([one.from_step for one in left], np.int64),
+        branch_epochs=np.array([one.epoch for one in branches], np.int32),
+        branch_steps=np.array([one.from_step for one in branches], np.int64),
         published_ts=state.published.newest_ts,
         over=state.over,
+        drops_off_branch=choosing.off_branch == "drop",
     )

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from rollstream.sampler.deciding.choose import ALGORITHM, Asked, Chosen, sample_groups
+from rollstream.sampler.deciding.choose import ALGORITHM, Asked, Chosen, Grouping, sample_groups
 from rollstream.sampler.deciding.command import (
     Command,
     MadeAhead,
@@ -43,7 +44,7 @@ from rollstream.sampler.deciding.new_batch import (
 from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import (
     add_late,
-    check_accept,
+    check_chosen_by,
     choose,
     was_on_policy,
 )
@@ -75,6 +76,9 @@ def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
     return range(dp_rank, num_groups, dp_size)
 
 
+_LATER: Mapping[str, Any] = MappingProxyType(
+    {"grouping": "mixed", "policy_version": None, "seed": None, "start_offset": 0}
+)
 PayloadsBy = Literal["sampler", "rank"]
 """Who reads the rows of a share: the process that decides, or the rank's own."""
 
@@ -94,7 +98,6 @@ class BatchCommand(Command[AssembledBatch | Share]):
         columns: what is read of it besides; no part of the request.
         payloads: who reads it; no part of the request. ``rank``: the result names files, rows and
             digests, and making it costs the same however many tokens they have.
-        algorithm: the version that chooses; a replay's is the recorded one.
     """
 
     step: int
@@ -102,7 +105,6 @@ class BatchCommand(Command[AssembledBatch | Share]):
     dp_size: int = 1
     columns: tuple[str, ...] = ()
     payloads: PayloadsBy = "sampler"
-    algorithm: int = ALGORITHM
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch | Share]:
         """This rank's share of the recorded batch, with its rows or to be read; raises as
@@ -225,13 +227,15 @@ class NextBatch(BatchCommand):
     num_groups: int
     accept: Accept | None = None
     mix: Mapping[str, float] | None = None
+    grouping: Grouping = "mixed"
+    seed: int | None = None
+    start_offset: int = 0
+    policy_version: str | None = None
 
     def __post_init__(self) -> None:
         if self.step < 0:
             raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
-        if self.num_groups < 1:
-            raise InvalidRequest(f"num_groups {self.num_groups} makes no batch; ask for 1 or more")
-        check_accept(self.accept)
+        check_chosen_by(self.asked())
         check_payloads(self.payloads)
         if not 0 <= self.dp_rank < self.dp_size:
             raise InvalidRequest(
@@ -249,6 +253,9 @@ class NextBatch(BatchCommand):
     def request(self) -> str:
         """What was asked, as canonical JSON: equal requests are equal texts."""
         asked = {"accept": self.accept, "mix": self.mix, "num_groups": self.num_groups}
+        for name, default in _LATER.items():  # So that requests of before are equal to these.
+            if getattr(self, name) != default:
+                asked[name] = getattr(self, name)
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
     def asked(self) -> Asked:
@@ -258,7 +265,10 @@ class NextBatch(BatchCommand):
             step=self.step,
             mix=self.mix,
             accept=self.accept,
-            algorithm=self.algorithm,
+            grouping=self.grouping,
+            start_offset=self.start_offset,
+            seed=self.seed,
+            policy_version=self.policy_version,
         )
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
@@ -348,7 +358,7 @@ class Replace(BatchCommand):
             digest=batch_digest(groups, batch.carried),
             outcome=self.outcome,
             choosing=state.choosing.recorded(),
-            algorithm=self.algorithm,
+            algorithm=ALGORITHM,
             policy_epoch=state.policy_epoch,
         )
         return [*events, replaced]
@@ -368,18 +378,17 @@ class Replace(BatchCommand):
     ) -> tuple[list[Chosen] | None, Drops]:
         """A group for each slot, of the same environment, and of the newest policy where the one
         before was: shares of the batch stay what they were."""
-        accept = json.loads(batch.event.request)["accept"]
+        asked: dict[str, Any] = json.loads(batch.event.request)
         drops = useless_groups(
             state,
             state.choosing,
             state.clock(self.step),
             now_us,
-            all_equal=accept == "nonzero_std",
-            algorithm=self.algorithm,
+            all_equal=asked["accept"] == "nonzero_std",
         )
         while True:
             before = len(refs_of(drops))
-            chosen = self._for_each_slot(state, batch, now_us, accept, drops)
+            chosen = self._for_each_slot(state, batch, now_us, asked, drops)
             if len(refs_of(drops)) == before:
                 return chosen, drops
             # What one slot dropped may have made another policy the newest for those before it.
@@ -389,7 +398,7 @@ class Replace(BatchCommand):
         state: SamplerState,
         batch: ServedBatch,
         now_us: int,
-        accept: Accept | None,
+        request: Mapping[str, Any],
         drops: Drops,
     ) -> list[Chosen] | None:
         """The groups; those that are found to be too old are added to ``drops``."""
@@ -399,13 +408,15 @@ class Replace(BatchCommand):
                 num_groups=1,
                 step=self.step,
                 mix={batch.groups[slot].environment: 1.0},
-                accept=accept,
-                attempt=1 + batch.replacements,
-                algorithm=self.algorithm,
+                accept=request["accept"],
+                grouping=request.get("grouping", "mixed"),
+                seed=request.get("seed"),
+                policy_version=request.get("policy_version"),
+                attempt=1 + batch.replacements * len(batch.groups) + slot,
             )
             choosing = state.choosing
             if choosing.on_policy_fraction:
-                on_policy = 1.0 if was_on_policy(state, batch, slot, self.algorithm) else 0.0
+                on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
             without = refs_of(drops) | {one.group.ref for one in chosen}
             choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)

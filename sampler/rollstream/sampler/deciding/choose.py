@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import xxhash
 
-from rollstream.sampler.deciding.dropping import branches_left
+from rollstream.sampler.deciding.drawing import drawn, recency_weights
 from rollstream.sampler.deciding.row_limits import KeptRows, RowLimits
 from rollstream.schemas.choosing import Choosing
-from rollstream.schemas.order import PolicyRef, policy_lag
+from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.earned import spread_of
-from rollstream.streams.folds.sampler.eligible import Accept, dropped_for
+from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.ready import Policies
 from rollstream.streams.folds.sampler.state import SamplerState
 
 Grouping = Literal["strict", "mixed"]
-ALGORITHM = 4
-"""Version of everything here that equal settings, state and requests could choose otherwise by. A
-shipped one is never changed: decisions name theirs, and replay makes them again by it.
+ALGORITHM = 5
+"""Version of everything here that equal settings, state and requests could choose otherwise by.
+Decisions name theirs, and replay makes again those of this one: a change needs the next number.
 
-1: examples that were served longest ago come first, of these by a seeded hash; another hash draws
-among the groups of an example, which ``recency`` weights.
-2: turns are those of ``ReadyIndex``, and where ``recency`` is uniform an example gives its oldest
-group: by age, and by no hash. Under a bound on lag, what is ahead of the trainer is dropped.
-3: where ``order`` is ready, what was sealed first comes first, whichever example it is of.
-4: which weights are the newest, or the same, is told by epoch and step where a group is replaced,
-and where makers and ready packs choose from the batch; by step alone before. What is carried is
-under ``max_rollout_timestamp_delay`` too.
+4: which weights are the newest, or the same, is told by epoch and step where makers and ready packs
+choose from the batch; by step alone before. What is carried is under
+``max_rollout_timestamp_delay`` too.
+5: the first version that is still chosen by. ``recency`` draws among the groups of all examples;
+``recent_n_versions`` counts published versions; a group whose rollouts are too old is dropped
+whether or not its turn has come.
 """
 WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64
+_T = TypeVar("_T")
 _Buckets = Iterator[tuple[Key, Sequence[KnownGroup]]]
 
 
@@ -53,9 +51,11 @@ class Asked:
             None: keys of all environments take turns with one another.
         accept: ``nonzero_std`` leaves out groups whose rewards are all equal.
         grouping: ``strict`` leaves out groups whose rollouts were sampled by several policies.
-        start_offset: keys that are passed over before the first; they come last.
+        start_offset: keys that are passed over before the first; they come last. Where groups are
+            drawn, or come as they were sealed: groups.
+        seed: instead of the configured one.
+        policy_version: only groups that this published version alone sampled.
         attempt: other draws for the same step, as a replacement needs.
-        algorithm: the version that chooses.
     """
 
     num_groups: int
@@ -64,8 +64,9 @@ class Asked:
     accept: Accept | None = None
     grouping: Grouping = "mixed"
     start_offset: int = 0
+    seed: int | None = None
+    policy_version: str | None = None
     attempt: int = 0
-    algorithm: int = ALGORITHM
 
 
 class Chosen(NamedTuple):
@@ -95,15 +96,17 @@ def sample_groups(
     without: Set[GroupRef] = frozenset(),
 ) -> Choice:
     """Chooses groups; the same for the same ready groups, turns and arguments, in whatever order
-    they arrived. It looks at about as many groups as it chooses.
+    they arrived. It looks at about as many groups as it chooses. Those of which too few rollouts
+    are left (``useless_groups``) have to be among ``without``.
 
     Keys (environment, example) take turns: the one that waited longest comes first, by the policy
     that its oldest group was sampled with or that was the newest when it was served last, and none
     gives a second group before every other has given one. Groups of the newest policy come first
     where ``on_policy_fraction`` wants them, then those of preferred versions, then all that are
     eligible; each in turns, or as ``reward_weighting`` draws the keys. A key gives its oldest
-    group, or one that is drawn by ``recency``. Where ``order`` is ready, no key has a turn: groups
-    come as they were sealed, by log time, of these by environment, partition and offset.
+    group. No key has a turn where ``recency`` is linear or exp, which draws groups one after the
+    other, or ``order`` is ready: then groups come as they were sealed, by log time, of these by
+    environment, partition and offset.
 
     Args:
         choosing: the settings; those of ``state`` or others.
@@ -135,10 +138,9 @@ def _sample(
     if len(state.ready) < asked.num_groups:
         return None
     chosen: list[Chosen] = []
-    salt = f"{choosing.seed}\x1f{asked.step}\x1f{asked.attempt}"
     eligible = _eligible(state, choosing, asked, without)
     for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
-        turns = _Turns(state, among, choosing, asked, salt, limits, without, dropped)
+        turns = _Turns(state, among, choosing, asked, limits, without, dropped)
         on_policy = on_policy_groups(wanted, choosing)
         if on_policy:
             among_all = _distinct(state, without) if eligible is None else eligible
@@ -181,22 +183,18 @@ def _eligible(
     state: SamplerState, choosing: Choosing, asked: Asked, without: Set[GroupRef]
 ) -> Set[Policies] | None:
     """The policies of the groups that may be chosen; None: of all that are ready."""
-    lag_asked = choosing.max_policy_lag != state.choosing.max_policy_lag
-    if asked.grouping == "mixed" and choosing.recent_n_versions is None and not lag_asked:
+    # Groups of other lineages wait where the sampler's own settings bound lag.
+    comparable = choosing.bounds_lag and not state.choosing.bounds_lag
+    if asked.grouping == "mixed" and asked.policy_version is None and not comparable:
         return None
-    found = _usable(state, choosing, asked, _distinct(state, without))
+    found = _distinct(state, without)
+    if comparable:
+        found = {one for one in found if all(p.lineage == choosing.lineage for p in one)}
     if asked.grouping == "strict":
         found = {policies for policies in found if len(policies) == 1}
-    if choosing.recent_n_versions is not None:
-        oldest = sorted({policies[0] for policies in found}, key=_age)
-        recent = {
-            policy
-            for lineage in {policy.lineage for policy in oldest}
-            for policy in [one for one in oldest if one.lineage == lineage][
-                -choosing.recent_n_versions :
-            ]
-        }
-        found = {policies for policies in found if policies[0] in recent}
+    if asked.policy_version is not None:
+        version = PolicyRef(choosing.lineage, *state.published.policies[asked.policy_version])
+        found = {policies for policies in found if policies == (version,)}
     return found
 
 
@@ -205,21 +203,6 @@ def _distinct(state: SamplerState, without: Set[GroupRef]) -> set[Policies]:
     ready = state.ready
     gone = Counter(state.sealed(ref).policies for ref in without if ref in ready)
     return {one for one in ready.distinct_policies() if ready.count_of(one) > gone[one]}
-
-
-def _usable(
-    state: SamplerState, choosing: Choosing, asked: Asked, among: Set[Policies]
-) -> set[Policies]:
-    """Those of the policies whose groups are not to be dropped, within the lag."""
-    reference = state.reference(state.clock(asked.step))
-    branches = branches_left(state, choosing)
-    bounded = choosing.max_policy_lag >= 0
-    return {
-        policies
-        for policies in among
-        if dropped_for(policies, reference, branches, choosing) is None
-        and not (bounded and None in [policy_lag(reference, one) for one in policies])
-    }
 
 
 def _newest(state: SamplerState, among: Collection[Policies]) -> set[Policies]:
@@ -247,12 +230,12 @@ def _age(policy: PolicyRef) -> tuple[int, int]:
     return policy.epoch, policy.step
 
 
-# Weighted, and chosen in turns.
+# Chosen: in turns, as they were sealed, or drawn.
 
 
 class _Turns:
-    """Groups of some environments, chosen key after key: ``chosen`` so far. Those that were looked
-    at and will never be served are added to ``without`` and ``dropped``."""
+    """Groups of some environments, chosen one after the other: ``chosen`` so far. Those that were
+    looked at and will never be served are added to ``without`` and ``dropped``."""
 
     def __init__(
         self,
@@ -260,7 +243,6 @@ class _Turns:
         environments: Sequence[str],
         choosing: Choosing,
         asked: Asked,
-        salt: str,
         limits: RowLimits,
         without: set[GroupRef],
         dropped: dict[DropReason, list[Chosen]],
@@ -269,93 +251,91 @@ class _Turns:
         self._environments = list(environments)
         self._choosing = choosing
         self._asked = asked
-        self._salt = salt
         self._limits = limits
         self._left_out = without
         self._taken = set[GroupRef]()
         self._given: dict[Key, int] = {}
         self._dropped = dropped
-        self._draws = asked.algorithm < 2 or choosing.recency != "uniform"
+        self._seed = choosing.seed if asked.seed is None else asked.seed
         self.chosen: list[Chosen] = []
 
     def take(self, policies: Collection[Policies] | None, wanted: int) -> None:
         """Chooses among groups of these policies until ``wanted`` are chosen in all, or none is
-        left: one of each key, then a second one of each, and so on."""
+        left."""
+        without = self._left_out | self._taken
         if self._choosing.order == "ready":
-            self._take_as_sealed(policies, wanted)
-            return
-        if self._asked.algorithm >= 2:
-            without = self._left_out | self._taken
-            keys = self._ready.keys_in_turn(self._environments, policies, without)
+            found = self._served(self._ready.as_sealed(self._environments, policies, without))
+        elif self._choosing.recency != "uniform":
+            found = self._served(self._by_recency(policies, without))
         else:
-            keys = self._ready.keys_by_hash(self._environments, policies)
-        if self._limits.active or self._left_out or self._taken:
-            keys = self._within_limits(keys)
+            found = self._in_turns(policies, without, WEIGHED_PER_GROUP * wanted)
+        self.chosen.extend(islice(found, max(0, wanted - len(self.chosen))))
+        self._taken.update(one.group.ref for one in self.chosen)
+
+    def _in_turns(
+        self, policies: Collection[Policies] | None, without: set[GroupRef], weighed: int
+    ) -> Iterator[Chosen]:
+        """One group of each key, then a second one of each, and so on; of a key the oldest. So many
+        keys are weighed by spread."""
+        keys = self._ready.keys_in_turn(self._environments, policies, without)
         keys = _rotated(keys, self._asked.start_offset)
         if self._choosing.reward_weighting == "spread":
-            keys = _by_spread(keys, WEIGHED_PER_GROUP * wanted, self._salt)
-        among = ((key, bucket, range(len(bucket))) for key, bucket in keys)
-        visits: Iterator[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = among
+            keys = _by_spread(keys, weighed, self._salt)
+        visits: Iterator[tuple[Key, Iterator[Chosen]]] = (
+            (key, self._fit(iter(bucket))) for key, bucket in keys
+        )
         turn = 0
-        while len(self.chosen) < wanted:
-            left: list[tuple[Key, Sequence[KnownGroup], Sequence[int]]] = []
-            for key, bucket, indexes in visits:
+        while True:
+            left: list[tuple[Key, Iterator[Chosen]]] = []
+            for key, groups in visits:
                 given = self._given.get(key, 0)
                 if given > turn:  # It gave one to an earlier call.
-                    left.append((key, bucket, indexes))
+                    left.append((key, groups))
                     continue
-                drawn = 0
-                if len(indexes) > 1 and self._draws:
-                    text = f"{self._salt}\x1f{key.environment}\x1f{key.example_id}\x1f{turn}"
-                    drawn = _draw(bucket, indexes, text, self._choosing)
-                group = bucket[indexes[drawn]]
-                self.chosen.append(Chosen(group, self._limits.kept(group)))
-                self._given[key] = given + 1
-                if len(self.chosen) == wanted:
-                    break
-                if len(indexes) > 1:
-                    others = array("I", indexes)
-                    del others[drawn]
-                    left.append((key, bucket, others))
+                group = next(groups, None)
+                if group is not None:
+                    self._given[key] = given + 1
+                    yield group
+                    left.append((key, groups))
             if not left:
-                break
+                return
             visits, turn = iter(left), turn + 1
-        self._taken.update(one.group.ref for one in self.chosen)
 
-    def _take_as_sealed(self, policies: Collection[Policies] | None, wanted: int) -> None:
-        without = self._left_out | self._taken
-        sealed = self._ready.as_sealed(self._environments, policies, without)
-        groups: _Buckets = ((group.key, (group,)) for group in sealed)
-        if self._limits.active:
-            groups = self._within_limits(groups)
-        groups = _rotated(groups, self._asked.start_offset)
-        for _, (group, *_) in islice(groups, max(0, wanted - len(self.chosen))):
-            self.chosen.append(Chosen(group, self._limits.kept(group)))
-        self._taken.update(one.group.ref for one in self.chosen)
+    def _by_recency(
+        self, policies: Collection[Policies] | None, without: set[GroupRef]
+    ) -> Iterator[KnownGroup]:
+        """Groups as ``recency`` draws them, whatever their keys."""
+        classes = self._ready.by_age(self._environments, policies, without)
+        choosing = self._choosing
+        weights = recency_weights(len(classes), choosing.recency, choosing.alpha)
+        weighted = [(weight, refs) for weight, (_, refs) in zip(weights, classes, strict=True)]
+        salt = "\x1f".join([self._salt, *self._environments, str(len(self.chosen))])
+        return map(self._ready.at, drawn(weighted, salt))
 
-    def _within_limits(self, keys: _Buckets) -> _Buckets:
-        """Without what may not be chosen; what never may is dropped."""
-        for key, groups in keys:
-            bucket = []
-            for group in groups:
-                if group.ref in self._left_out or group.ref in self._taken:
-                    continue
-                rows = self._limits.kept(group)
-                if rows.drop is None:
-                    bucket.append(group)
-                else:
-                    self._left_out.add(group.ref)
-                    self._dropped.setdefault(rows.drop, []).append(Chosen(group, rows))
-            if bucket:
-                yield key, bucket
+    def _served(self, groups: Iterator[KnownGroup]) -> Iterator[Chosen]:
+        return _rotated(self._fit(groups), self._asked.start_offset)
+
+    def _fit(self, groups: Iterator[KnownGroup]) -> Iterator[Chosen]:
+        """Without what may not be served; that is dropped."""
+        for group in groups:
+            rows = self._limits.kept(group)
+            if rows.drop is None:
+                yield Chosen(group, rows)
+            else:
+                self._left_out.add(group.ref)
+                self._dropped.setdefault(rows.drop, []).append(Chosen(group, rows))
+
+    @property
+    def _salt(self) -> str:
+        return f"{self._seed}\x1f{self._asked.step}\x1f{self._asked.attempt}"
 
 
-def _rotated(keys: _Buckets, start_offset: int) -> _Buckets:
+def _rotated(found: Iterator[_T], start_offset: int) -> Iterator[_T]:
     """The same, begun ``start_offset`` later; those passed over come last."""
-    first = list(islice(keys, start_offset))
+    first = list(islice(found, start_offset))
     if first and len(first) < start_offset:
         first = first[(at := start_offset % len(first)) :] + first[:at]
-    return chain(keys, first)
+    return chain(found, first)
 
 
 def _by_spread(keys: _Buckets, count: int, salt: str) -> _Buckets:
@@ -370,27 +350,3 @@ def _by_spread(keys: _Buckets, count: int, salt: str) -> _Buckets:
         point = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / _HASH_RANGE
         timed.append((-math.log(point) / spread if spread else math.inf, at, (key, bucket)))
     return chain([one for *_, one in sorted(timed, key=itemgetter(0, 1))], keys)
-
-
-def _draw(
-    bucket: Sequence[KnownGroup], indexes: Sequence[int], text: str, choosing: Choosing
-) -> int:
-    """Where in the indexes that of the group is which the hash of ``text`` draws among them."""
-    point = xxhash.xxh3_64_intdigest(text.encode()) / _HASH_RANGE
-    if choosing.recency == "uniform":
-        return min(int(point * len(indexes)), len(indexes) - 1)
-    bounds = list(accumulate(_weights([bucket[index] for index in indexes], choosing)))
-    return next((i for i, bound in enumerate(bounds) if point * bounds[-1] < bound), 0)
-
-
-def _weights(bucket: Sequence[KnownGroup], choosing: Choosing) -> list[float]:
-    """A weight a group, by the rank of its oldest policy among the distinct ones in the bucket.
-
-    ``linear``: the rank itself, the oldest 1. ``exp``: each rank twice as likely as the one before.
-    Either to the power of ``alpha``.
-    """
-    ages = [_age(group.policies[0]) for group in bucket]
-    ranks = {age: rank for rank, age in enumerate(sorted(set(ages)), start=1)}
-    if choosing.recency == "linear":
-        return [float(ranks[age]) ** choosing.alpha for age in ages]
-    return [2.0 ** (choosing.alpha * (ranks[age] - len(ranks))) for age in ages]

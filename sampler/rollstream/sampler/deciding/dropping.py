@@ -12,7 +12,7 @@ from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.row_limits import KeptRows, RowLimits
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import CursorRecorded, Dropped, DroppedGroup, SamplerEvent
-from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, ahead, policy_lag
+from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, ahead, policy_lag
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.eligible import dropped_for
@@ -33,18 +33,18 @@ def useless_groups(
     now_us: int,
     *,
     all_equal: bool,
-    algorithm: int,
 ) -> Drops:
     """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
     the first reason that applies, and those that waited for a score for too long. Groups of
-    which some rollouts are too old, and others not, are looked at when their turn comes.
+    which enough rollouts are left stay.
 
     Args:
         all_equal: whether groups whose rewards are all the same are among them.
-        algorithm: the first version left groups in that are ahead of the trainer.
     """
-    bounded = choosing.bounds_lag and algorithm > 1
-    drops = _beyond_use(state, choosing, step, now_us, state.possible() if bounded else None)
+    drops = _beyond_use(state, choosing, step, now_us)
+    known = refs_of(drops)
+    foreign = [ref for ref in _of_other_lineage(state, choosing) if ref not in known]
+    drops[DropReason.OTHER_LINEAGE] = dict.fromkeys(foreign, _ALL)
     drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
     dropped = {ref for refs in drops.values() for ref in refs}
     filtered = [*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())]
@@ -66,19 +66,23 @@ def _beyond_use(
     choosing: Choosing,
     step: int,
     now_us: int,
-    possible: PolicyRef | None,
 ) -> Drops:
     """Ready groups of policies that are stale, unknown, off the branch or ahead of those that are
-    possible; no others are looked at."""
+    possible, and those of which too few rollouts are left; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
-    branches, delay = branches_left(state, choosing), choosing.max_rollout_step_delay
-    begun = state.branches.now()
+    delay, begun, possible = choosing.max_rollout_step_delay, state.branches.now(), state.possible()
+    branches = begun if choosing.off_branch == "drop" else ()
+    oldest_step = UNKNOWN_STEP
+    if choosing.recent_n_versions is not None:
+        oldest_step = state.published.oldest_recent(
+            choosing.recent_n_versions, begun, reference.step
+        )
 
     def is_ahead(policy: PolicyRef) -> bool:
-        return possible is not None and ahead(policy, possible, begun)
+        return choosing.bounds_lag and ahead(policy, possible, begun)
 
     def dropped(policies: Policies) -> DropReason | None:
-        reason = dropped_for(policies, reference, branches, choosing)
+        reason = dropped_for(policies, reference, branches, choosing, oldest_step)
         if reason is None and any(map(is_ahead, policies)):
             return DropReason.AHEAD
         if reason is None and delay >= 0:
@@ -96,26 +100,43 @@ def _beyond_use(
     drops: Drops = {}
     for policies in useless:
         reason = dropped(policies)
-        if reason is not None:
-            groups = ready.by_policies(policies)
-            late = reason is DropReason.STALE and delay >= 0
-            rows = (limits.kept(state.sealed(ref)) if late else _ALL for ref in groups)
-            drops.setdefault(reason, {}).update(zip(groups, rows, strict=True))
+        late = reason in (None, DropReason.STALE) and delay >= 0
+        for ref in ready.by_policies(policies) if reason or late else ():
+            rows = limits.kept(state.sealed(ref)) if late else _ALL
+            if why := reason or rows.drop:
+                drops.setdefault(why, {})[ref] = rows
+    oldest_made_us = choosing.oldest_made_us(now_us)
+    if oldest_made_us is not None:
+        known = refs_of(drops)
+        for ref in ready.made_before(oldest_made_us):
+            if ref not in known:
+                rows = limits.kept(state.sealed(ref))
+                assert rows.drop is not None, ref
+                drops.setdefault(rows.drop, {})[ref] = rows
     return drops
 
 
 def _of_unknown_step(state: SamplerState) -> list[GroupRef]:
     """Ready groups that will be dropped whatever is trained next."""
-    ready = state.ready
     if not state.choosing.bounds_lag:
         return []
-    unknown = {
-        policies
-        for policy in ready.policies()
-        if policy.step == UNKNOWN_STEP
-        for policies in ready.having(policy)
+    return _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
+
+
+def _of_other_lineage(state: SamplerState, choosing: Choosing) -> list[GroupRef]:
+    """Ready groups that a pool's trainer never trains on."""
+    if not state.is_pool:
+        return []
+    return _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
+
+
+def _ready_with(state: SamplerState, wanted: Callable[[PolicyRef], bool]) -> list[GroupRef]:
+    """Ready groups of which a member has such a policy."""
+    ready = state.ready
+    found = {
+        policies for policy in filter(wanted, ready.policies()) for policies in ready.having(policy)
     }
-    return [ref for policies in unknown for ref in ready.by_policies(policies)]
+    return [ref for policies in found for ref in ready.by_policies(policies)]
 
 
 def _at_ends(
@@ -134,11 +155,6 @@ def _at_ends(
         start = stop
 
 
-def branches_left(state: SamplerState, choosing: Choosing) -> tuple[Branch, ...]:
-    """The branches whose groups are dropped."""
-    return state.branches.now() if choosing.off_branch == "drop" else ()
-
-
 def refs_of(drops: Drops) -> set[GroupRef]:
     """All groups that are dropped."""
     return {ref for refs in drops.values() for ref in refs}
@@ -151,18 +167,21 @@ def unfit_groups(drops: Drops) -> set[GroupRef]:
 
 def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     """The events that what was sealed calls for, though nobody asks for anything: those that drop
-    groups whose age will never be known, where there is a limit, groups that waited for a score
-    for too long, those that earned too little or too much, and the oldest of the others beyond
-    ``capacity_groups`` and ``capacity``; and the cursor, where files were retired since it was
-    recorded. Sealers wait for that before they delete these."""
+    groups whose age will never be known, where there is a limit, those of another lineage than a
+    pool's trainer has, groups that waited for a score for too long, those that earned too little
+    or too much, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
+    cursor, where files were retired since it was recorded. Sealers wait for that before they
+    delete these."""
     unknown = _of_unknown_step(state)
+    foreign = _of_other_lineage(state, state.choosing)
     unscored = _unscored(state, state.choosing, now["now_ts"])
-    filtered = sorted({*state.ready.filtered()} - {*unknown})
+    filtered = sorted({*state.ready.filtered()} - {*unknown, *foreign})
     drops = {
         DropReason.NO_WEIGHT_STEP: unknown,
+        DropReason.OTHER_LINEAGE: foreign,
         DropReason.UNSCORED: unscored,
         DropReason.FILTERED: filtered,
-        DropReason.CAPACITY: _over_capacity(state, {*unknown, *unscored, *filtered}),
+        DropReason.CAPACITY: _over_capacity(state, {*unknown, *foreign, *unscored, *filtered}),
     }
     events = drop_events(drops, now)
     if state.cursor_is_due:

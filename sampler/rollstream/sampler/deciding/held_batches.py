@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.schemas.events import ChosenGroup
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -69,3 +73,15 @@ def group_of(served: ServedBatch, slot: int, state: SamplerState) -> KnownGroup:
             "any more; add it again, or resume(…, later='release')"
         )
     return group._replace(scores=chosen.scores)
+
+
+def served_rows(chosen: ChosenGroup, known: KnownGroup) -> NDArray[np.int64]:
+    """Indexes of the rows that a batch has of the group."""
+    if chosen.row_mask is None:
+        return np.arange(known.group.rows)
+    return np.flatnonzero(chosen.row_mask)
+
+
+def trajectories_of(known: KnownGroup) -> NDArray[np.int64]:
+    """Of each row the trajectory, from 0."""
+    return np.cumsum(known.rows.unpack().begins) - 1

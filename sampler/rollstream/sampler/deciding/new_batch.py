@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollstream.sampler.deciding.choose import Asked, Chosen
+from rollstream.sampler.deciding.choose import ALGORITHM, Asked, Chosen
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import check_request, shortage_of
@@ -33,7 +33,7 @@ def check_new_step(state: SamplerState, asked: Asked) -> None:
             f"{state.next_step}; {held}. Ask for {state.next_step}, or resume from the "
             "checkpoint you have"
         )
-    check_request(state.name, choosing, asked)
+    check_request(state, choosing, asked)
     opened = len(state.open_batches())
     if opened >= choosing.max_open_batches:
         raise TooManyOpenBatches(
@@ -68,14 +68,14 @@ def batch_served(
         trainer_epoch=state.trainer_epoch,
         step=asked.step,
         batch_id=f"{state.name}-{state.trainer_epoch}-{asked.step}",
-        seed=state.choosing.seed,
+        seed=state.choosing.seed if asked.seed is None else asked.seed,
         request=request,
         policy_step=state.newest_step_on_branch(),
         cursor=state.cursor(),
         groups=groups,
         digest=batch_digest(groups, carried),
         choosing=state.choosing.recorded(),
-        algorithm=asked.algorithm,
+        algorithm=ALGORITHM,
         policy_epoch=state.policy_epoch,
         current_step=state.clock(asked.step),
         carried=carried,

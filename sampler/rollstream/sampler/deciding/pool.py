@@ -70,8 +70,16 @@ class ResumePool(Command[PoolReading]):
             )
         final = state.final_step
         resume = Resume(checkpointed_step=None if final < 0 else final)
+        # A run that begins goes back behind nothing: what its trainer published before its first
+        # fetch is of the same epoch.
+        begins = state.trainer_epoch == 0 and state.next_step == 0
         return [
-            replace(event, reads_pool=True, weight_step=self.weight_step)
+            replace(
+                event,
+                reads_pool=True,
+                weight_step=self.weight_step,
+                policy_epoch=state.policy_epoch if begins else event.policy_epoch,
+            )
             for event in resume.decide(state, now)
             if isinstance(event, Resumed)
         ]

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rollstream.sampler.deciding.command import Command, ResultContext
 from rollstream.streams.folds.sampler.known import Key
-from rollstream.streams.folds.sampler.served import DROPPED
+from rollstream.streams.folds.sampler.served import DROPPED, Outcome
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 
@@ -38,13 +38,17 @@ class Progress:
             evaluations, and of groups that were never sealed, are among them. Of each partition
             64 reasons are kept, of which those that differ in numbers alone are one after the first
             four ("timeout after # s"); "" has the others.
-        trained: in final batches.
+        trained: in final batches; of a shaped batch, as soon as a step trained on one of the
+            group's trajectories.
         failed: in batches that were acked as failed, and final.
         skipped: in final batches whose ack named them as not trained on.
         filtered: replaced, not accepted, or left out whole by what shapes batches.
-        dropped: environment to example id to the reason, one of ``DropReason`` or ``retired`` (its
-            file is), to groups. With ``max_samples`` above 1 also those whose further uses were,
-            while a batch still has them.
+        unknown: in final shaped batches whose ack did not say what became of their trajectories.
+        kept: in final batches; what shapes batches keeps them for a later step.
+        dropped: environment to example id to the reason, one of ``DropReason``, ``retired`` (its
+            file is), ``not_carried`` (kept, and the next step did not carry it) or ``unused`` (kept
+            by the last step of a finished run), to groups. With ``max_samples`` above 1 also those
+            whose further uses were, while a batch still has them.
         handed_out: in batches that are not final yet.
         unacked: those of them whose batch was not acked, since the trainer resumed.
         ready: groups that may be served, by environment.
@@ -61,6 +65,8 @@ class Progress:
     failed: Mapping[str, Mapping[str, int]]
     skipped: Mapping[str, Mapping[str, int]]
     filtered: Mapping[str, Mapping[str, int]]
+    unknown: Mapping[str, Mapping[str, int]]
+    kept: Mapping[str, Mapping[str, int]]
     dropped: Mapping[str, Mapping[str, Mapping[str, int]]]
     handed_out: Mapping[str, Mapping[str, int]]
     unacked: Mapping[str, Mapping[str, int]]
@@ -91,6 +97,8 @@ _SHOWN = (
     "failed",
     "skipped",
     "filtered",
+    "unknown",
+    "kept",
     "dropped",
     "handed_out",
     "unacked",
@@ -117,12 +125,25 @@ class AskProgress(Command[Progress]):
                 handed_out[known.key.environment][known.key.example_id] += 1
                 if batch.status is None:
                     unacked[known.key.environment][known.key.example_id] += 1
-        ended = state.outcomes.by_environment
+        left: defaultdict[str, defaultdict[str, Counter[str]]]
+        left = defaultdict(lambda: defaultdict(Counter))
+        for key, outcome in state.left():
+            left[outcome][key.environment][key.example_id] += 1
+
+        def ended(outcome: Outcome) -> dict[str, dict[str, int]]:
+            counts = state.outcomes.by_environment(outcome)
+            for name, examples in left[outcome].items():
+                counts[name] = dict(Counter(counts.get(name, {})) + examples)
+            return counts
+
         dropped, never_back, unfinished = _Reasons(), _Reasons(), _Reasons()
         for reason in DROPPED:
             for name, examples in ended(reason).items():
                 for example_id, count in examples.items():
                     dropped.add(Key(name, example_id), reason, count)
+        for name, unused in left["unused"].items():
+            for example_id, count in unused.items():
+                dropped.add(Key(name, example_id), "unused", count)
         for key, why, count in state.dispatched.never_back():
             never_back.add(key, why, count)
         for key, kind, count in state.dispatched.unfinished():
@@ -143,6 +164,8 @@ class AskProgress(Command[Progress]):
             failed=ended("failed"),
             skipped=ended("skipped"),
             filtered=ended("filtered"),
+            unknown=ended("unknown"),
+            kept={name: dict(counts) for name, counts in left["kept"].items()},
             dropped=dropped.found,
             handed_out={name: dict(counts) for name, counts in handed_out.items()},
             unacked={name: dict(counts) for name, counts in unacked.items()},

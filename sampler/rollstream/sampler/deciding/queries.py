@@ -61,7 +61,7 @@ class SamplerStats:
             groups.
         inserts, uses: groups that were ready in the trainer epoch in effect, and slots of batches
             that were decided in it: what ``samples_per_insert`` is the ratio of.
-        outcomes: groups by what became of them, in all.
+        outcomes: groups by what became of them, in all, as ``Progress`` names it.
         open_batches: served and not final.
         overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
             served.
@@ -99,6 +99,8 @@ class SamplerStats:
             takes none, or has ended; ``no_group``, none was sealed in time.
         scores_behind: environments of which scores are read no further for now, since too many
             wait for their group, or were not read to their end since.
+        aside: logs that are read no more, each with the reason; all others are. A start reads them
+            again.
     """
 
     pid: int
@@ -140,6 +142,7 @@ class SamplerStats:
     scores_early: int = 0
     scores_unused: Mapping[str, int] = field(default_factory=dict)
     scores_behind: tuple[str, ...] = ()
+    aside: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ class AskStats(Command[SamplerStats]):
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
         loads = Loads(context.config.samplers[state.name]).now(state, context.now_us)
+        left = Counter(outcome for _, outcome in state.left())
         return SamplerStats(
             pid=context.pid,
             name=state.name,
@@ -200,7 +204,7 @@ class AskStats(Command[SamplerStats]):
             },
             inserts=inserts(state),
             uses=state.uses.lately,
-            outcomes=state.outcomes.totals(),
+            outcomes=dict(sorted((Counter(state.outcomes.totals()) + left).items())),
             open_batches=len(state.open_batches()),
             overdue=overdue_steps(state, context.config, context.now_us),
             over_step_delay=state.over_step_delay,
@@ -240,6 +244,7 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
         "scores_early": state.late.early,
         "scores_unused": dict(sorted((+state.late.unused).items())),
         "scores_behind": tuple(state.late.environments_behind()),
+        "aside": dict(state.aside),
     }
 
 

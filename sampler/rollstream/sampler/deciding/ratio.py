@@ -112,6 +112,13 @@ def room_for_inserts(state: SamplerState, to_come: int) -> int | None:
     return max(0, ratio.room(error) - to_come)
 
 
+def most_room(choosing: Choosing) -> int | None:
+    """The most groups that may be begun at one time by the ratio, when no insert is ahead; None: it
+    limits nothing."""
+    ratio = SampleToInsertRatio.of(choosing)
+    return None if ratio is None else ratio.room(min(0.0, ratio.least))
+
+
 def _uses_left(state: SamplerState, most: int) -> int:
     """How often groups may be served that are ready, or will be once their batch is acked."""
     ready = most * len(state.ready) - sum(map(state.uses.used_again, state.choosing.names()))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, get_args
 
 from rollstream.sampler.deciding.capacity import least_capacity
 from rollstream.sampler.deciding.choose import (
     Asked,
     Choice,
     Chosen,
+    Grouping,
     on_policy_groups,
     quotas,
     sample_groups,
@@ -29,10 +30,7 @@ def choose(
     """The groups that a new batch has, or None where there are too few; and those that it, and
     every later one, leaves out for good."""
     all_equal = asked.accept == "nonzero_std"
-    clock = state.clock(asked.step)
-    drops = useless_groups(
-        state, choosing, clock, now_us, all_equal=all_equal, algorithm=asked.algorithm
-    )
+    drops = useless_groups(state, choosing, state.clock(asked.step), now_us, all_equal=all_equal)
     choice = sample_groups(state, choosing, asked, now_us=now_us, without=refs_of(drops))
     add_late(drops, choice)
     return choice.groups, drops
@@ -50,6 +48,28 @@ def check_accept(accept: Any) -> None:
         raise InvalidRequest(f"accept {accept!r:.200} is unknown; use 'nonzero_std' or None")
 
 
+def check_chosen_by(asked: Asked) -> None:
+    """Raises ``InvalidRequest`` where it could choose nothing, whatever is ready."""
+    check_accept(asked.accept)
+    if asked.num_groups < 1 or asked.start_offset < 0:
+        raise InvalidRequest(
+            f"num_groups {asked.num_groups} with start_offset {asked.start_offset} chooses "
+            "nothing; ask for 1 or more groups from an offset of 0 or more"
+        )
+    if asked.grouping not in get_args(Grouping):
+        raise InvalidRequest(f"grouping {asked.grouping!r} is unknown; use 'strict' or 'mixed'")
+
+
+def check_published(state: SamplerState, name: str, versions: Iterable[str]) -> None:
+    """Raises ``InvalidRequest`` where no policy was published under one of the versions."""
+    unpublished = {*versions} - state.published.policies.keys()
+    if unpublished:
+        raise InvalidRequest(
+            f"{name} names {sorted(unpublished)}, which publish_policy never named; the newest "
+            "versions are those of SamplerView.policy() and of batches"
+        )
+
+
 def check_mix(name: str, mix: Mapping[str, float], served: Collection[str]) -> None:
     """Raises ``InvalidRequest`` where it has environments that sampler ``name`` does not serve."""
     unknown = sorted(set(mix) - set(served))
@@ -61,9 +81,12 @@ def check_mix(name: str, mix: Mapping[str, float], served: Collection[str]) -> N
         )
 
 
-def check_request(name: str, choosing: Choosing, asked: Asked) -> None:
-    """Raises ``InvalidRequest`` where no state of sampler ``name`` could meet it."""
-    check_mix(name, asked.mix or {}, choosing.names())
+def check_request(state: SamplerState, choosing: Choosing, asked: Asked) -> None:
+    """Raises ``InvalidRequest`` where no state of the sampler could meet it, or the version that it
+    asks for is not published."""
+    check_mix(state.name, asked.mix or {}, choosing.names())
+    if asked.policy_version is not None:
+        check_published(state, "policy_version", [asked.policy_version])
     if asked.num_groups > choosing.capacity_groups:
         raise InvalidRequest(
             f"num_groups {asked.num_groups} is above capacity_groups {choosing.capacity_groups}: "
@@ -92,10 +115,14 @@ def shortage_of(state: SamplerState, choosing: Choosing, asked: Asked) -> Shorta
         share = on_policy_groups(count, choosing)
         on_policy = f", {share} of them by {weights}" if share else ""
         sources.append(f"{count} of {' or '.join(names)}{on_policy}")
+    if asked.policy_version is not None:
+        sources.append(f"all of them by policy version {asked.policy_version!r} alone")
+    elif asked.grouping == "strict":
+        sources.append("each of them by one policy")
     return Shortage(asked.step, asked.num_groups, ", ".join(sources), wanted)
 
 
-def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int, algorithm: int) -> bool:
+def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int) -> bool:
     """Whether the policy that was the newest when the batch was decided sampled all of the group
     in the slot; after a resume that is one of an earlier epoch that the trainer kept, until it
     publishes."""
@@ -103,8 +130,6 @@ def was_on_policy(state: SamplerState, batch: ServedBatch, slot: int, algorithm:
     newest = batch.event.policy_step
     if known is None or newest == NOTHING or {one.step for one in known.policies} != {newest}:
         return False
-    if algorithm < 4:
-        return True
     epoch = batch.event.policy_epoch
     branches = state.branches_of(batch)
     return all(

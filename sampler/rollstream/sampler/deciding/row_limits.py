@@ -78,7 +78,7 @@ class RowLimits:
         counts = (int(by_step.sum()), int(by_time.sum()))
         least = self._least[known.key.environment]
         drop = None
-        if len(starts) - counts[0] < least:
+        if counts[0] and len(starts) - counts[0] < least:
             drop = DropReason.STALE
         elif int(stays.sum()) < least:
             drop = DropReason.TOO_OLD

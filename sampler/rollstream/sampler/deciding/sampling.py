@@ -14,7 +14,12 @@ from pydantic import ValidationError
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.choose import Asked, Chosen
 from rollstream.sampler.deciding.command import Command, PayloadReader, ResultContext, Unread
-from rollstream.sampler.deciding.requests import check_request, choose, shortage_of
+from rollstream.sampler.deciding.requests import (
+    check_published,
+    check_request,
+    choose,
+    shortage_of,
+)
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
@@ -64,7 +69,7 @@ class SampleGroups(Command[tuple[GroupSummary, ...]]):
     def result(self, state: SamplerState, context: ResultContext) -> tuple[GroupSummary, ...]:
         choosing = _with_settings(state, self.settings)
         asked = replace(self.asked, step=state.next_step)
-        check_request(state.name, choosing, asked)
+        check_request(state, choosing, asked)
         chosen, _ = choose(state, choosing, asked, context.now_us)
         if chosen is None:
             raise shortage_of(state, choosing, asked).error(state)
@@ -123,12 +128,8 @@ def _with_settings(state: SamplerState, settings: Mapping[str, Any]) -> Choosing
         )
     except ValidationError as error:
         raise InvalidRequest("; ".join([_problem(one) for one in error.errors()])) from None
-    unpublished = set(settings.get("prefer_policy_versions", ())) - state.published.policies.keys()
-    if unpublished:
-        raise InvalidRequest(
-            f"prefer_policy_versions names {sorted(unpublished)}, which publish_policy never "
-            "named; the newest versions are those of SamplerView.policy() and of batches"
-        )
+    versions = settings.get("prefer_policy_versions", ())
+    check_published(state, "prefer_policy_versions", versions)
     return replace(state.choosing, **{name: getattr(section, name) for name in settings})
 
 

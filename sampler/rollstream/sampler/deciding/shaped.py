@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import group_ids, marks, text
+from rollstream.sampler.deciding.acks import check_kept
 from rollstream.sampler.deciding.batches import BatchCommand, check_payloads
 from rollstream.sampler.deciding.choose import Asked, Chosen
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.dropping import Drops, drop_events, unfit_groups
-from rollstream.sampler.deciding.held_batches import groups_of, is_recorded
+from rollstream.sampler.deciding.held_batches import (
+    groups_of,
+    is_recorded,
+    served_rows,
+    trajectories_of,
+)
 from rollstream.sampler.deciding.new_batch import batch_served, check_new_step, shortage_of_new
 from rollstream.sampler.deciding.ratio import held_back
 from rollstream.sampler.deciding.requests import check_accept, choose
@@ -23,7 +28,7 @@ from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
 from rollstream.sampler.shaping.carried import CarriedGroup
 from rollstream.sampler.shaping.share import Share
-from rollstream.schemas.events import CarriedRows, ChosenGroup, SamplerEvent
+from rollstream.schemas.events import CarriedRows, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
 from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.folds.sampler.known import KnownGroup
@@ -80,7 +85,6 @@ class NextShapedBatch(BatchCommand):
             settings=json.dumps(asked.pop(SHAPING)),
             carried=carry_of(served, groups),
             lost=tuple(asked.pop(LOST, {}).items()),
-            algorithm=served.event.algorithm,
             **asked,
         )
 
@@ -119,6 +123,9 @@ class NextShapedBatch(BatchCommand):
             )
         check_new_step(state, self._asked(self.num_groups))
         carried = tuple(self._carried_rows(state, *one) for one in self.carried)
+        if carried:
+            rows = {ref_of(one.group): one.wanted for one in carried}
+            check_kept(state.batches[self.step - 1], self.step, rows)
         choice, drops = self._most(state, now["now_ts"])
         events = drop_events(drops, now)
         if choice is None:
@@ -144,7 +151,6 @@ class NextShapedBatch(BatchCommand):
             step=self.step,
             mix=self.mix,
             accept=self.accept,
-            algorithm=self.algorithm,
         )
 
     def _most(self, state: SamplerState, now_us: int) -> tuple[list[Chosen] | None, Drops]:
@@ -205,8 +211,8 @@ class NextShapedBatch(BatchCommand):
             )
         known = state.group(had)
         assert known is not None, had
-        rows = _served_rows(had, known)
-        there, of_rows = np.unique(_trajectories(known)[rows], return_inverse=True)
+        rows = served_rows(had, known)
+        there, of_rows = np.unique(trajectories_of(known)[rows], return_inverse=True)
         if len(wanted) != len(there):
             raise InvalidRequest(
                 f"wanted of group {group_id} has {len(wanted)} values; it was served with "
@@ -256,22 +262,10 @@ def carry_of(served: ServedBatch, groups: Sequence[KnownGroup]) -> Carry:
     """What a batch carries: these groups."""
     found = []
     for carried, known in zip(served.carried, groups, strict=True):
-        rows = _served_rows(carried.group, known)
-        _, first = np.unique(_trajectories(known)[rows], return_index=True)
+        rows = served_rows(carried.group, known)
+        _, first = np.unique(trajectories_of(known)[rows], return_index=True)
         found.append((carried.group.group_id, tuple(carried.wanted[rows][first].tolist())))
     return tuple(found)
-
-
-def _served_rows(chosen: ChosenGroup, known: KnownGroup) -> NDArray[np.int64]:
-    """Indexes of the rows that a batch has of the group."""
-    if chosen.row_mask is None:
-        return np.arange(known.group.rows)
-    return np.flatnonzero(chosen.row_mask)
-
-
-def _trajectories(known: KnownGroup) -> NDArray[np.int64]:
-    """Of each row the trajectory, from 0."""
-    return np.cumsum(known.rows.unpack().begins) - 1
 
 
 def _given(asked: Mapping[str, Any], name: str) -> str:

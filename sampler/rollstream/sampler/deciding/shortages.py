@@ -28,8 +28,12 @@ class Shortage(NamedTuple):
     quotas: Sequence[tuple[Sequence[str], int]]
     held: Held | None = None
 
-    def error(self, state: SamplerState) -> NotEnoughGroups:
-        """The error for a command that waited in vain: what is ready, waits, and was dropped."""
+    def error(self, state: SamplerState, outage: str = "") -> NotEnoughGroups:
+        """The error for a command that waited in vain: what is ready, waits, and was dropped.
+
+        Args:
+            outage: that there was meanwhile, in words: what explains the rest.
+        """
         ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
         waiting = Counter[Waits](state.waiting.values())
         if state.evaluated.groups:
@@ -46,8 +50,12 @@ class Shortage(NamedTuple):
         ]
         reasons += _out_of_reach(state, totals.get("retired", 0))
         reasons += _producers_waiting(state)
+        reasons += [
+            f"{log} is read no more, so no group that was sealed there later comes: {why}"
+            for log, why in state.aside.items()
+        ]
         message = (
-            f"step {self.step} needs {self.wanted} groups ({self.sources}); "
+            f"{outage}step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
             + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
             + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollstream.sampler.deciding.choose import ALGORITHM
+from rollstream.sampler.deciding.acks import check_carried, kept_rows, outcomes_by_row
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.dropping import drop_events, useless_groups
 from rollstream.sampler.deciding.held_batches import batch_of, is_recorded
@@ -22,6 +22,8 @@ from rollstream.schemas.events import (
 from rollstream.schemas.order import Policy
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.published import Described
+from rollstream.streams.folds.sampler.row_outcomes import pack_outcomes
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
 AckStatus = Literal["trained", "failed"]
@@ -31,13 +33,18 @@ Later = Literal["replay", "release"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack(Command[None]):
     """The batch of ``step`` was delivered and trained on, but for the groups in the slots
-    ``skipped`` and ``filtered``, or it failed."""
+    ``skipped``, or it failed.
+
+    Attributes:
+        outcomes: of a shaped batch, by slot a ``RowOutcome`` of each trajectory that the batch has;
+            None: the ack does not say.
+    """
 
     step: int
     batch_id: str
     status: AckStatus = "trained"
     skipped: tuple[int, ...] = ()
-    filtered: tuple[int, ...] = ()
+    outcomes: tuple[bytes, ...] | None = None
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if is_recorded(self.step, state):
@@ -51,45 +58,50 @@ class Ack(Command[None]):
                 "was released by a resume, or groups of it were replaced; ask for the step again, "
                 "and ack the batch that came back last"
             )
-        self._check_untrained(len(batch.groups))
-        acks_as = self.status, tuple(sorted(self.skipped)), tuple(sorted(self.filtered))
-        if batch.status is not None and (batch.status, batch.skipped, batch.filtered) != acks_as:
-            raise RequestDiffers(
-                f"batch {self.batch_id!r} was acked as {batch.status!r} without slots "
-                f"{[*batch.untrained]} and is now acked as {self.status!r} without "
-                f"{[*self.skipped, *self.filtered]}; a batch is acked in one way"
-            )
-        if batch.status is not None or batch.final:
-            return []
-        status, skipped, filtered = acks_as
+        self._check_skipped(len(batch.groups))
+        by_row = None if self.outcomes is None else outcomes_by_row(batch, self.outcomes, state)
         acked = Acked(
             **now,
             trainer_epoch=state.trainer_epoch,
             step=self.step,
             batch_id=self.batch_id,
-            status=status,
-            skipped=skipped,
-            filtered=filtered,
+            status=self.status,
+            skipped=tuple(sorted(self.skipped)),
+            outcomes=None if by_row is None else pack_outcomes(by_row),
         )
+        if batch.status is not None and _said(batch.acked_by(acked)) != _said(batch):
+            raise RequestDiffers(
+                f"batch {self.batch_id!r} was acked as {batch.status!r} without slots "
+                f"{[*batch.untrained]} and is now acked as {self.status!r} without "
+                f"{[*batch.acked_by(acked).untrained]}, or with other outcomes of trajectories; a "
+                "batch is acked in one way"
+            )
+        if batch.status is not None or batch.final:
+            return []
+        after = state.batches.get(self.step + 1)
+        if by_row is not None and after is not None:
+            check_carried(batch, kept_rows(batch, by_row), after)
         return [acked]
 
-    def _check_untrained(self, groups: int) -> None:
-        """Of what is skipped something was trained on; what shapes a batch may leave out all."""
-        named = (*self.skipped, *self.filtered)
-        if not named:
+    def _check_skipped(self, groups: int) -> None:
+        """Something of what is skipped was trained on."""
+        if self.outcomes is not None and (self.skipped or self.status != "trained"):
+            raise InvalidRequest(
+                "outcomes tell of each trajectory of a batch that was trained on: leave skipped "
+                "out, and outcomes of a batch that failed"
+            )
+        if not self.skipped:
             return
         if self.status != "trained":
-            name = "skipped" if self.skipped else "filtered"
             raise InvalidRequest(
-                f"{name} is {[*named]} and status {self.status!r}: of a batch that failed "
-                f"no group was trained on; leave {name} out"
+                f"skipped is {[*self.skipped]} and status {self.status!r}: of a batch that failed "
+                "no group was trained on; leave skipped out"
             )
-        within = set(named) <= set(range(groups)) and len(set(named)) == len(named)
-        if not within or (self.skipped and len(named) == groups):
+        named = set(self.skipped)
+        if not named < set(range(groups)) or len(named) != len(self.skipped):
             raise InvalidRequest(
-                f"{'filtered' if self.filtered else 'skipped'} {[*named]} are not distinct slots "
-                f"of a batch of {groups}, some of which was trained on; where nothing was, "
-                "ack(batch, status='failed')"
+                f"skipped {[*self.skipped]} are not distinct slots of a batch of {groups}, some of "
+                "which was trained on; where nothing was, ack(batch, status='failed')"
             )
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
@@ -319,7 +331,6 @@ class SetCurrentStep(Command[None]):
             self.step,
             now["now_ts"],
             all_equal=False,
-            algorithm=ALGORITHM,
         )
         events = drop_events(drops, now)
         if self.step == state.current_step:
@@ -341,3 +352,7 @@ def _check_exists(state: SamplerState, step: int, call: str) -> None:
             f"most {state.next_step}, or resume({step - 1}) from the checkpoint of these "
             "weights"
         )
+
+
+def _said(batch: ServedBatch) -> tuple[object, ...]:
+    return batch.status, batch.skipped, batch.filtered, batch.outcome_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import SupportsIndex
 
@@ -13,7 +13,7 @@ from rollstream.sampler.errors import UnknownSampler, UnknownStep
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import UnknownTopic
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.topics.layout import Layout
 
 
@@ -42,11 +42,23 @@ def read_logs(
     deadline: Deadline,
     *,
     scores: Collection[TopicPartition] = (),
+    needed: Mapping[TopicPartition, int] | None = None,
 ) -> Generator[ConfirmedEvent, None, None]:
-    """Yields the events that count, up to the logs' ends; ``BrokerUnavailable``: not read in
-    time."""
-    with closing(Follower(broker, dict.fromkeys(logs, 0), scores)) as follower:
+    """Yields the events that count, up to the logs' ends; ``BrokerUnavailable``: not read in time.
+
+    Args:
+        needed: of each log, the offset below which all must be read. A log that cannot be read on
+            behind it ends there. None: each must be read to its end.
+
+    Raises:
+        BrokerUnavailable: not read in time. UnreadableLog: a log cannot be read as far as needed.
+    """
+    aside: dict[TopicPartition, PutAside] | None = None if needed is None else {}
+    with closing(Follower(broker, dict.fromkeys(logs, 0), scores, aside=aside)) as follower:
         yield from follower.read_to_end(deadline)
+    for where, one in (aside or {}).items():
+        if needed is not None and one.offset < needed[where]:
+            raise one.error
 
 
 def read_decisions(

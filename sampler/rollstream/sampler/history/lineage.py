@@ -60,8 +60,8 @@ class SamplerLineage:
     Attributes:
         uses: the batches that had one, in the order of decisions; ``left_out`` where a batch had
             the group without this rollout, which was too old. Those that are ``carried`` follow the
-            one that the group was new in; the rollout was trained on in one of all these at most.
-            In which one, only what shapes the batches knows.
+            one that the group was new in; the rollout was trained on in one of all these at most,
+            whose state is ``trained``.
         drops: why groups of it are never served.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
@@ -25,6 +25,7 @@ from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.shaped import NextShapedBatch
 from rollstream.sampler.errors import (
     DecidedByNewer,
+    DecidedByOlder,
     InvalidRequest,
     UnknownSampler,
 )
@@ -35,7 +36,6 @@ from rollstream.sampler.history.decisions import (
     read_decisions,
     read_logs,
 )
-from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.schemas.choosing import Choosing, UnknownSettings
 from rollstream.schemas.digest import combined, row_digests
 from rollstream.schemas.events import (
@@ -57,7 +57,6 @@ from rollstream.store.open import open_store
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
-from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.served import CARRIED, ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -142,8 +141,7 @@ def replay_step(
 
     Args:
         name: of the sampler.
-        config: the configuration, or the path of its file: where the logs are. Only a decision of
-            before settings were recorded is made by those in ``[samplers.<name>]``.
+        config: the configuration, or the path of its file: where the logs are.
         trainer_epoch: in which the step was decided; None: the newest decision for it.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
@@ -154,10 +152,12 @@ def replay_step(
 
     Raises:
         UnknownStep: the log has no decision for the step.
-        DecidedByNewer: another version chose, by what this one does not know.
+        DecidedByNewer: another version chose, by what this one does not know. DecidedByOlder: by
+            rules that this one no longer has.
         UnknownSampler: there is no decision log of that name. ConfigError: the configuration is
             wrong.
-        BrokerUnavailable: a log was not read within ``timeout_s``.
+        BrokerUnavailable: a log was not read within ``timeout_s``. UnreadableLog: what was decided
+            from cannot be read any more.
     """
     at, epoch = asked_step(step, trainer_epoch)
     loaded = configured(config)
@@ -169,17 +169,18 @@ def replay_step(
             raise no_batch(name, at, epoch)
         replayed: list[Replayed] = []
         # Others may have decided about the replacements, by other settings and environments.
-        for (choosing, logs), run in groupby(choices, key=partial(_chosen_by, name, loaded)):
+        for (choosing, logs), run in groupby(choices, key=partial(_chosen_by, name)):
             addresses = {
                 layout._replace(generation=log.generation).groups_log(log): log for log in logs
             }
-            unlimited = replace(choosing, samples_per_insert=None)  # Which had no part in it.
-            state = SamplerState(name, unlimited, list(logs))
-            sealed = read_logs(used, addresses, Deadline(timeout_s, clock))
+            state = SamplerState(name, choosing, list(logs))
             made = list(run)
+            last = _positions(made[-1])
+            to = {where: last[log].groups_next_offset for where, log in addresses.items()}
+            sealed = read_logs(used, addresses, Deadline(timeout_s, clock), needed=to)
             scores = {
                 layout._replace(generation=at.generation).scores_log(log): log
-                for log, at in _positions(made[-1]).items()
+                for log, at in last.items()
                 if at.scores_next_offset
             }
             scored: Iterable[ConfirmedEvent] = ()
@@ -341,15 +342,17 @@ def _choices_of(
     return choices
 
 
-def _chosen_by(
-    name: str, config: RollstreamConfig, choice: _Chosen
-) -> tuple[Choosing, tuple[PartitionAddress, ...]]:
-    """The settings that a choice was made by, and the seal logs. Those of the configuration where
-    the decision has none."""
+def _chosen_by(name: str, choice: _Chosen) -> tuple[Choosing, tuple[PartitionAddress, ...]]:
+    """The settings that a choice was made by, and the seal logs."""
     event = choice.event
-    logs = tuple(position_of(event.cursor))
-    if not event.choosing:
-        return choosing_of(sampler_config(name, config), config.environments), logs
+    if event.algorithm < ALGORITHM:
+        raise DecidedByOlder(
+            f"The choice at offset {choice.offset} of sampler {name!r} was made with algorithm "
+            f"{event.algorithm} by rollstream {choice.software or 'of an older version'}. This is "
+            f"{rollstream.__version__}, which chooses by algorithm {ALGORITHM} alone. Replay it "
+            "with that version. `rollstream lineage` shows what was chosen, and `--from-files` "
+            "(check_from_files) compares its rows with any version"
+        )
     unknown = f"algorithm {event.algorithm}" if event.algorithm > ALGORITHM else ""
     try:
         choosing = Choosing.of_record(event.choosing)
@@ -362,7 +365,7 @@ def _chosen_by(
             f"{rollstream.__version__}, which does not know that: replay it with that version or a "
             "later one. `--from-files` (check_from_files) compares its rows with any version"
         )
-    return choosing, logs
+    return choosing, tuple(position_of(event.cursor))
 
 
 def newest_epoch(store: Blobs, name: str, step: int) -> int:
@@ -391,12 +394,11 @@ def newest_epoch(store: Blobs, name: str, step: int) -> int:
 
 def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
     command: NextBatch | NextShapedBatch | Replace
-    algorithm = event.algorithm or 1  # The first version did not record itself at first.
     if isinstance(event, BatchServed) and (served := ServedBatch.of(event, offset)).is_shaped:
         carried = [state.sealed(ref) for ref in served.carried_refs]
         command = NextShapedBatch.of_record(served, carried)
     elif isinstance(event, BatchServed):
-        command = NextBatch(step=event.step, algorithm=algorithm, **json.loads(event.request))
+        command = NextBatch(step=event.step, **json.loads(event.request))
     else:
         command = Replace(
             step=event.step,
@@ -404,7 +406,6 @@ def _decide_again(offset: int, event: Choice, state: SamplerState) -> Replayed:
             slots=tuple(event.slots.tolist()),
             reason=event.reason,
             outcome="unreadable" if event.outcome == "unreadable" else "filtered",
-            algorithm=algorithm,
         )
     now = Now(epoch=event.epoch, nonce=event.nonce, now_ts=event.now_ts)
     for again in command.decide(state, now):

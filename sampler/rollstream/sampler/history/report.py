@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollstream.runtime.clock import Clock
@@ -17,9 +17,9 @@ from rollstream.sampler.history.report_fold import ReportFold
 from rollstream.sampler.history.report_rows import Bounds, ReportCounters, ReportRow
 from rollstream.sampler.serving.configuration import seal_logs_of
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 600.0  # Logs are read whole.
@@ -48,6 +48,8 @@ class SamplerReport:
         carry_lost: groups, of whatever environment, that a step would have carried, had their files
             not been lost, each with why: the newest 256. They count as trained, ``filtered`` or
             ``skipped`` in the step that they were new in; what was left of them nobody trains on.
+        aside: seal logs that cannot be read to their ends, each with the reason; what they hold
+            behind that is not counted.
     """
 
     sampler: str
@@ -59,6 +61,7 @@ class SamplerReport:
     by_steps: Mapping[Bounds, ReportRow]
     failures: Mapping[str, Mapping[str, int]]
     carry_lost: Mapping[str, str]
+    aside: Mapping[str, str] = field(default_factory=dict)
 
 
 def report_of(
@@ -107,14 +110,13 @@ def report_of(
     choosing = None if section is None else choosing_of(section, settings.environments)
     fold = ReportFold(counters, choosing)
     layout, deadline = Layout.of(settings.kafka), Deadline(timeout_s, clock)
-    with connected(settings.kafka, broker) as used, ExitStack() as open_until:
-        sealed = _SealLogs(used, layout, deadline, open_until)
-        with closing(read_decisions(used, layout, name, deadline)) as decisions:
-            for decision in decisions:
-                for log, offset in fold.needed(decision.event).items():
-                    for one in sealed.of(log).below(offset):
-                        fold.apply_groups(log, one.offset, one.event)
-                fold.apply(decision.event)
+    with connected(settings.kafka, broker) as used, ExitStack() as opened:
+        sealed = _SealLogs(used, layout, deadline, opened)
+        for decision in opened.enter_context(closing(read_decisions(used, layout, name, deadline))):
+            for log, offset in fold.needed(decision.event).items():
+                for one in sealed.of(log).below(offset):
+                    fold.apply_groups(log, one.offset, one.event)
+            fold.apply(decision.event)
         fold.end_decisions()
         for log in {*logs, *sealed.opened}:
             for one in sealed.of(log).rest():
@@ -130,21 +132,35 @@ def report_of(
         by_steps=counters.by_steps(steps_a_row),
         failures=counters.failures(),
         carry_lost=counters.carry_lost(),
+        aside=sealed.unreadable(),
     )
 
 
 class _SealLog:
-    """The events of one seal log that count, each read once."""
+    """The events of one seal log that count, each read once.
 
-    def __init__(self, events: Iterator[ConfirmedEvent]) -> None:
-        self._events = events
+    Args:
+        aside: holds the log once it cannot be read on.
+    """
+
+    def __init__(
+        self,
+        events: Iterator[ConfirmedEvent],
+        where: TopicPartition,
+        aside: Mapping[TopicPartition, PutAside],
+    ) -> None:
+        self._events, self._where, self._aside = events, where, aside
         self._next: ConfirmedEvent | None = None
 
     def below(self, offset: int) -> Iterator[ConfirmedEvent]:
-        """Those before the offset that were not read yet."""
+        """Those before the offset that were not read yet; raises ``UnreadableLog`` where one of
+        them cannot be."""
         while True:
             if self._next is None:
                 self._next = next(self._events, None)
+            aside = self._aside.get(self._where)
+            if self._next is None and aside is not None and aside.offset < offset:
+                raise aside.error
             if self._next is None or self._next.offset >= offset:
                 return
             yield self._next
@@ -163,6 +179,7 @@ class _SealLogs:
 
     Attributes:
         opened: which ones were.
+        aside: which ones cannot be read to their ends.
     """
 
     def __init__(
@@ -171,12 +188,18 @@ class _SealLogs:
         self._broker, self._layout, self._deadline = broker, layout, deadline
         self._open_until = open_until
         self.opened: dict[PartitionAddress, _SealLog] = {}
+        self.aside: dict[TopicPartition, PutAside] = {}
+
+    def unreadable(self) -> dict[str, str]:
+        """Topic and partition to why the log cannot be read to its end."""
+        return {str(where): str(one.error) for where, one in sorted(self.aside.items())}
 
     def of(self, log: PartitionAddress) -> _SealLog:
         """The log, read from its beginning on."""
         if log not in self.opened:
             where = self._layout._replace(generation=log.generation).groups_log(log)
-            follower = self._open_until.enter_context(closing(Follower(self._broker, {where: 0})))
+            reads = Follower(self._broker, {where: 0}, aside=self.aside)
+            follower = self._open_until.enter_context(closing(reads))
             events = follower.read_to_end(self._deadline, records_max=FLUSHES_READ_MAX)
-            self.opened[log] = _SealLog(events)
+            self.opened[log] = _SealLog(events, where, self.aside)
         return self.opened[log]

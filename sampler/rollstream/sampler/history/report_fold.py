@@ -7,26 +7,31 @@ Kept are groups that are not decided, which the sampler's capacity bounds, and c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.sampler.history.ranking import RankedRows
 from rollstream.sampler.history.report_rows import Cell, Outcome, ReportCounters, bucket_of
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
     Acked,
+    Adopted,
     BatchServed,
     Checkpointed,
-    ChosenGroup,
+    Claimed,
     CurrentStepSet,
+    CursorRecorded,
     Dropped,
     Event,
+    Finished,
     Flushed,
     PolicyPublished,
     Replaced,
+    Requested,
     Resumed,
     Retired,
 )
@@ -35,7 +40,8 @@ from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 from rollstream.streams.folds.sampler.known import TRAIN
-from rollstream.streams.folds.sampler.served import LOST
+from rollstream.streams.folds.sampler.row_ends import RowEnd, RowEnds
+from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.unfinished import STOPPED
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
@@ -49,7 +55,8 @@ _NO_END = frozenset(
         SettleReason.NO_RECORD,
     }
 )
-_TRAINED, _WAITING = Outcome("trained"), Outcome("waiting")
+_WAITING = Outcome("waiting")
+_LEFT_OUT = Outcome("dropped", "left_out")
 
 
 class _Rollout(NamedTuple):
@@ -83,28 +90,11 @@ class _Group(NamedTuple):
     rollouts: Sequence[_Rollout]
 
 
-class _Batch(NamedTuple):
-    """A batch that is not final.
-
-    Attributes:
-        newest: the weights that its groups' lag is measured against; ``UNKNOWN_STEP``: nobody named
-            any.
-        slots: each group, as it was chosen.
-        status: of the ack; None: not acked.
-    """
-
-    newest: int
-    slots: tuple[ChosenGroup, ...]
-    status: str | None = None
-    skipped: tuple[int, ...] = ()
-    filtered: tuple[int, ...] = ()
-
-
 class ReportFold:
     """Feed it each decision, before it the events of seal logs that ``needed`` names, then
     ``end_decisions`` and the rest of the seal logs.
 
-    A rollout counts once, however often its group is served: as trained where it was ever.
+    A rollout counts once, however often its group is served: as it ended first.
 
     Args:
         counters: to which all is added.
@@ -125,7 +115,10 @@ class ReportFold:
         self._lineage = "" if choosing is None else choosing.lineage  # Of the newest decision.
         self._is_pool = False
         self._groups: dict[GroupRef, _Group] = {}
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, ServedBatch] = {}  # Those that are not final.
+        self._newest_of: dict[int, int] = {}  # The weights that lag is measured against, by step.
+        self._ends = RowEnds()
+        self._over = False
         self._ended = False
 
     def needed(self, event: Event) -> Mapping[PartitionAddress, int]:
@@ -155,28 +148,25 @@ class ReportFold:
             held = self._held()
             for ref, group in list(self._groups.items()):
                 if ref.log == log and (ref.offset, group.path) in gone and ref not in held:
-                    self._end(ref, Outcome("dropped", "retired"), self.next_step, self._newest())
+                    self._end(ref, Outcome("dropped", "retired"), self.next_step)
 
     def apply(self, event: Event) -> None:
         """Applies the next decision that counts."""
+        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
+            self._over = isinstance(event, Finished)
         match event:
             case BatchServed():
                 self._lineage = _lineage_of(event.choosing)
                 clock = event.step if event.current_step < 0 else event.current_step
-                newest = max(self._clock(clock), event.policy_step)
-                self._batches[event.step] = _Batch(newest, event.groups)
+                self._newest_of[event.step] = max(self._clock(clock), event.policy_step)
+                batch = self._batches[event.step] = ServedBatch.of(event, 0)
                 self.next_step = self._served_end = event.step + 1
-                if LOST in event.request:
-                    lost = json.loads(event.request).get(LOST, {})
-                    self._counters.add_carry_lost(event.step, lost)
+                self._counters.add_carry_lost(event.step, batch.lost)
             case Replaced():
                 self._replace(event)
             case Acked():
-                batch = self._batches.get(event.step)
-                if batch is not None:
-                    acked = batch._replace(
-                        status=event.status, skipped=event.skipped, filtered=event.filtered
-                    )
+                if event.step in self._batches:
+                    acked = self._batches[event.step].acked_by(event)
                     self._batches[event.step] = acked
             case Checkpointed():
                 self._finish(event.step)
@@ -192,7 +182,7 @@ class ReportFold:
                 for ref in map(ref_of, event.groups):
                     if ref not in held:
                         outcome = Outcome("dropped", event.reason)
-                        self._end(ref, outcome, self.next_step, self._newest())
+                        self._end(ref, outcome, self.next_step)
             case _:
                 pass
 
@@ -202,18 +192,29 @@ class ReportFold:
 
     def end(self) -> None:
         """All logs were read to their ends: counts what is in open batches, and what waits."""
+        served = Outcome("served")
+        unacked = {step for step, batch in self._batches.items() if batch.status is None}
         for step in sorted(self._batches):
             batch = self._batches[step]
-            outcome = Outcome("served") if batch.status is None else _TRAINED
-            self._close(step, batch, outcome)
+            if step not in unacked or batch.is_shaped:
+                self._finish_one(batch, unacked)
+                continue
+            self._leave_out(batch)
+            for ref in batch.refs:
+                self._end(ref, served, step)
+        for ref, left in self._ends.left():
+            outcome = _outcome_of(left.as_of_now(over=self._over))
+            self._end(ref, served if left.step in unacked else outcome, left.step, left.rows)
         for ref, group in self._groups.items():
             self._count(ref, group, _WAITING, group.seen)
         self._groups.clear()
 
     def _settle(self, log: PartitionAddress, event: Flushed) -> None:
         for part in event.settled:
-            named = set(part.uids) - {""}  # Segments of one rollout have its uid.
-            self._unsealed(log, part.reason, len(named) + list(part.uids).count(""))
+            own = np.flatnonzero(part.segment_idxs >= 0)  # Control entries are no segments.
+            uids = [part.uids[index] for index in own.tolist()]
+            named = set(uids) - {""}  # Segments of one rollout have its uid.
+            self._unsealed(log, part.reason, len(named) + uids.count(""))
         for failed in event.failed:
             members = int(failed.members.sum())
             self._counters.add_failures(log.environment, self.next_step, failed.reason, members)
@@ -229,12 +230,9 @@ class ReportFold:
         batch = self._batches.get(event.step)
         if batch is None:
             return
-        slots = list(batch.slots)
-        for slot, chosen in zip(event.slots.tolist(), event.groups, strict=True):
-            gone = Outcome("dropped", event.outcome)
-            self._end(ref_of(slots[slot]), gone, event.step, batch.newest)
-            slots[slot] = chosen
-        self._batches[event.step] = batch._replace(slots=tuple(slots))
+        for slot in event.slots.tolist():
+            self._end(batch.refs[slot], Outcome("dropped", event.outcome), event.step)
+        self._batches[event.step] = batch.replaced_by(event, 0)
 
     def _resume(self, event: Resumed) -> None:
         self._policy_epoch, self._current_step = event.policy_epoch, None
@@ -242,34 +240,45 @@ class ReportFold:
         saved = -1 if event.checkpointed_step is None else event.checkpointed_step
         self._finish(saved)
         if event.later == "release":
+            self._end_rows(self._ends.release(saved)[0])
             self._batches.clear()  # Their groups wait again.
+            for at in [at for at in self._newest_of if at > saved]:
+                del self._newest_of[at]
             self._served_end = min(self._served_end, saved + 1)
         else:
-            self._batches = {
-                step: batch._replace(status=None, skipped=(), filtered=())
-                for step, batch in self._batches.items()
-            }
+            self._batches = {step: batch.unacked() for step, batch in self._batches.items()}
         self.next_step = max(event.first_step, self._served_end)
 
     def _finish(self, step: int) -> None:
         """Batches up to the step are final."""
-        for at in [at for at in self._batches if at <= step]:
-            self._close(at, self._batches.pop(at), _TRAINED)
+        for at in sorted(at for at in self._batches if at <= step):
+            self._finish_one(self._batches.pop(at))
 
-    def _close(self, step: int, batch: _Batch, outcome: Outcome) -> None:
-        if batch.status == "failed":
-            outcome = Outcome("dropped", "failed")
-        for slot, chosen in enumerate(batch.slots):
-            of_slot = outcome
-            if slot in batch.skipped or slot in batch.filtered:
-                why = "skipped" if slot in batch.skipped else "filtered"
-                of_slot = Outcome("dropped", why)
-            mask = None if chosen.row_mask is None else chosen.row_mask.tolist()
-            self._end(ref_of(chosen), of_slot, step, batch.newest, mask)
+    def _finish_one(self, batch: ServedBatch, unacked: Collection[int] = ()) -> None:
+        """The batch is final, or counts as if it were; rows of the ``unacked`` steps count as
+        served."""
+        step = batch.event.step
+        self._leave_out(batch)
+        self._end_rows(self._ends.finish(batch)[0], unacked)
+        left = {one.step for _, one in self._ends.left()}
+        for at in [at for at in self._newest_of if at < step and at not in left]:
+            del self._newest_of[at]
+
+    def _leave_out(self, batch: ServedBatch) -> None:
+        for ref, chosen in zip(batch.refs, batch.groups, strict=True):
+            if chosen.row_mask is not None:
+                self._end(ref, _LEFT_OUT, batch.event.step, ~chosen.row_mask)
+
+    def _end_rows(self, ends: Iterable[RowEnd], unacked: Collection[int] = ()) -> None:
+        for end in ends:
+            served = end.step in unacked
+            outcome = Outcome("served") if served else _outcome_of(end.outcome)
+            self._end(end.group, outcome, end.step, end.rows)
 
     def _held(self) -> set[GroupRef]:
-        """The groups in batches that are not final."""
-        return {ref_of(chosen) for batch in self._batches.values() for chosen in batch.slots}
+        """The groups in batches that are not final, or that a step kept."""
+        kept = {ref for ref, _ in self._ends.left()}
+        return kept.union(*(batch.all_refs for batch in self._batches.values()))
 
     def _newest(self) -> int:
         """The weights that lag is measured against now; ``UNKNOWN_STEP``: nobody named any."""
@@ -284,41 +293,46 @@ class ReportFold:
         return UNKNOWN_STEP if fetches else step
 
     def _end(
-        self,
-        ref: GroupRef,
-        outcome: Outcome,
-        step: int,
-        newest: int,
-        row_mask: Sequence[bool] | None = None,
+        self, ref: GroupRef, outcome: Outcome, step: int, rows: NDArray[np.bool_] | None = None
     ) -> None:
+        """Rollouts of the group ended so, those with these rows; others stay."""
         group = self._groups.pop(ref, None)
-        if group is not None:  # Else it was counted.
-            self._count(ref, group, outcome, step, newest, row_mask)
+        if group is None:
+            return  # It was counted.
+        ended, stay = group, list[_Rollout]()
+        if rows is not None:
+            mask = rows.tolist()
+            stay = [one for one in group.rollouts if not mask[one.row]]
+            ended = group._replace(rollouts=[one for one in group.rollouts if mask[one.row]])
+            if not ended.rollouts:
+                self._groups[ref] = group
+                return
+        self._count(ref, ended, outcome, step, self._newest_of.get(step))
+        if stay:
+            self._groups[ref] = group._replace(rollouts=stay, failed=0)
 
     def _count(
-        self,
-        ref: GroupRef,
-        group: _Group,
-        outcome: Outcome,
-        step: int,
-        newest: int | None = None,
-        row_mask: Sequence[bool] | None = None,
+        self, ref: GroupRef, group: _Group, outcome: Outcome, step: int, newest: int | None = None
     ) -> None:
         newest = self._newest() if newest is None else newest
-        for row, length, weight_step, unfinished in group.rollouts:
+        for _, length, weight_step, unfinished in group.rollouts:
             lag = None
             known = UNKNOWN_STEP not in (weight_step, newest)
             if known and group.lineage == self._lineage:
                 lag = bucket_of(newest - weight_step)
-            served = row_mask is None or row_mask[row]
-            of_rollout = outcome if served else Outcome("dropped", "left_out")
-            cell = Cell(ref.environment, step, length, lag, of_rollout)
+            cell = Cell(ref.environment, step, length, lag, outcome)
             self._counters.add(cell)
             if unfinished:
                 self._counters.add(cell._replace(outcome=Outcome("unfinished", unfinished)))
         if group.failed:
             never_came = Cell(ref.environment, step, None, None, Outcome("unfinished", "failed"))
             self._counters.add(never_came, group.failed)
+
+
+def _outcome_of(outcome: str) -> Outcome:
+    if outcome in ("trained", "unknown", "kept"):
+        return Outcome(outcome)  # type: ignore[arg-type]
+    return Outcome("dropped", outcome)
 
 
 def _groups_of(event: Flushed, seen: int) -> Iterator[tuple[_Group, bool]]:

@@ -9,7 +9,17 @@ from typing import Literal, NamedTuple, TypeVar
 
 from rollstream.streams.folds.sampler.failure_reasons import count_reason
 
-Kind = Literal["trained", "served", "waiting", "eval", "dropped", "unsealed", "unfinished"]
+Kind = Literal[
+    "trained",
+    "unknown",
+    "kept",
+    "served",
+    "waiting",
+    "eval",
+    "dropped",
+    "unsealed",
+    "unfinished",
+]
 Bounds = tuple[int, int]
 Row = TypeVar("Row")
 BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
@@ -31,22 +41,28 @@ class ReportRow:
     """Rollouts by what became of them.
 
     Attributes:
-        trained: in a batch that was acked as trained on, or is final and was not acked otherwise.
+        trained: in a batch that was acked as trained on, or is final and was not acked otherwise;
+            of a shaped batch by the ack's outcomes alone.
+        unknown: in a final shaped batch whose ack did not say what became of its rollouts.
+        kept: for a later step, by what shapes batches.
         served: in an open batch that is not acked.
         waiting: sealed, and neither served nor dropped.
         eval: never served for training.
         dropped: by reason: a ``DropReason``, what another group took the place of (``filtered``,
-            as are groups that what shapes a batch left out whole; ``unreadable``), ``left_out``
+            as are rollouts that what shapes a batch left out; ``unreadable``), ``left_out``
             (too old, its group was served without it), ``failed`` and ``skipped`` (by the ack),
-            ``retired``.
-        unsealed: rollouts and reported failures that were settled before sealing, by
-            ``SettleReason``. Their length and lag are not known.
+            ``retired``, ``stale`` also of those that a step kept, ``not_carried`` (kept, and the
+            next step did not carry it), ``unused`` (kept by the last step of a finished run).
+        unsealed: rollouts that were settled before sealing, by ``SettleReason``. Their length and
+            lag are not known. Reported failures are in ``SamplerReport.failures`` instead.
         unfinished: members of sealed groups that did not end by themselves: ``failed`` (it never
             came), ``aborted``, ``truncated``. The last two are rollouts like any other, and so are
             counted above, too.
     """
 
     trained: int = 0
+    unknown: int = 0
+    kept: int = 0
     served: int = 0
     waiting: int = 0
     eval: int = 0
@@ -70,6 +86,8 @@ class ReportRow:
         kinds = {outcome.kind: count for outcome, count in counts.items() if not outcome.reason}
         return cls(
             trained=kinds.get("trained", 0),
+            unknown=kinds.get("unknown", 0),
+            kept=kinds.get("kept", 0),
             served=kinds.get("served", 0),
             waiting=kinds.get("waiting", 0),
             eval=kinds.get("eval", 0),

@@ -12,6 +12,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.schemas.fields import renamed
 from rollstream.store.blobs import Blobs
 from rollstream.store.example_files import ExampleColumns, read_examples, write_examples
 from rollstream.store.open import open_store
@@ -70,9 +71,9 @@ def stored_examples(
     columns, about = read_examples(store, examples_id)
     scalars: Any = columns.scalars
     named = {
-        name.removeprefix(_TOKEN_ARRAY): values
-        for name, values in columns.ragged.items()
-        if name.startswith(_TOKEN_ARRAY)
+        renamed().get(name, name): values
+        for column, values in columns.ragged.items()
+        if (name := column.removeprefix(_TOKEN_ARRAY)) != column
     }
     examples = Examples(
         **{name: columns.ragged[name] for name in _RAGGED},

@@ -7,20 +7,32 @@ from dataclasses import dataclass, replace
 
 from rollstream.schemas.events import (
     Acked,
+    Adopted,
     BatchServed,
     Checkpointed,
     ChosenGroup,
+    Claimed,
+    CursorRecorded,
     Dropped,
     Event,
+    Finished,
     Replaced,
+    Requested,
     Resumed,
 )
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.sampler.row_outcomes import RowOutcome, unpack_outcomes
+from rollstream.streams.folds.sampler.served import is_shaped
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
-FILTERED = "filtered"
+FILTERED, KEPT, UNKNOWN = "filtered", "kept", "unknown"
+NOT_CARRIED, UNUSED = "not_carried", "unused"  # Of what was kept.
 LEFT_OUT = "left_out"  # Of a rollout: its group was served without it.
 IN_BATCH = "in_batch"  # By a file, which does not say what became of the batch.
+_NOT_OF_STEP = ""
+_NAMES = {
+    code: _NOT_OF_STEP if code is RowOutcome.NONE else code.name.lower() for code in RowOutcome
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +45,19 @@ class Use:
         batch_id: of the newest batch of the step that had the group.
         state: ``served`` (not final yet), ``trained``, ``failed``, ``skipped`` (final, but not
             trained on), ``released`` (a resume gave it back), ``in_batch`` (more than that no file
-            says), or why others took its place: ``filtered``, ``unreadable``.
+            says), or why others took its place: ``filtered``, ``unreadable``. Of a shaped batch the
+            first that is true of one of its rows: ``trained``, ``kept``, ``unknown`` (final, and no
+            ack says it), ``stale``, ``filtered``, or of kept ones ``not_carried`` by the next step,
+            ``unused`` (the run is over).
         acked: as what; None: not, in the trainer epoch in effect.
-        detail: the reason that was given for a replacement; ``filtered`` of a group that was
-            skipped since what shapes the batch left it out whole.
+        detail: the reason that was given for a replacement.
         row_mask: which rows of the group the batch has; None: all. Of a carried one, those that
             were yet to be trained on.
         carried: whether an earlier step was served with the group, and this one trained on what
             that one left over.
+        replaced: whether another group took its place.
+        outcomes: of a shaped batch, the state of each row; empty: it is none of this step. None:
+            ``state`` is that of all of them.
     """
 
     group: GroupRef
@@ -54,18 +71,28 @@ class Use:
     detail: str = ""
     row_mask: tuple[bool, ...] | None = None
     carried: bool = False
-
-    @property
-    def replaced(self) -> bool:
-        """Whether another group took its place."""
-        return self.state not in (SERVED, TRAINED, FAILED, SKIPPED, RELEASED, LEFT_OUT, IN_BATCH)
+    replaced: bool = False
+    outcomes: tuple[str, ...] | None = None
 
     def of_rows(self, indexes: Iterable[int]) -> Use | None:
         """What became of these rows of the group alone; None: the group was carried for others of
         its rows only."""
-        if self.row_mask is None or any(self.row_mask[index] for index in indexes):
+        rows = list(indexes)
+        if self.row_mask is not None and not any(self.row_mask[index] for index in rows):
+            return None if self.carried else replace(self, state=LEFT_OUT)
+        if self.outcomes is None:
             return self
-        return None if self.carried else replace(self, state=LEFT_OUT)
+        return self.with_outcomes([self.outcomes[index] for index in rows])
+
+    def with_outcomes(self, outcomes: Sequence[str]) -> Use:
+        """With the first state that is true of one of these rows."""
+        state = next((one for one in _FIRST if one in outcomes), self.acked or self.state)
+        if self.state == SERVED:
+            return replace(self, acked=state)
+        return self if self.state == RELEASED else replace(self, state=state, acked=state)
+
+
+_FIRST = (TRAINED, KEPT, UNKNOWN, FAILED, SKIPPED, "stale", NOT_CARRIED, UNUSED, FILTERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +110,39 @@ class UseHistory:
         matters: asked of each group that is chosen or dropped; the step, or None for a drop.
 
     Attributes:
-        uses: in the order of decisions.
         drops: of groups that were dropped outside of a batch.
         batches: the newest decision of each step: its offset and trainer epoch.
     """
 
     def __init__(self, matters: Callable[[GroupRef, int | None], bool]) -> None:
         self._matters = matters
-        self.uses: list[Use] = []
+        self._uses: list[Use] = []
         self.drops: dict[GroupRef, Drop] = {}
         self.batches: dict[int, tuple[int, int]] = {}
         self._held: dict[tuple[int, int], int] = {}  # Step and slot to the index of a use.
+        self._shaped: dict[int, dict[GroupRef, int]] = {}  # Of shaped steps: likewise by group.
+        self._carried: dict[int, Sequence[bool]] = {}  # Rows of a use that the next step carries.
+        self._final, self._over = -1, False
+
+    @property
+    def uses(self) -> list[Use]:
+        """In the order of decisions."""
+        return [self._ended(at, use) for at, use in enumerate(self._uses)]
 
     def apply(self, offset: int, event: Event) -> None:
         """Applies the next event of the decision log that counts."""
+        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
+            self._over = isinstance(event, Finished)
         match event:
             case BatchServed():
                 self.batches[event.step] = (offset, event.trainer_epoch)
+                carried = {ref_of(one.group): one.wanted.tolist() for one in event.carried}
+                for ref, at in self._shaped.get(event.step - 1, {}).items():
+                    self._carried[at] = carried.get(ref, ())
+                if is_shaped(event.request):
+                    self._shaped[event.step] = {}
+                else:
+                    self._shaped.pop(event.step, None)
                 self._choose(event, list(enumerate(event.groups)))
                 left_over = [one.group._replace(row_mask=one.wanted) for one in event.carried]
                 slotted = list(enumerate(left_over, start=len(event.groups)))
@@ -107,12 +150,7 @@ class UseHistory:
             case Replaced():
                 self._replace(event)
             case Acked():
-                for at in self._of_step(event.step):
-                    use = self.uses[at]
-                    left_out = use.slot in event.filtered
-                    acked = SKIPPED if left_out or use.slot in event.skipped else event.status
-                    detail = FILTERED if left_out else ""
-                    self.uses[at] = replace(use, acked=acked, detail=detail)
+                self._ack(event)
             case Checkpointed():
                 self._end_up_to(event.step)
             case Resumed():
@@ -137,8 +175,10 @@ class UseHistory:
             ref = ref_of(group)
             mask = group.row_mask
             if self._matters(ref, event.step):
-                self._held[event.step, slot] = len(self.uses)
-                self.uses.append(
+                self._held[event.step, slot] = len(self._uses)
+                if event.step in self._shaped:
+                    self._shaped[event.step][ref] = len(self._uses)
+                self._uses.append(
                     Use(
                         group=ref,
                         decided_at=decided_at,
@@ -156,29 +196,73 @@ class UseHistory:
         for slot in slots:
             at = self._held.pop((event.step, slot), None)
             if at is not None:
-                ended = replace(self.uses[at], state=event.outcome, detail=event.reason)
-                self.uses[at] = ended
+                use = self._uses[at]
+                self._uses[at] = replace(
+                    use, state=event.outcome, detail=event.reason, replaced=True
+                )
         for at in self._of_step(event.step):
-            self.uses[at] = replace(self.uses[at], batch_id=event.batch_id)
+            self._uses[at] = replace(self._uses[at], batch_id=event.batch_id)
         self._choose(event, list(zip(slots, event.groups, strict=True)))
 
     def _resume(self, event: Resumed) -> None:
         saved = -1 if event.checkpointed_step is None else event.checkpointed_step
         self._end_up_to(saved)
         for (step, slot), at in list(self._held.items()):
-            if event.later == "replay":
-                self.uses[at] = replace(self.uses[at], acked=None)
-            else:
-                self.uses[at] = replace(self.uses[at], state=RELEASED, acked=None)
+            use = replace(self._uses[at], acked=None, outcomes=None)
+            if event.later != "replay":
+                use = replace(use, state=RELEASED)
                 del self._held[step, slot]
+            self._uses[at] = use
+        if event.later != "replay":
+            self._final = min(self._final, saved)
+            for at in self._shaped.get(saved, {}).values():
+                self._carried.pop(at, None)
+
+    def _ack(self, event: Acked) -> None:
+        by_slot = None if event.outcomes is None else unpack_outcomes(event.outcomes)
+        shaped = event.step in self._shaped
+        for at in self._of_step(event.step):
+            use, acked = self._uses[at], event.status
+            if shaped and by_slot is None and acked == TRAINED:
+                acked = UNKNOWN
+            if use.slot in event.skipped or use.slot in event.filtered:
+                acked = SKIPPED if use.slot in event.skipped else FILTERED
+            codes = None if by_slot is None else by_slot.get(use.slot)
+            if codes is None:
+                self._uses[at] = replace(use, acked=acked)
+            else:
+                names = tuple(_NAMES[RowOutcome(code)] for code in codes.tolist())
+                self._uses[at] = replace(use, outcomes=names).with_outcomes(names)
 
     def _end_up_to(self, step: int) -> None:
         """Batches up to the step are final."""
+        self._final = max(self._final, step)
         for key, at in list(self._held.items()):
             if key[0] <= step:
-                use = self.uses[at]
-                self.uses[at] = replace(use, state=use.acked or TRAINED)
+                use = self._uses[at]
+                unacked = UNKNOWN if key[0] in self._shaped else TRAINED
+                self._uses[at] = replace(use, state=use.acked or unacked)
                 del self._held[key]
+
+    def _ended(self, at: int, use: Use) -> Use:
+        """With what the next step says of rows that were kept, or of which no ack tells."""
+        if use.state in (SERVED, RELEASED) or use.replaced or use.step not in self._shaped:
+            return use
+        carried = self._carried.get(at)
+        if use.outcomes is None and use.state != TRAINED and carried:
+            outcomes = [KEPT if kept else use.state for kept in carried]
+        elif use.outcomes is not None and KEPT in use.outcomes:
+            outcomes = list(use.outcomes)
+            if carried is None:
+                gone = UNUSED if self._over else KEPT
+            else:
+                gone = NOT_CARRIED if use.step < self._final else KEPT
+            for row, outcome in enumerate(outcomes):
+                if outcome == KEPT and not (carried and carried[row]):
+                    outcomes[row] = gone
+        else:
+            return use
+        return replace(use, outcomes=tuple(outcomes)).with_outcomes(outcomes)
 
     def _of_step(self, step: int) -> list[int]:
         return [at for (held, _), at in self._held.items() if held == step]

@@ -201,7 +201,7 @@ class _Files:
 
     def newest_snapshot(self) -> tuple[str, SamplerState]:
         """Its path and state; an empty one where no snapshot can be used."""
-        identity = identity_of(self.name, self.log, read_root_id(self.store))
+        identity = identity_of(self.name, self.log, read_root_id(self.store).root_id)
         listed = [blob.path for blob in self.store.list(snapshots_prefix(self.name, self.log))]
         for path in reversed([one for one in listed if snapshot_offset_in(one) is not None]):
             try:

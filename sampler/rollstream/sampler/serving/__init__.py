@@ -27,6 +27,7 @@
 - ``payloads``       groups' rows from the store, through a byte-bounded cache
 - ``recorded``       final batches that are no longer held, from the record
 - ``latencies``      how long calls for batches took
+- ``outages``        how long no broker could be reached
 - ``overdue``        says of batches that nobody acks
 - ``rank_reader``    a rank that reads its shares itself
 - ``projecting``     writes decisions as JSON files, in a thread of its own

@@ -6,10 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex
 
-from rollstream.sampler.arguments import reason_given, shares, text, whole_number, whole_numbers
+from rollstream.sampler.arguments import (
+    reason_given,
+    shares,
+    text,
+    whole_number,
+    whole_numbers,
+)
 from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, PayloadsBy, Replace
+from rollstream.sampler.deciding.choose import Grouping
 from rollstream.sampler.deciding.queries import AskRecorded
 from rollstream.sampler.deciding.shaped import NextShapedBatch, carry_asked, lost_asked
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import Shaping
 from rollstream.sampler.shaping.requested import column_names
@@ -31,10 +39,14 @@ class HandsBatchesOver(ABC):
         num_groups: SupportsIndex,
         *,
         timeout_s: float | None = None,
-        dp_rank: SupportsIndex = 0,
+        dp_rank: SupportsIndex | None = None,
         dp_size: SupportsIndex = 1,
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
+        grouping: Grouping = "mixed",
+        seed: SupportsIndex | None = None,
+        start_offset: SupportsIndex = 0,
+        policy_version: str | None = None,
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
@@ -46,14 +58,15 @@ class HandsBatchesOver(ABC):
             timeout_s: how long to wait for groups; None: as configured.
             dp_rank: this rank, whose share it is: slot ``p`` of the batch goes to rank
                 ``p mod dp_size``. No part of the request: the recorded batch is the same.
-            dp_size: how many ranks share the batch.
+            dp_size: how many ranks share the batch. Above 1 it needs ``dp_rank``.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
-            mix: shares by environment; None: examples of all environments take turns.
-            columns: what the batch is to have besides: ``actor_logprobs``, ``ref_logprobs``,
-                ``token_rewards``, ``token_weight_steps``, ``metadata``, ``group_uids``, and names
-                of producers' ``token_arrays``. Only these are read from the store. No part of the
-                request: another call for the step, or another rank, may name others. One that no
-                group of the batch has raises ``ArrayMissing`` at the access to it.
+            mix: shares by environment, relative to their sum; None: all examples take turns.
+            grouping, seed, start_offset, policy_version: as in ``sample_groups``, for this batch.
+            columns: what the batch is to have besides: ``old_logprobs``, ``ref_logprobs``,
+                ``token_rewards``, ``token_weight_steps``, ``logprob_sums``, ``metadata``,
+                ``group_uids``, and names of producers' ``token_arrays``. Only these are read from
+                the store. No part of the request: another call for the step, or another rank, may
+                name others. One that no group has raises ``ArrayMissing`` at the access to it.
             payloads: who reads the rows from the store: the ``sampler``, which hands them over, or
                 the ``rank``, in this process: the same bytes. The sampler's work then does not grow
                 with tokens; what cannot be read here is asked of it, with a warning. No part of the
@@ -72,13 +85,20 @@ class HandsBatchesOver(ABC):
             TooManyOpenBatches: ``checkpointed`` was not called for too long.
             Fenced: a successor has resumed.
         """
+        rank, ranks = _share(dp_rank, dp_size)
         command = NextBatch(
             step=whole_number("step", step),
             num_groups=whole_number("num_groups", num_groups),
             accept=accept,
             mix=None if mix is None else shares("mix", mix),
-            dp_rank=whole_number("dp_rank", dp_rank),
-            dp_size=whole_number("dp_size", dp_size),
+            grouping=grouping,
+            seed=None if seed is None else whole_number("seed", seed),
+            start_offset=whole_number("start_offset", start_offset),
+            policy_version=None
+            if policy_version is None
+            else text("policy_version", policy_version),
+            dp_rank=rank,
+            dp_size=ranks,
             columns=column_names(columns),
             payloads=payloads,
         )
@@ -168,3 +188,14 @@ class HandsBatchesOver(ABC):
             columns=batch.columns,
         )
         return self._ask_for_batch(command, timeout_s)
+
+
+def _share(dp_rank: SupportsIndex | None, dp_size: SupportsIndex) -> tuple[int, int]:
+    """Both as whole numbers; raises ``InvalidRequest`` where it is not said whose share it is."""
+    ranks = whole_number("dp_size", dp_size)
+    if dp_rank is None and ranks > 1:
+        raise InvalidRequest(
+            f"dp_size is {ranks} and dp_rank is missing. Every rank would get the same share. "
+            "Give dp_rank, from 0, or leave dp_size out for the whole batch"
+        )
+    return 0 if dp_rank is None else whole_number("dp_rank", dp_rank), ranks

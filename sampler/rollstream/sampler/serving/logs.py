@@ -29,12 +29,12 @@ from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.errors import DeliveryUnknown, Fenced
+from rollstream.streams.errors import DeliveryUnknown, Fenced, UnreadableLog
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import SamplerState
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
@@ -46,6 +46,9 @@ ANSWER_S = 10.0  # A broker that does not answer by then lets others have their 
 
 class SamplerLogs:
     """Claims, reads and writes the logs of one sampler, and folds them into its state.
+
+    A seal log that cannot be read on is put aside: the state keeps what was folded of it, every
+    decision records that cursor, and all other logs are folded. A start reads it again.
 
     Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
     the state holds what was written. Once fenced it stays so, and never takes the log back.
@@ -78,6 +81,7 @@ class SamplerLogs:
         self._addresses = seal_logs_of(name, config)
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
         self._pressure = ScorePressure(self._addresses, clock)
+        self._aside: dict[TopicPartition, PutAside] = {}  # Of this state, by all of its followers.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
         logs = list(self._addresses.values())
@@ -100,6 +104,7 @@ class SamplerLogs:
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
         self._said_unbounded = False
+        self._is_claiming = False  # While logs are folded before, and after, a claim.
 
     @property
     def root_id(self) -> str:
@@ -193,9 +198,13 @@ class SamplerLogs:
         within the deadline: its logs may be long. The first time, and where it is to be claimed
         next, it raises ``LogLost`` as ``claim``."""
         reading = self._reading_deadline()
-        with without_collection():
-            self._look(reading, deadline, files=claiming or self._follower is None)
-            self._fold_to_ends(reading)
+        self._is_claiming = claiming
+        try:
+            with without_collection():
+                self._look(reading, deadline, files=claiming or self._follower is None)
+                self._fold_to_ends(reading)
+        finally:
+            self._is_claiming = False
 
     def read_sealed(self) -> None:
         """Folds all that was sealed before the call; what another thread polls meanwhile is read
@@ -214,23 +223,33 @@ class SamplerLogs:
         """Folds what was sealed, evicts what is beyond the capacity and records the cursor where
         files were retired; returns as ``confirm``. Where that fails, the next claim reads
         anew what is not folded."""
+        assert self._follower is not None, "claim first"
         try:
             for one in sealed:
-                self._apply(one)
+                self._apply(one, self._follower)
         except BaseException:
             self.stop()  # The follower stands behind all of them.
             raise
+        self._note_aside()
         self.changed = self.changed or bool(sealed)
-        assert self._follower is not None, "claim first"
         self._pressure.look(self.state, self._follower, self._score_logs)
         events = after_sealed(self.state, self.now())
         return not events or self.confirm(events, deadline)
 
     def save(self) -> None:
         """Begins to write a snapshot of what was folded, where one is due."""
-        place = self._log.place() if self.claimed else None
-        if place is not None and self._snapshots.is_due(self.state):
-            self._snapshots.write(self.state, place)
+        if self.claimed:
+            self._save(self.state, owned=True)
+
+    def _save_on_way(self) -> None:
+        """Does the same while all that there is is folded for a claim: where that takes longer
+        than there is time, the next attempt goes on from there."""
+        if self._is_claiming:
+            self._save(self._log.fold, owned=False)
+
+    def _save(self, state: SamplerState, *, owned: bool) -> None:
+        if self._snapshots.is_due(state) and (place := self._log.place(owned=owned)) is not None:
+            self._snapshots.write(state, place, compared=owned)
 
     def begin_reading(self) -> Follower:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
@@ -242,6 +261,7 @@ class SamplerLogs:
     def end_reading(self, follower: Follower) -> bool:
         """Returns whether what the thread read is to be folded; False: others read anew."""
         self._reading = None
+        self._note_aside()
         if follower is not self._follower:
             follower.close()
         return follower is self._follower
@@ -266,7 +286,7 @@ class SamplerLogs:
         if files:
             written = newest_written(self._store, self._name, log.where)  # Before it is read.
         try:
-            log.look(deadline, end_within_s=ends.left_s())
+            log.look(deadline, end_within_s=ends.left_s(), on_way=self._save_on_way)
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if written is not None:
@@ -285,7 +305,7 @@ class SamplerLogs:
         """Reads the seal logs to their ends within the deadline, and folds what the state has not
         applied yet: from the claims on under which it was written."""
         if self._log.fold is not self.state:
-            self.state = self._log.fold
+            self.state, self._aside = self._log.fold, {}
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
@@ -302,18 +322,30 @@ class SamplerLogs:
         except BaseException:
             follower.close()
             raise
+        self._note_aside()
         self._follower = follower
+
+    def _note_aside(self) -> None:
+        """Tells the state which logs are read no more."""
+        aside = sorted(self._aside.items())
+        logs = [self._addresses[where] for where, _ in aside if where in self._addresses]
+        self.state.put_aside({str(where): str(one.error) for where, one in aside}, logs)
 
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
-            self._apply(one)
+            self._apply(one, follower)
+            self._save_on_way()
             if isinstance(one.event, Scored) and self.state.late.is_full(
                 self._score_logs[one.where]
             ):
                 self._pressure.look(self.state, follower, self._score_logs)
 
-    def _apply(self, one: ConfirmedEvent) -> None:
-        """Folds an event of a seal log, or of a log of scores, unless an earlier attempt did."""
+    def _apply(self, one: ConfirmedEvent, follower: Follower) -> None:
+        """Folds an event of a seal log, or of a log of scores, unless an earlier attempt did. An
+        event that does not hold together changes nothing, and puts its log aside."""
+        aside = self._aside.get(one.where)
+        if aside is not None and one.offset >= aside.offset:
+            return
         if isinstance(one.event, Scored):
             scores = self._score_logs[one.where]
             if one.offset >= self.state.late.applied(scores):
@@ -321,19 +353,22 @@ class SamplerLogs:
             return
         address = self._addresses[one.where]
         if one.offset >= self.state.applied(address):
-            self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)
+            try:
+                self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)
+            except UnreadableLog as error:
+                follower.put_aside(one.where, one.offset, error)
 
     def _follow_all(self, deadline: Deadline) -> Follower:
         """Reads on where the state ends. Where scores are to be read besides, all groups are folded
         before: what is scored is then known, and no score has to wait for it."""
         if self._score_logs:
-            with closing(Follower(self._broker, self._starts())) as groups:
+            with closing(Follower(self._broker, self._starts(), aside=self._aside)) as groups:
                 self._fold_all(groups, deadline)
                 for environment in self.state.choosing.names():
                     asked = self.attempt()
                     self._pressure.read_so_far(self.state, groups, environment, asked)
         late = {where: self.state.late.applied(log) for where, log in self._score_logs.items()}
-        return Follower(self._broker, {**self._starts(), **late}, scores=late)
+        return Follower(self._broker, {**self._starts(), **late}, scores=late, aside=self._aside)
 
     def _starts(self) -> dict[TopicPartition, int]:
         claims = {where: self.state.claim_of(log) for where, log in self._addresses.items()}

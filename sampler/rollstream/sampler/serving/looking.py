@@ -6,12 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
-from rollstream.sampler.arguments import group_ids, number, shares, texts, whole_number
+from rollstream.sampler.arguments import (
+    group_ids,
+    number,
+    shares,
+    texts,
+    version_given,
+    whole_number,
+)
 from rollstream.sampler.deciding.choose import Asked, Grouping
 from rollstream.sampler.deciding.command import Command, R
 from rollstream.sampler.deciding.evaluation import PASSING, AskEvaluations, Evaluation
 from rollstream.sampler.deciding.queries import AskBatch, BatchSummary, Flush
-from rollstream.sampler.deciding.requests import check_accept
+from rollstream.sampler.deciding.requests import check_chosen_by
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Recency
@@ -43,6 +50,7 @@ class LooksAtGroups(ABC):
         max_policy_lag: SupportsIndex | None = None,
         recent_n_versions: SupportsIndex | None = None,
         grouping: Grouping = "mixed",
+        policy_version: str | None = None,
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
     ) -> tuple[GroupSummary, ...]:
@@ -52,18 +60,21 @@ class LooksAtGroups(ABC):
 
         Args:
             num_groups: how many.
-            seed: of the draws among an example's groups. This and the settings below are those of
-                ``[samplers.<name>]`` where they are None.
-            start_offset: examples that are passed over before the first; they come last. A multiple
-                of ``num_groups`` shows what would come later.
+            seed: of the draws, where ``recency`` or ``reward_weighting`` draws. This and the
+                settings below are those of ``[samplers.<name>]`` where they are None.
+            start_offset: examples that are passed over before the first; they come last. Groups,
+                where ``recency`` draws them or ``order`` is ready. A multiple of ``num_groups``
+                shows what would come later.
             recency_weighting: ``uniform``, ``linear`` or ``exp``; the configuration's ``recency``.
             alpha: power of its weights.
             on_policy_fraction: least share of the newest policy: of the newest that was published,
                 or where none was, of the newest that is ready.
             prefer_policy_versions: published versions whose groups come first.
             max_policy_lag: groups of older or unknown weights are left out; negative: none is.
-            recent_n_versions: only groups of so many of the newest policies that are ready.
+            recent_n_versions: groups of versions before so many that were published last are left
+                out. Before the first was published each step counts as a version.
             grouping: ``strict`` leaves out groups that several policies sampled.
+            policy_version: only groups that this published version alone sampled; None: any.
             accept: as in ``next_batch``, and so ``mix``.
 
         Raises:
@@ -78,13 +89,11 @@ class LooksAtGroups(ABC):
             accept=accept,
             grouping=grouping,
             start_offset=whole_number("start_offset", start_offset),
+            seed=None if seed is None else whole_number("seed", seed),
+            policy_version=version_given(policy_version),
         )
-        _check(asked)
-        whole = {
-            "seed": seed,
-            "max_policy_lag": max_policy_lag,
-            "recent_n_versions": recent_n_versions,
-        }
+        check_chosen_by(asked)
+        whole = {"max_policy_lag": max_policy_lag, "recent_n_versions": recent_n_versions}
         real = {"alpha": alpha, "on_policy_fraction": on_policy_fraction}
         settings: dict[str, object] = {
             **{name: whole_number(name, one) for name, one in whole.items() if one is not None},
@@ -138,14 +147,3 @@ class LooksAtGroups(ABC):
             StoreAway: the files were not written within ``kafka.timeout_s``.
         """
         return self._ask(Flush())
-
-
-def _check(asked: Asked) -> None:
-    if asked.num_groups < 1 or asked.start_offset < 0:
-        raise InvalidRequest(
-            f"num_groups {asked.num_groups} with start_offset {asked.start_offset} chooses "
-            "nothing; ask for 1 or more groups from an offset of 0 or more"
-        )
-    if asked.grouping not in ("strict", "mixed"):
-        raise InvalidRequest(f"grouping {asked.grouping!r} is unknown; use 'strict' or 'mixed'")
-    check_accept(asked.accept)

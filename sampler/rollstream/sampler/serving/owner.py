@@ -17,6 +17,7 @@ from rollstream.sampler.admission.granting import Granting, Observed
 from rollstream.sampler.deciding.announced import announced_at, announced_policy
 from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import Command, R, Reply, ResultContext, Unread, read
+from rollstream.sampler.deciding.packs_alone import check_packs
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
 from rollstream.sampler.serving.admission import ShareGranter
@@ -26,6 +27,7 @@ from rollstream.sampler.serving.calls import AGAIN_S, PASSING, UNANSWERED, Call,
 from rollstream.sampler.serving.configuration import sampler_config
 from rollstream.sampler.serving.latencies import Latencies
 from rollstream.sampler.serving.logs import FOLLOW_RECORDS_MAX, SamplerLogs
+from rollstream.sampler.serving.outages import Outages
 from rollstream.sampler.serving.overdue import OverdueBatches
 from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.serving.projecting import Projector
@@ -33,13 +35,8 @@ from rollstream.sampler.serving.recorded import RecordedBatches
 from rollstream.sampler.serving.repairing import lost_groups, repaired
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
-from rollstream.schemas.events import (
-    BatchServed,
-    Flushed,
-    Replaced,
-    SamplerEvent,
-    Scored,
-)
+from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent, Scored
+from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
@@ -100,6 +97,7 @@ class Owner:
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
         self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
         self._overdue = OverdueBatches(config, clock)
+        self._outages = Outages(broker, clock)
         self._latencies = Latencies(clock)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         self._announced_at = -1  # As ``announced_at`` when it was last handed in.
@@ -120,7 +118,7 @@ class Owner:
 
     def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
-        return self._broker.outage()
+        return self._outages.look()
 
     def missing(self, command: Command[Any]) -> str:
         """Which groups a call with this command waits for, and why; empty: none waits."""
@@ -165,6 +163,7 @@ class Owner:
             except PASSING as error:
                 if deadline.passed():
                     raise
+                self._outages.look()
                 deadline.log_waiting(partial(str, error))
                 deadline.wait(AGAIN_S)
 
@@ -175,6 +174,7 @@ class Owner:
 
     def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
         call = self.begin(command)
+        call.begun_s -= deadline.timeout_s - deadline.left_s()  # An earlier attempt waited, too.
         try:
             self.decide(call)
             while True:
@@ -198,12 +198,12 @@ class Owner:
         with self._lock:
             lost = lost_groups(error, self._logs.state)
         stops = self._config.samplers[self.name].on_unreadable == "stop"
-        root = StoreRoot(self._config.store.root, self._logs.root_id, Followed(self._store))
+        root = StoreRoot(self._config.store.root, RootId(self._logs.root_id), Followed(self._store))
         return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
-        call = Call(command, self._logs.next_number())
+        call = Call(command, self._logs.next_number(), self._clock.monotonic_s())
         if isinstance(command, BatchCommand) and command.claims:
             self._latencies.begin(call.answered)
         return call
@@ -267,6 +267,7 @@ class Owner:
         Raises:
             RollstreamError: as ``execute``; calls that wait go on waiting.
         """
+        self._outages.look()
         with self._lock:
             if self._logs.being_read:
                 return False
@@ -310,7 +311,8 @@ class Owner:
         with self._lock:
             if not call.ended:
                 assert call.shortage is not None, "decide first"
-                short, outage = call.shortage.error(self._logs.state), self._broker.outage()
+                outage, before = self.outage(), self._outages.since(call.begun_s)
+                short = call.shortage.error(self._logs.state, "" if outage else before)
                 call.fail(BrokerUnavailable(f"{outage}; before that: {short}") if outage else short)
 
     def fail_waiting(self, error: BaseException) -> None:
@@ -430,6 +432,7 @@ class Owner:
         command = call.command
         while True:
             try:
+                check_packs(command, self._logs.state, self._config.samplers[self.name])
                 events = command.decide(self._logs.state, self._logs.now())
             except SamplerError:
                 if self._logs.is_owner(call.number, deadline):  # A fenced owner's state is stale.

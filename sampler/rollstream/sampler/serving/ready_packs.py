@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -27,18 +27,15 @@ from rollstream.sampler.shaping.packs.filled import Packs
 from rollstream.sampler.shaping.packs.plan import RANKS_MAX
 from rollstream.sampler.shaping.ready_packs.decision import METRICS, Decision, decide, groups_asked
 from rollstream.sampler.shaping.ready_packs.offered import Offered
+from rollstream.sampler.shaping.ready_packs.queue import BuiltRounds
 from rollstream.sampler.shaping.requested import column_names
 
 _ALGORITHM = 1
 """Of the decisions; recorded with each, so that no other one repeats them. What the algorithm of
 the batch tells (``Batch.algorithm``) is not told again by it."""
-_ONLY_ASKS: Mapping[str, Any] = {
-    **dict.fromkeys(("num_groups", "prefetch_target_packs"), True),
-    "channel_b": {"rollouts", "sync"},
-}
+_ONLY_ASKS = {"num_groups", "prefetch_target_packs"}
 """Settings that have no part in what a decision makes of a batch: how many groups the next step
-asks for, and what is checked at the start. The queue outlives a change of these, and the record
-has them of older steps alone."""
+asks for. The queue outlives a change of these, and the record has them of older steps alone."""
 
 _log = logging.getLogger("rollstream.sampler")
 
@@ -149,6 +146,7 @@ class ReadyPacks:
         self._sampler, self._config = a_sampler(sampler), config
         advantages_of((), (), advantages)  # Refuses an unknown one before the first step.
         self._advantages: Advantage = advantages
+        self._built: BuiltRounds = {}
         self._columns, self._pad_id = column_names(columns), token_id("pad_id", pad_id)
         self._settings = json.dumps(
             {
@@ -186,7 +184,7 @@ class ReadyPacks:
         self._left.decided(step)
         decision = self._decision(batch)
         self._left.remember(batch, decision)
-        self._warn_of_dropped(step, decision)
+        self._warn_of_dropped(step, decision, batch.num_groups - batch.carried_groups)
         if decision.plan is None:
             return ChannelA(step=step, batch=batch, metrics=decision.metrics)
         examples = _examples_of(batch, self._advantages)
@@ -199,34 +197,29 @@ class ReadyPacks:
             metrics=decision.metrics,
         )
 
-    def _warn_of_dropped(self, step: int, decision: Decision) -> None:
+    def _warn_of_dropped(self, step: int, decision: Decision, new: int) -> None:
         dropped = decision.metrics[f"{METRICS}drop_oldest"]
         if dropped:
             _log.warning(
                 "step %d drops the oldest %d packs of each rank: more than queue_limit %d were "
-                "ready, of up to num_groups %d new groups; lower num_groups to what a queue holds, "
-                "or raise queue_limit",
+                "ready with %d new groups; groups are larger than those before; raise queue_limit",
                 step,
                 dropped,
                 self._config.queue_limit,
-                self._config.num_groups,
+                new,
             )
 
     def ack(self, decided: ChannelA | ChannelB) -> None:
-        """As ``SamplerApi.ack``, of either channel; rank 0 acks for all ranks. New groups none of
-        which is trained on or stays in the queue count as ``filtered``; one that stays counts in
-        the step that it was new in, whatever becomes of it later."""
+        """As ``SamplerApi.ack``, of either channel, with what became of each trajectory; rank 0
+        acks for all ranks. New groups none of which is trained on or stays in the queue give their
+        capacity back to env workers."""
         if not isinstance(decided, ChannelA | ChannelB):
             raise InvalidRequest(f"decided is {decided!r:.200}; give what next_step returned")
         batch = decided.batch
-        decision = self._decision(batch)
-        left = {one.group_id for one in decision.carried}
-        if decision.plan is not None:
-            groups = batch.group_index[decision.plan.rank >= 0].tolist()
-            left |= {batch.sampled.group_ids[batch.slots[group]] for group in groups}
-        new = batch.sampled.group_ids[: batch.num_groups - batch.carried_groups]
-        filtered = [group for group, group_id in enumerate(new) if group_id not in left]
-        self._sampler.ack(batch, filtered=filtered)
+        outcomes = dict(self._decision(batch).outcomes)
+        beyond = np.isin(groups_of(batch), groups_beyond_float32(batch))  # None of their tokens is.
+        outcomes["trained"] = outcomes["trained"][~beyond[outcomes["trained"]]]
+        self._sampler.ack(batch, outcomes=outcomes)
 
     def _batch(self, step: int, deadline: Deadline) -> Batch:
         """The recorded batch: of a step that was decided as it was, else with the queue that the
@@ -237,7 +230,7 @@ class ReadyPacks:
             settings = self._left.as_recorded(asked)
             return self._ask(step, asked["num_groups"], None, deadline, settings=settings)
         carry = self._left.before(step, deadline)
-        num_groups = groups_asked(self._config, step, carry.left.ready if carry.left else 0)
+        num_groups = groups_asked(self._config, step, self._ranks, carry.left)
         try:
             return self._ask(step, num_groups, carry.groups, deadline, carry.lost)
         except CarryLost as why:
@@ -245,7 +238,7 @@ class ReadyPacks:
         except GroupsUnreadable:
             self._left.forget()  # Files are lost that were there when the step was made.
             raise
-        return self._ask(step, groups_asked(self._config, step, 0), (), deadline)
+        return self._ask(step, groups_asked(self._config, step, self._ranks, None), (), deadline)
 
     def _ask(
         self,
@@ -268,13 +261,16 @@ class ReadyPacks:
         )
 
     def _decision(self, batch: Batch) -> Decision:
-        return decide(
+        decision = decide(
             self._config,
             Offered.of(batch),
             step=batch.step,
             current=batch.current_step,
             ranks=self._ranks,
+            built=self._built,
         )
+        self._built = decision.built
+        return decision
 
 
 def _examples_of(batch: Batch, advantages: Advantage) -> Examples:

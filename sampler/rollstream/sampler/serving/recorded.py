@@ -144,7 +144,7 @@ class RecordedBatches:
 
     def _events(
         self, where: TopicPartition, offsets: Sequence[int], deadline: Deadline
-    ) -> Iterator[tuple[int, Event]]:
+    ) -> Iterator[tuple[int, Event | None]]:
         """Those at these offsets."""
         with closing(self._broker.reader({where: 0})) as reader:
             for offset in offsets:

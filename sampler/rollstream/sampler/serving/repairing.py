@@ -129,7 +129,7 @@ def repaired(
 def _check_store_is_there(step: int, lost: Lost, store: Blobs, root: StoreRoot) -> None:
     """Returns where the groups' files are what is wrong, and not the store: it is the one that it
     was, and of each environment of which a file is missing another one is there."""
-    if read_root_id(store) != root.root_id:
+    if read_root_id(store).root_id != root.root_id:
         raise StoreAway(
             f"{root.root} is not the folder that it was: root_id.json is missing or another one. "
             "No group is dropped; mount or restore the root, then repeat the call"

@@ -120,12 +120,19 @@ class Snapshots:
             and (self._thread is None or not self._thread.is_alive())
         )
 
-    def write(self, state: SamplerState, place: FoldPlace) -> None:
-        """Writes the state as it is now, while the caller goes on."""
+    def write(self, state: SamplerState, place: FoldPlace, *, compared: bool) -> None:
+        """Writes the state as it is now, while the caller goes on.
+
+        Args:
+            compared: whether the log was compared with the files. If not, snapshots that could not
+                be used stay: they may tell that the log was cut back.
+        """
+        if self.disproved and not compared:
+            return
         self._events, self._written_s = state.events, self._clock.monotonic_s()
         saved = SavedFold(copied(state), place)
         self._thread = Thread(
-            target=self._write, args=(saved,), name="rollstream-snapshot", daemon=True
+            target=self._write, args=(saved, compared), name="rollstream-snapshot", daemon=True
         )
         self._thread.start()
 
@@ -142,15 +149,17 @@ class Snapshots:
     def _identity(self) -> dict[str, str]:
         return identity_of(self._empty.name, self._where.topic, self.root_id)
 
-    def _write(self, saved: SavedFold[SamplerState]) -> None:
+    def _write(self, saved: SavedFold[SamplerState], compared: bool) -> None:
         path = snapshot_path(self._empty.name, self._where.topic, saved.place.next_offset)
-        useless, self._useless = self._useless, []
+        useless = list(self._useless)
         try:
             self._blobs.replace(path, Pieces(tuple(to_pieces(saved, self._identity))))
             paths = [blob.path for blob in self._blobs.list(self._prefix)]
             older = [one for one in paths if one < path and one not in useless]
-            for one in {*useless, *older[: 1 - KEPT]} - {path}:
+            for one in {*(useless if compared else ()), *older[: 1 - KEPT]} - {path}:
                 self._blobs.delete(one)
+            if compared:
+                self._useless = self._useless[len(useless) :]
         except Exception as error:  # noqa: BLE001, whatever it is, a start reads the logs instead
             _log.warning("%s was not written; a start reads the logs instead: %s", path, error)
 

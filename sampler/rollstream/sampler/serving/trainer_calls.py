@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, SupportsIndex
 
+from numpy.typing import ArrayLike
+
 from rollstream.sampler.arguments import (
     NO_METADATA,
     as_text,
@@ -32,6 +34,7 @@ from rollstream.sampler.deciding.trainer import (
     SetCurrentStep,
 )
 from rollstream.sampler.shaping.batch import Batch, a_batch
+from rollstream.sampler.shaping.carried import outcomes_of
 from rollstream.schemas.order import Policy
 
 
@@ -76,7 +79,8 @@ class RecordsForTrainer(ABC):
 
     def drop(self, groups: Iterable[str], reason: str) -> None:
         """Records that these groups will never be served. Those that were served and are final, or
-        were dropped before, stay as they are, so that the call may be repeated.
+        were dropped before, stay as they are, so that the call may be repeated. An id that the
+        sampler does not know is passed over: the group may have ended long ago.
 
         Args:
             groups: their ids, as files, batches and errors have them.
@@ -121,7 +125,7 @@ class RecordsForTrainer(ABC):
         status: AckStatus = "trained",
         *,
         skipped: Iterable[SupportsIndex] = (),
-        filtered: Iterable[SupportsIndex] = (),
+        outcomes: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         """Records that the batch was trained on (or ``failed``); rank 0 acks for all ranks.
 
@@ -130,13 +134,17 @@ class RecordsForTrainer(ABC):
         Args:
             skipped: slots of the recorded batch (``batch.slots[i]`` is that of its group ``i``)
                 whose groups were not trained on; they count as ``skipped`` and are served no more.
-            filtered: slots of groups that what shapes the batch left out whole: as ``skipped``, but
-                they count as ``filtered``, and may be all.
+            outcomes: of a shaped batch, what became of its trajectories: ``trained``, ``kept`` for
+                the next step, or ``stale``, each with indices in the batch. The others count as
+                ``filtered``. None: the ack does not say, so what the next step does not carry
+                counts as ``unknown``. ``TrainingBatches.ack`` and ``ReadyPacks.ack`` say it.
 
         Raises:
             RequestDiffers: the step's batch is another by now: groups of this one were replaced, or
-                a resume released it; or it was acked in another way.
-            InvalidRequest: these are no slots of chosen groups, or all, or the batch failed.
+                a resume released it; or it was acked in another way; or the next step was decided,
+                and does not carry what ``outcomes`` names as ``kept``, or carries more.
+            InvalidRequest: these are no slots of chosen groups, or all, or the batch failed; or
+                ``outcomes`` are not of this batch.
             UnknownStep: the step has no batch that is held.
             Fenced: a successor has resumed.
         """
@@ -146,7 +154,7 @@ class RecordsForTrainer(ABC):
             batch_id=batch.batch_id,
             status=status,
             skipped=whole_numbers("skipped", skipped),
-            filtered=whole_numbers("filtered", filtered),
+            outcomes=None if outcomes is None else outcomes_of(batch, outcomes),
         )
         return self._ask(command)
 

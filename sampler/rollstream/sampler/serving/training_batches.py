@@ -11,8 +11,15 @@ from typing import SupportsIndex
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import at_least, truth, whole_number
+from rollstream.sampler.deciding.made import RecordMade
 from rollstream.sampler.deciding.requests import check_accept
-from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest, UnknownStep
+from rollstream.sampler.errors import (
+    CarryLost,
+    GroupsUnreadable,
+    InvalidRequest,
+    MakerDiffers,
+    UnknownStep,
+)
 from rollstream.sampler.history.stored_examples import store_examples
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.given_mix import mix_of
@@ -27,6 +34,7 @@ from rollstream.sampler.shaping.makers.mixture import MixedBatch, StableMixtureB
 from rollstream.sampler.shaping.makers.rollouts import a_maker, examples_of, make_batch
 from rollstream.sampler.shaping.requested import column_names
 from rollstream.schemas.digest import combined
+from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.folds.sampler.eligible import Accept
 
 ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
@@ -125,6 +133,7 @@ class TrainingBatches:
         self._merge_turns = truth("merge_turns", merge_turns)
         self._mix = mix_of(self._sampler, maker, mix)
         self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by, tuple)
+        self._made: RecordMade | None = None  # What was made last.
         self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
@@ -132,32 +141,35 @@ class TrainingBatches:
 
         Raises:
             RequestDiffers: the step was served for another maker, or with other arguments.
+            MakerDiffers: the maker made another batch of the step before, here or elsewhere.
             SamplerError: whatever ``next_batch`` raises.
         """
         at = whole_number("step", step)
-        batch = self._batch(at, self._left.deadline(timeout_s))
+        batch, again = self._batch(at, self._left.deadline(timeout_s))
         self._left.decided(at)
         made = make_batch(self._maker, batch, self._batch_size)
         self._warn_of_lacking(at, made)
         _warn_of_beyond_float32(batch)
         stale = {"carried_stale": float(batch.carried_stale)}
+        self._check_made(batch, made, again=again)
         metadata = {**self._maker.get_batch_metadata(made), **stale}
         self._left.remember(batch, left_over(batch, made.kept))
         examples = examples_of(batch, made, merge_turns=self._merge_turns)
         return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
 
     def ack(self, training: TrainingBatch) -> None:
-        """As ``SamplerApi.ack``; new groups none of which is trained on or kept count as
-        ``filtered``, and their capacity goes back to env workers. One that was kept counts in the
-        step that it was new in, whatever becomes of it later."""
+        """As ``SamplerApi.ack``, with what became of each trajectory: trained, kept or filtered.
+        New groups none of which is trained on or kept give their capacity back to env workers. Then
+        it records what the maker made, and raises ``MakerDiffers`` where another process made
+        something else of the step."""
         if not isinstance(training, TrainingBatch):
             raise InvalidRequest(
                 f"training is {training!r:.200}; give the TrainingBatch that next returned"
             )
-        batch = training.batch
-        new = batch.num_groups - batch.carried_groups
-        filtered = [group for group in training.made.filtered_groups.tolist() if group < new]
-        self._sampler.ack(batch, filtered=filtered)
+        batch, made = training.batch, training.made
+        outcomes = {"trained": made.trajectories, "kept": made.kept}
+        self._sampler.ack(batch, outcomes=outcomes)
+        self._record_made(self._what_was_made(batch, made))
 
     def create_and_store_batch(
         self,
@@ -218,20 +230,47 @@ class TrainingBatches:
                     environment,
                 )
 
-    def _batch(self, step: int, deadline: Deadline) -> Batch:
-        """The recorded batch: of a step that was served as it was, else with what is left over."""
+    def _batch(self, step: int, deadline: Deadline) -> tuple[Batch, bool]:
+        """The recorded batch, and whether it is known to have been served before: of a step that
+        was served as it was, else with what is left over."""
         if step > 0:
             with suppress(UnknownStep):  # It was not served.
-                return self._ask(step, None, deadline)
+                return self._ask(step, None, deadline), True
         carry = self._left.before(step, deadline)
         try:
-            return self._ask(step, carry.groups, deadline, carry.lost)
+            return self._ask(step, carry.groups, deadline, carry.lost), False
         except CarryLost as why:
             self._left.lose(why)
-            return self._ask(step, (), deadline)
+            return self._ask(step, (), deadline), False
         except GroupsUnreadable:
             self._left.forget()  # Files are lost that were there when the step before was made.
             raise
+
+    def _what_was_made(self, batch: Batch, made: MadeBatch) -> RecordMade:
+        name = self._maker.settings.get("maker")
+        maker = name if isinstance(name, str) else type(self._maker).__qualname__
+        return RecordMade(
+            step=batch.step, batch_id=batch.batch_id, maker=maker, digest=made.digest()
+        )
+
+    def _check_made(self, batch: Batch, made: MadeBatch, *, again: bool) -> None:
+        """Compares with what was made of the batch before: here, and where it was served before,
+        elsewhere. Of a new batch that is recorded with the ack, so that no step waits for it."""
+        one, before = self._what_was_made(batch, made), self._made
+        if before is not None and before.batch_id == one.batch_id:
+            one.check(before.digest)
+        if again:
+            self._record_made(one)
+        self._made = one
+
+    def _record_made(self, made: RecordMade) -> None:
+        """Raises ``MakerDiffers``. Where no broker answers, this check alone is lost."""
+        try:
+            self._sampler._ask(made)
+        except MakerDiffers:
+            raise
+        except RollstreamError as error:
+            _log.info("what step %d was made of is not compared: %s", made.step, error)
 
     def _left_by(self, batch: Batch) -> tuple[CarriedGroup, ...]:
         return left_over(batch, make_batch(self._maker, batch, self._batch_size).kept)

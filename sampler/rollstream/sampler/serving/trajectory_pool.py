@@ -32,13 +32,15 @@ class PoolBatch:
 
     A step's lag is how many optimizer steps its weights are behind the newest policy that was
     published when the batch was decided, so it is the same whenever the batch is fetched. Of
-    weights that a resume went back behind it is how many steps the two are apart, at least 1.
+    weights that a resume went back behind, or that are ahead of that policy, it is how many steps
+    the two are apart, at least 1.
 
     Attributes:
         prompt_uid: of the group; empty where rollouts were published without ``group_uid``.
         batch: as recorded; ``batch.step`` counts fetches.
         off_policy: bool [rows]; more than ``staleness_threshold`` optimizer steps behind, or
-            sampled by weights that a resume went back behind. Never where ``weight_step`` is not
+            sampled by weights that a resume went back behind, or by weights ahead of that policy,
+            which its trainer had not published. Never where ``weight_step`` is not
             known, or no policy was published.
         importance_weights: float32 [rows]; 1 where a step is not ``off_policy``.
     """
@@ -171,9 +173,10 @@ class TrajectoryPool:
     def _weighed(self, batch: Batch) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         known = (batch.weight_steps >= 0) & (batch.policy_step >= 0)
         behind = np.where(known, batch.policy_step - batch.weight_steps, 0)
-        # Weights that were left differ from those of their step, and may be beyond the newest.
-        lags = np.maximum(np.where(batch.off_branch, np.abs(behind), behind), batch.off_branch)
-        off_policy = (lags > self._threshold) | batch.off_branch
+        # Weights that were left, or not published, differ from those of their step.
+        others = batch.off_branch | (behind < 0)
+        lags = np.maximum(np.where(others, np.abs(behind), behind), others)
+        off_policy = (lags > self._threshold) | others
         weights = np.ones(len(batch), np.float32)
         if off_policy.any():
             given = array(self._weight_of_lag(lags[off_policy]))

@@ -21,6 +21,7 @@ def rows_as_sealed(event: Flushed, index: int) -> Columns:
         event.groups[index].rows,
         {
             "rollout_uid": list(of.uids[rows]),
+            "segment_idx": of.segment_idxs[rows],
             "weight_step": of.weight_steps[rows],
             "stop_reason": [of.stop_reasons[reason] for reason in reasons],
             "reward": of.rewards[rows],

@@ -21,6 +21,7 @@ from rollstream.sampler.shaping.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.sampler.shaping.wanted import Wanted
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.events import ServedScore
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -101,7 +102,7 @@ def assemble(
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
     row_layout = RowLayout.of(parts)
-    trajectories = _trajectories(uids)
+    trajectories = _trajectories(parts)
     group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
     own_rewards = _own_rewards(parts)
     per_row: dict[str, NDArray[Any]] = {
@@ -113,6 +114,7 @@ def assemble(
         "trajectory_returns": _returns(own_rewards, trajectories),
         **_weights(parts, branches or {}),
         **_components(parts, len(uids)),
+        **(_logprob_sums(parts) if "logprob_sums" in columns else {}),
     }
     used, carried_stale = _used(served, parts, per_row)
     per_row.update(used)
@@ -135,6 +137,7 @@ def assemble(
         "example_ids": tuple([key.example_id for key in keys]),
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
+        "scores": _scores(parts),
         "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
         "group_uids": _texts(parts, "group_uid") if "group_uids" in columns else None,
         "slots": tuple(part.slot for part in parts),
@@ -292,18 +295,45 @@ def _own_rewards(parts: Sequence[GroupRows]) -> NDArray[np.float64]:
     return rewards
 
 
-def _trajectories(uids: Sequence[str]) -> NDArray[np.int32]:
-    """The same number for the same uid, from 0 in the order of first sight."""
-    numbers = {uid: number for number, uid in enumerate(dict.fromkeys(uids))}
-    return np.fromiter(map(numbers.__getitem__, uids), np.int32, len(uids))
+def _scores(parts: Sequence[GroupRows]) -> dict[int, ServedScore]:
+    """By row of the batch, the late score that it has."""
+    found, start = {}, 0
+    for part in parts:
+        for score in part.group.scores:
+            found[start + score.row] = score
+        start += part.group.group.rows
+    return found
+
+
+def _trajectories(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+    """A number of each row, from 0: one a trajectory, whose rows lie together and begin with the
+    first segment. Its rollouts may have several uids."""
+    begins = [_numbers([part], "segment_idx", np.int32) == 0 for part in parts]
+    for of_group in begins:
+        of_group[:1] = True
+    return np.cumsum(np.concatenate([np.empty(0, np.bool_), *begins]), dtype=np.int32) - 1
+
+
+def _logprob_sums(parts: Sequence[GroupRows]) -> dict[str, NDArray[np.float32]]:
+    """float32 [n]: as published, else the sum of what was published for each token."""
+    sums: NDArray[np.float64] = _numbers(parts, "logprob_sum", np.float64)
+    start = 0
+    for part in parts:
+        of_tokens = part.columns.arrays.get("logprobs")
+        for at, row in enumerate(range(*part.span), start):
+            values = None if of_tokens is None else of_tokens.row(row)
+            if np.isnan(sums[at]) and values is not None:
+                sums[at] = values.sum(dtype=np.float64)
+        start += part.group.group.rows
+    return {"logprob_sums": _as_float32(sums)}
 
 
 def _rewards(
     own: NDArray[np.float64], trajectories: NDArray[np.int32], groups: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """float64 [n]: segments without a reward have that of the next segment of their trajectory.
-
-    A reward is often known at a trajectory's last segment only. Where that has none, none is given.
+    """float64 [n]: where one segment of a trajectory has a reward, those before it have it too: a
+    reward is often known at the last segment only. Where several have one, the others have 0, so
+    that they sum to what the trajectory earned. Where the last one has none, none is given.
     """
     missing = np.flatnonzero(np.isnan(own))
     if not missing.size:
@@ -313,6 +343,9 @@ def _rewards(
     for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
         if row < len(follows) and follows[row]:
             rewards[row] = rewards[row + 1]
+    filled = missing[~np.isnan(rewards[missing])]
+    several = np.bincount(trajectories, ~np.isnan(own)) > 1
+    rewards[filled[several[trajectories[filled]]]] = 0.0
     return rewards
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -14,6 +14,7 @@ from rollstream.sampler.errors import InvalidRequest, RowsOutOfReach
 from rollstream.sampler.shaping.padded import Padded, PaddedLayout
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.schemas.events import ServedScore
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
 
 GroupReader = Callable[[int, bytes, int], RolloutGroup]  # Called with step, digest and slot.
@@ -64,9 +65,14 @@ class Batch(NamedArrays):
             prompts, and where a segment has none of that name NaN in floats, 0 in others. One in
             which groups differ raises ``ArraysDiffer`` at the access to it, one that none of them
             has ``ArrayMissing``.
-        actor_logprobs: float32 [total], the trainer's recomputation, and likewise
+        scores: by row, the late score that its reward and components are made of, with its scorer,
+            version and flags; rows without one have what they were published with.
+        old_logprobs: float32 [total], the trainer's recomputation, and likewise
             ``ref_logprobs`` and ``token_rewards``; 0 at prompts, NaN where a segment has none (also
-            where it has the sum of ``actor_logprobs`` alone); None: ``columns`` asked for none.
+            where it has the sum of ``old_logprobs`` alone); None: ``columns`` asked for none.
+        logprob_sums: float32 [n], the log-prob of each segment's whole output under the policy that
+            sampled: as published, else the sum of ``logprobs``; NaN where it has neither; None: not
+            asked for.
         token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
             and where it is not known; None: not asked for.
         metadata: [n], what the producer gave; None: not asked for.
@@ -118,10 +124,12 @@ class Batch(NamedArrays):
     policy_versions: tuple[str, ...]
     stop_reasons: tuple[str, ...]
     token_arrays: TokenArrays
-    actor_logprobs: NDArray[np.float32] | None = None
+    scores: Mapping[int, ServedScore] = field(default_factory=dict)
+    old_logprobs: NDArray[np.float32] | None = None
     ref_logprobs: NDArray[np.float32] | None = None
     token_rewards: NDArray[np.float32] | None = None
     token_weight_steps: NDArray[np.int64] | None = None
+    logprob_sums: NDArray[np.float32] | None = None
     metadata: tuple[Mapping[str, Any], ...] | None = None
     group_uids: tuple[str, ...] | None = None
     used: NDArray[np.bool_] | None = None

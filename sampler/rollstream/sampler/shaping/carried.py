@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from rollstream.sampler.arguments import indices
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.beyond_float32 import groups_of
+from rollstream.streams.folds.sampler.row_outcomes import RowOutcome
+
+_OUTCOMES: Mapping[str, RowOutcome] = {
+    "trained": RowOutcome.TRAINED,
+    "kept": RowOutcome.KEPT,
+    "stale": RowOutcome.STALE,
+}
 
 
 class CarriedGroup(NamedTuple):
@@ -41,6 +50,40 @@ def left_over(batch: Batch, trajectories: NDArray[np.int32]) -> tuple[CarriedGro
         CarriedGroup(ids[batch.slots[group]], wanted[groups == group])
         for group in np.unique(groups[wanted]).tolist()
     )
+
+
+def outcomes_of(batch: Batch, outcomes: Mapping[str, ArrayLike]) -> tuple[bytes, ...]:
+    """What became of the trajectories of a whole shaped batch: by slot a ``RowOutcome`` each, in
+    the order of the batch.
+
+    Args:
+        outcomes: what became of which trajectories, by their indices in the batch. The others are
+            filtered. Those that ``batch.used`` names are stale, or an earlier step had done with
+            them.
+
+    Raises:
+        InvalidRequest: an index is of no trajectory, or stands there twice; or the outcome is none.
+    """
+    found = np.full(batch.num_trajectories, RowOutcome.FILTERED, np.int8)
+    if batch.used is not None:
+        found[batch.used] = RowOutcome.STALE
+    named = np.zeros(batch.num_trajectories, np.int64)
+    for name, given in outcomes.items():
+        if name not in _OUTCOMES:
+            raise InvalidRequest(
+                f"outcomes names {name!r:.200}; give trajectories that were trained, kept or stale"
+            )
+        at = indices(f"outcomes[{name!r}]", given, batch.num_trajectories)
+        np.add.at(named, at, 1)
+        found[at] = _OUTCOMES[name]
+    if (named > 1).any():
+        raise InvalidRequest(
+            f"outcomes names trajectory {int(np.argmax(named > 1))} twice; name each once"
+        )
+    groups = groups_of(batch)
+    ends = np.cumsum(np.bincount(groups, minlength=batch.num_groups))
+    parts = np.split(found[np.argsort(groups, kind="stable")], ends)[:-1]
+    return tuple([part.tobytes() for part in parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
 from rollstream.sampler.shaping.turns import Turns
 
-_COLUMNS = ("actor_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
+_COLUMNS = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
 """Arrays of a batch with a value for each token that are there where they were asked for."""
 
 
@@ -58,7 +58,7 @@ class Examples(NamedArrays):
             as in ``RLExample``. Of a batch both are computed when they are first read, for all
             tokens at once; ``Packs`` of a rank compute their own part alone.
         token_arrays: name to [total, …]: what else the batch has for each token, among it
-            ``actor_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
+            ``old_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
             it was asked for them; errors as those of ``Batch.token_arrays``.
         rows: int64 [n], the row of the batch that each was made of; where turns were merged, the
             last of them, which has all their tokens.
@@ -210,7 +210,7 @@ class Examples(NamedArrays):
         on.
 
         Args:
-            name: ``generator_log_probs``, or ``actor_logprobs`` or ``ref_logprobs`` where the batch
+            name: ``generator_log_probs``, or ``old_logprobs`` or ``ref_logprobs`` where the batch
                 was asked for them.
 
         Raises:

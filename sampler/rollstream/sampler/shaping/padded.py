@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import token_id, whole_number
+from rollstream.sampler.arguments import at_least, token_id
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.tensors import NamedArrays
 from rollstream.sampler.shaping.token_arrays import TokenArrays
@@ -65,7 +65,7 @@ class Padded(NamedArrays):
         logprobs: float32 [n, length]; 0 at padding, NaN as in the batch.
         prompt_width: the column where outputs begin; 0 in ``sequence``.
         token_arrays: name to [n, length, …]; 0 at padding, all else as in the batch.
-        actor_logprobs: float32 [n, length], and likewise ``ref_logprobs`` and ``token_rewards``; 0
+        old_logprobs: float32 [n, length], and likewise ``ref_logprobs`` and ``token_rewards``; 0
             at padding; None: ``columns`` asked for none.
         token_weight_steps: int64 [n, length]; -1 at padding; None: not asked for.
     """
@@ -76,7 +76,7 @@ class Padded(NamedArrays):
     logprobs: NDArray[np.float32]
     prompt_width: int
     token_arrays: TokenArrays
-    actor_logprobs: NDArray[np.float32] | None
+    old_logprobs: NDArray[np.float32] | None
     ref_logprobs: NDArray[np.float32] | None
     token_rewards: NDArray[np.float32] | None
     token_weight_steps: NDArray[np.int64] | None
@@ -93,7 +93,7 @@ class Padded(NamedArrays):
             raise InvalidRequest(
                 f"layout {layout!r} is unknown; use 'sequence' or 'prompt_response'"
             )
-        length = whole_number("length", length)
+        length = at_least("length", length, 0)
         rows = len(batch)
         lengths = np.diff(batch.offsets)
         prompt_width = 0
@@ -118,7 +118,7 @@ class Padded(NamedArrays):
             logprobs=spread(batch.logprobs),
             prompt_width=prompt_width,
             token_arrays=batch.token_arrays.each(spread),
-            actor_logprobs=if_asked(batch.actor_logprobs),
+            old_logprobs=if_asked(batch.old_logprobs),
             ref_logprobs=if_asked(batch.ref_logprobs),
             token_rewards=if_asked(batch.token_rewards),
             token_weight_steps=if_asked(batch.token_weight_steps, UNKNOWN_STEP),

@@ -8,17 +8,18 @@ from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest
 from rollstream.schemas.columns import ArraySignature
 
 FIELDS = (
-    *("rollout_uid", "weight_step", "stop_reason", "reward"),
+    *("rollout_uid", "segment_idx", "weight_step", "stop_reason", "reward"),
     *("prompt_tokens", "output_tokens", "logprobs", "loss_mask", "rewards"),
 )
 """What every batch reads from the store."""
 MIXED_FIELDS = ("policy_version", "policy_epoch")
 """What it reads besides of groups whose rows differ in it."""
 ON_REQUEST = {
-    "actor_logprobs": "actor_logprobs",
+    "old_logprobs": "old_logprobs",
     "ref_logprobs": "ref_logprobs",
     "token_rewards": "token_rewards",
     "token_weight_steps": "weight_steps",
+    "logprob_sums": "logprob_sum",
     "metadata": "metadata",
     "group_uids": "group_uid",
 }
@@ -34,6 +35,11 @@ def column_names(columns: Sequence[str]) -> tuple[str, ...]:
     named = isinstance(columns, Collection) and not isinstance(columns, str)
     if not (named and all(isinstance(name, str) and name for name in columns)):
         raise InvalidRequest(f"columns is {columns!r}; give a sequence of names: ('metadata',)")
+    if "actor_logprobs" in columns:
+        raise InvalidRequest(
+            "columns names 'actor_logprobs', the log-probs of the policy that sampled; every batch "
+            "has these as logprobs, so leave it out. What a trainer computed again is old_logprobs"
+        )
     return tuple(dict.fromkeys(columns))
 
 

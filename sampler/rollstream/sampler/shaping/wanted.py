@@ -73,9 +73,8 @@ def _beyond(
     beyond = off_branch.copy() if choosing.off_branch == "drop" else np.zeros_like(off_branch)
     limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
     if choosing.bounds_lag:
-        oldest = max(served.current_step, served.event.policy_step) - min(
-            limit for limit in limits if limit >= 0
-        )
+        newest = max(served.current_step, served.event.policy_step)
+        oldest = newest - min((limit for limit in limits if limit >= 0), default=newest)
         unknown = weight_steps == UNKNOWN_STEP
         beyond |= unknown | (comparable & (weight_steps < oldest))
     return beyond

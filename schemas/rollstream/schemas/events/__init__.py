@@ -9,6 +9,7 @@ The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 from rollstream.schemas.events.admission import PolicyAnnounced, SharesGranted
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
+    FLUSH_KINDS,
     FailedMembers,
     Flushed,
     GroupsBegun,
@@ -16,6 +17,7 @@ from rollstream.schemas.events.groups import (
     NewestPolicy,
     ProducerInFlight,
     Requested,
+    RequestKind,
     Retired,
     RetiredFile,
     RootRecorded,
@@ -40,6 +42,7 @@ from rollstream.schemas.events.sampler import (
     DroppedGroup,
     Finished,
     LogPosition,
+    Made,
     PolicyPublished,
     Replaced,
     Resumed,
@@ -62,12 +65,14 @@ SamplerEvent = (
     | Dropped
     | CurrentStepSet
     | Finished
+    | Made
     | CursorRecorded
 )
 AdmissionEvent = PolicyAnnounced | SharesGranted
 Event = GroupsEvent | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
 
 __all__ = [
+    "FLUSH_KINDS",
     "Acked",
     "AdmissionEvent",
     "Adopted",
@@ -89,12 +94,14 @@ __all__ = [
     "GroupsEvent",
     "InFlight",
     "LogPosition",
+    "Made",
     "NewestPolicy",
     "OwnedEvent",
     "PolicyAnnounced",
     "PolicyPublished",
     "ProducerInFlight",
     "Replaced",
+    "RequestKind",
     "Requested",
     "Resumed",
     "Retired",

@@ -27,6 +27,7 @@ class PolicyAnnounced:
     branch_steps: NDArray[np.int64]
     published_ts: int = 0
     over: bool = False
+    drops_off_branch: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,8 @@ class SharesGranted:
     """How many groups each producer may have begun, for one sampler. Of several of one sampler the
     one with the highest ``epoch``, then ``number``, holds, for ``valid_s`` by its reader's clock.
     0: the sampler has left; negative: it takes no part, as if it had never granted anything.
-    ``needed`` is one a producer, or empty; ``limit`` the setting by which no more is granted."""
+    ``needed`` is one a producer, or empty; ``limit`` the setting by which no more is granted;
+    ``most`` how many groups may be open at one time, at most; 0: that is not known yet."""
 
     sampler: str
     lineage: str
@@ -48,3 +50,4 @@ class SharesGranted:
     totals: NDArray[np.int64]
     needed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     limit: str = ""
+    most: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -185,9 +186,21 @@ class RootRecorded(OwnedEvent):
     root: str
 
 
+class RequestKind(StrEnum):
+    """What the owner of a partition may be asked for."""
+
+    RETAIN = "retain"
+    FLUSH = "flush"
+    FLUSH_FORCED = "flush_forced"
+
+
+FLUSH_KINDS = frozenset((RequestKind.FLUSH, RequestKind.FLUSH_FORCED))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """Somebody asks the owner of the partition for something; it names no claim."""
+    """Somebody asks the owner of the partition for something; it names no claim. The answer is a
+    ``Retired`` that names the request, whatever its ``kind``."""
 
     kind: str
     older_than_us: int

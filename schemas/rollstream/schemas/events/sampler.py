@@ -104,8 +104,12 @@ class BatchServed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked(Decision):
-    """What became of a served batch; the groups in the slots ``skipped`` were not trained on, and
-    those in the slots ``filtered`` what shapes the batch left out whole."""
+    """What became of a served batch. Groups in the slots ``skipped`` were not trained on.
+
+    ``outcomes`` says what became of each row of a shaped batch, as
+    ``streams.folds.sampler.row_outcomes`` packs it; None: the ack does not say. ``filtered`` are
+    slots of groups that were left out whole, by acks of version 1.
+    """
 
     trainer_epoch: int
     step: int
@@ -113,6 +117,18 @@ class Acked(Decision):
     status: str
     skipped: tuple[int, ...] = ()
     filtered: tuple[int, ...] = ()
+    outcomes: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made(Decision):
+    """What a batch maker made of a served batch, by its digest; it decides nothing."""
+
+    trainer_epoch: int
+    step: int
+    batch_id: str
+    maker: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,11 @@ _Found = Iterator[tuple[int, BrokenRule]]
 
 _SHARED_KEPT = 4_096
 _KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
-_OWN_NAMES = ("example_id", "group_uid", "rollout_uid")
-_SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "actor_policy_version")
+_OWN_NAMES: Mapping[str, Callable[[str, Any], None]] = {
+    "example_id": rules.check_name,
+    **dict.fromkeys(("group_uid", "rollout_uid"), rules.check_uid),
+}
+_SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "old_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
 _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("group_size", "policy_epoch", "weight_step"), rules.check_number),
@@ -37,7 +40,7 @@ _TOLD: Mapping[str, Callable[[str, Any], None]] = {
 }
 _WITHOUT_UID = (EntryKind.DISPATCHED, EntryKind.ALIVE)
 _TOKENS = ("prompt_tokens", "output_tokens")
-_LOGPROBS = ("logprobs", "actor_logprobs", "ref_logprobs")
+_LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs")
 
 
 def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
@@ -66,8 +69,8 @@ def _kinds(record: Frame) -> _Found:
         return
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
-        if kind > EntryKind.APPENDED:
-            yield index, BrokenRule("kinds", f"is {kind}", "give 0, 1, 2, 3, 4 or 5")
+        if kind > EntryKind.STEP_TO_SCORE:
+            yield index, BrokenRule("kinds", f"is {kind}", "give a number from 0 to 7")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
             yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")
@@ -94,10 +97,13 @@ def _producer(record: Frame) -> _Found:
 def _texts(record: Frame) -> _Found:
     for name, index in record.no_utf8:
         yield index, BrokenRule(name, "is no UTF-8", "encode it so")
-    for name in _OWN_NAMES:
+    for name, check in _OWN_NAMES.items():
         values = record.texts.get(name, ())
-        if values and max(map(len, values)) > rules.NAME_CHARS_MAX:
-            yield from _each(values, rules.check_name, name)
+        if not values:
+            continue
+        sound = max(map(len, values)) <= rules.NAME_CHARS_MAX
+        if not sound or (check is rules.check_uid and not all(map(str.isprintable, values))):
+            yield from _each(values, check, name)
     uids = record.values("rollout_uid")
     if not all(uids):
         for index, uid in enumerate(uids):
@@ -152,6 +158,9 @@ def _numbers(record: Frame) -> _Found:
             if raw and (np.abs(np.frombuffer(raw, field.dtype)) > rules.FLOAT32_MAX).any():
                 finite = (0.0 if value is None else value for value in record.values(field.name))
                 yield from _each(finite, rules.check_finite, field.name)
+    if record.extra("logprob_sum"):
+        sums = (0.0 if value is None else value for value in record.values("logprob_sum"))
+        yield from _each(sums, rules.check_logprob_sum, "logprob_sum")
 
 
 def _rewards(record: Frame) -> _Found:
@@ -179,7 +188,7 @@ def _arrays(record: Frame) -> _Found:
             values = _values(record, name, np.dtype("<f4"))
             # Neither is so where one is NaN.
             at_most = np.maximum.reduce(values, initial=0) <= rules.LOGPROB_MAX
-            if not (at_most and np.minimum.reduce(values, initial=0) >= -rules.FLOAT32_MAX):
+            if not (at_most and np.minimum.reduce(values, initial=0) >= rules.LOGPROB_MIN):
                 yield from _each(_by_entry(record, name, values), rules.check_logprobs, name)
     if "token_rewards" in record.arrays:
         values = _values(record, "token_rewards", np.dtype("<f4"))

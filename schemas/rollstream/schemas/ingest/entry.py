@@ -34,9 +34,19 @@ class EntryKind(IntEnum):
     APPENDED = 5
     """A rollout segment: its rollout is one member more of the group that it names, which is
     pending; where it is not, the rollout is in none."""
+    STEP = 6
+    """A rollout segment: a step of a trajectory of the prompt that its group is."""
+    STEP_TO_SCORE = 7
+    """The same; a score follows if it is the last one and has no reward."""
 
 
-SEGMENT_KINDS = (EntryKind.SEGMENT, EntryKind.APPENDED)
+SEGMENT_KINDS = (
+    EntryKind.SEGMENT,
+    EntryKind.APPENDED,
+    EntryKind.STEP,
+    EntryKind.STEP_TO_SCORE,
+)
+STEP_KINDS = (EntryKind.STEP, EntryKind.STEP_TO_SCORE)
 
 
 class NamedArray(NamedTuple):

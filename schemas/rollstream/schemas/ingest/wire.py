@@ -31,6 +31,17 @@ COUNTS = "<u4"  # How lengths and indexes are read: a negative one is beyond all
 _CODES: Mapping[str, Any] = {"<i4": "i", "<u4": "I", "<i8": "q", "<f8": "d", "|b1": "B"}
 
 
+SCHEMA_HEADER = "schema"
+"""The name of the Kafka header with the number of a record's schema, in ASCII digits: a reader that
+does not know the schema learns from it whether that is newer."""
+
+
+@cache
+def record_headers() -> tuple[tuple[str, bytes], ...]:
+    """The Kafka headers of each record that this version writes."""
+    return ((SCHEMA_HEADER, str(shipped().newest(SCHEMA).version).encode()),)
+
+
 def packed(dtype: str, values: Iterable[Any]) -> bytes:
     """The bytes of numbers."""
     return array(_CODES[dtype], values).tobytes()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from rollstream.schemas.columns import Columns, Ragged, offsets_of
-from rollstream.schemas.fields import array_fields
+from rollstream.schemas.fields import array_fields, row_fields
 from rollstream.schemas.wire_schemas import WireSchema
 from rollstream.store import arrow
 from rollstream.store.blobs import Bytes, Pieces
@@ -112,7 +112,8 @@ def chunk_indexes(token_arrays: arrow.Signatures, rows: WireSchema) -> Mapping[s
 def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
     """The leaf columns that some row has values in, by path."""
     for name, values in columns.scalars.items():
-        yield (arrow.stored_name(name),), values
+        if name in row_fields():
+            yield (arrow.stored_name(row_fields()[name]),), values
     for name, ragged in columns.arrays.items():
         assert ragged.values.dtype == array_fields()[name], (name, ragged.values.dtype)
         yield (name, *_LIST), ragged

@@ -20,7 +20,7 @@ from rollstream.schemas.events import (
     Retired,
     RootRecorded,
 )
-from rollstream.schemas.ids import SegmentId, segment_id
+from rollstream.schemas.ids import SegmentId, prompt_id, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.entries import NO_ENTRIES, Entries, Stretch, entries_of
@@ -46,6 +46,13 @@ class _Flush(NamedTuple):
     newest: int
     settled: int
     segments: Sequence[SegmentId]
+
+
+class OpenRequest(NamedTuple):
+    """A request that was not answered, and the log time at which it was appended."""
+
+    asked_us: int
+    event: Requested
 
 
 class SealFold:
@@ -79,7 +86,7 @@ class SealFold:
         self.watermark = 0
         self.now_ts = 0
         self.retired = NOTHING_RETIRED
-        self.requests: dict[int, Requested] = {}
+        self.requests: dict[int, OpenRequest] = {}
         self.tells_of_producers = False
         self._horizon = dedupe_horizon
         self._counts: Counter[str] = Counter()
@@ -127,7 +134,7 @@ class SealFold:
             if not event.more:
                 self.requests.pop(event.request, None)
         elif isinstance(event, Requested):
-            self.requests[offset] = event
+            self.requests[offset] = OpenRequest(timestamp_us, event)
             if len(self.requests) > REQUESTS_KEPT_MAX:
                 del self.requests[next(iter(self.requests))]
 
@@ -163,7 +170,7 @@ class SealFold:
         return max(self._above.next_offset, self.watermark)
 
     def seen(self, segment: SegmentId) -> bool:
-        """Whether the segment was settled before, within the dedupe horizon."""
+        """Whether the segment was settled, or the prompt sealed, within the dedupe horizon."""
         return segment in self._seen
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
@@ -196,6 +203,8 @@ class SealFold:
         self._counts["segments"] += len(event.segments.offsets)
         self._counts["groups"] += len(event.groups)
         segments = _segment_ids(event.segments.uids, event.segments.segment_idxs)
+        named = [prompt_id(one.group_uid, one.seal_reason) for one in event.groups if one.group_uid]
+        segments = [*segments, *named] if named else segments
         for part in event.settled:
             self._counts[part.reason] += len(part.offsets)
             # A duplicate says nothing of its original, which may be pending still.

@@ -2,6 +2,7 @@
 
 - ``broker``      ``KafkaBroker``
 - ``properties``  what librdkafka is configured with, and its log without repeated lines
+- ``clients``     librdkafka's clients, which a forked child never frees
 - ``answers``     pure: librdkafka's errors as the types of ``streams.errors``
 - ``faults``      which broker cannot be reached, and why, as librdkafka's callbacks say
 - ``writer``      ``KafkaWriter``

@@ -6,7 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -17,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import Committed, GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.kafka.answers import as_request_error, request
 from rollstream.streams.kafka.faults import Faults, sentence_of
@@ -101,6 +106,17 @@ class KafkaAdmin:
             for held in member.assignment.topic_partitions
         }
         return GroupMembers(owners, len(found.members), found.state not in _REBALANCING)
+
+    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
+        asked = ConsumerGroupTopicPartitions(group)
+        with request(f"offsets of group {group}", timeout_s):
+            answer = self._client().list_consumer_group_offsets([asked], request_timeout=timeout_s)
+            found = answer[group].result(timeout_s)
+        return {
+            TopicPartition(one.topic, one.partition): Committed(one.offset, one.metadata or "")
+            for one in found.topic_partitions
+            if one.error is None and one.offset >= 0
+        }
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)

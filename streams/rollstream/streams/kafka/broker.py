@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.addresses import check_bootstrap
@@ -18,6 +19,7 @@ from rollstream.streams.broker import IDLE_S, Broker, TopicPartition
 from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
+from rollstream.streams.kafka.clients import Consumer, Producer, kept_in_children
 from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.member import KafkaGroupReader
 from rollstream.streams.kafka.reader import KafkaReader
@@ -44,8 +46,7 @@ class KafkaBroker(Broker):
         self._client = dict(client or {})
         self._check()
         self._outages = OutageLog(bootstrap)
-        self._readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
-        self._writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
+        self._opened = _Opened()
 
     def __str__(self) -> str:
         """The bootstrap address, as errors name it."""
@@ -58,11 +59,11 @@ class KafkaBroker(Broker):
             linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
         )
         writer = KafkaWriter(
-            lambda: Producer(self._properties(wanted)),
+            lambda: kept_in_children(Producer(self._properties(wanted))),
             report_offsets=report_offsets,
             reached=self._outages.reached,
         )
-        self._writers.add(writer)
+        self._opened.here().writers.add(writer)
         return writer
 
     def reader(
@@ -73,12 +74,12 @@ class KafkaBroker(Broker):
         idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
         wanted = {**properties.READER, **idle, "group.id": name}
         reader = KafkaReader(
-            lambda: Consumer(self._properties(wanted)),
+            lambda: kept_in_children(Consumer(self._properties(wanted))),
             starts,
             reached=self._outages.reached,
             why_away=self._why_away,
         )
-        self._readers.add(reader)
+        self._opened.here().readers.add(reader)
         return reader
 
     def group_reader(
@@ -86,7 +87,7 @@ class KafkaBroker(Broker):
     ) -> KafkaGroupReader:
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
-            lambda: Consumer(self._properties(wanted)),
+            lambda: kept_in_children(Consumer(self._properties(wanted))),
             self._make_admin,
             group,
             topics,
@@ -94,7 +95,7 @@ class KafkaBroker(Broker):
             reached=self._outages.reached,
             why_away=self._why_away,
         )
-        self._readers.add(reader)
+        self._opened.here().readers.add(reader)
         return reader
 
     def admin(self) -> KafkaAdmin:
@@ -104,9 +105,10 @@ class KafkaBroker(Broker):
         return self._outages.sentence()
 
     def close(self) -> None:
-        for writer in list(self._writers):
+        opened = self._opened.here()
+        for writer in list(opened.writers):
             writer.abandon()
-        for reader in list(self._readers):
+        for reader in list(opened.readers):
             reader.close()
 
     def _check(self) -> None:
@@ -148,7 +150,8 @@ class KafkaBroker(Broker):
         return self.outage()
 
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
-        return AdminClient(self._properties({"error_cb": on_error or self._outages.record}))
+        wanted = {"error_cb": on_error or self._outages.record}
+        return kept_in_children(AdminClient(self._properties(wanted)))
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         common = {
@@ -158,3 +161,20 @@ class KafkaBroker(Broker):
             "error_cb": self._outages.record,
         }
         return {**common, **wanted, **self._client}
+
+
+class _Opened:
+    """What is to be closed by the process that asks: nothing that its parent had opened before it
+    was forked off."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self.readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
+        self.writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
+
+    def here(self) -> _Opened:
+        """Itself, in the process that opened what it has."""
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self.readers, self.writers = weakref.WeakSet(), weakref.WeakSet()
+        return self

@@ -62,8 +62,7 @@ class KafkaGroupReader(KafkaReader):
         self._client().incremental_assign([at_offset(where, offset)])
 
     def pause(self, where: TopicPartition) -> None:
-        self._lost.pop(where, None)
-        self._ends.pop(where, None)
+        self._forget(where)
         if self._starts.pop(where, None) is not None:
             self._client().incremental_unassign([at_offset(where, END)])
 
@@ -130,8 +129,7 @@ class KafkaGroupReader(KafkaReader):
         revoked = [TopicPartition(tp.topic, tp.partition) for tp in positions]
         begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
         for where in revoked:
-            self._lost.pop(where, None)
-            self._ends.pop(where, None)
+            self._forget(where)
             if where in self._assigned:
                 self._on_revoked(where)
                 self._assigned.discard(where)

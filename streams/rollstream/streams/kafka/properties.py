@@ -73,8 +73,8 @@ READER: Final[Mapping[str, Any]] = {
     "fetch.wait.max.ms": round(IDLE_S * 1000),
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     "queued.max.messages.kbytes": FETCHED_KIB_MAX,
-    # TCP and the broker's disk format check already.
-    "check.crcs": False,
+    # No broker compares the checksums of what it reads from its disk.
+    "check.crcs": True,
     "socket.nagle.disable": True,
 }
 # Of a member of a consumer group.

@@ -9,10 +9,11 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition
+from rollstream.streams.broker import EARLIEST, END, Headers, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
     BrokerUnavailable,
+    DamagedRecord,
     OffsetLost,
     PermanentBrokerError,
 )
@@ -23,6 +24,9 @@ _PROOF_TIMEOUT_S_MIN = 0.1
 _ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why,
 _ATTEMPT_S_MAX = 8.0  # of others after the first at the latest after that.
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
+_DAMAGED_TRIES = 3  # Fetches of a batch whose checksum differs, before its reader gives it up.
+_DAMAGED_REMEDY = "the broker's copy is damaged: let it copy the partition from another replica"
+_OFFSET_MAX = 1 << 53  # No log has so many records.
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 
 
@@ -59,6 +63,7 @@ class KafkaReader:
         self._failures: list[KafkaError] = []
         self._lost: dict[TopicPartition, int] = {}  # The offset that was wanted.
         self._ends: dict[TopicPartition, int] = {}  # Up to here all was read, at some moment.
+        self._damaged: dict[TopicPartition, tuple[int, int, str]] = {}  # Offset, tries, what.
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         consumer = self._client()
@@ -78,6 +83,8 @@ class KafkaReader:
                 self._raise_first()
         if messages:
             self._reached()
+            if self._damaged:
+                self._forget_damage(messages)
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
             Record(
@@ -87,6 +94,7 @@ class KafkaReader:
                 message.timestamp()[1] * 1000,
                 message.key(),
                 message.value() or b"",
+                _headers(message.headers()),
             )
             for message in messages
         ]
@@ -129,8 +137,7 @@ class KafkaReader:
     def seek(self, where: TopicPartition, offset: int) -> None:
         assert where in self._starts, where
         self._starts[where] = offset
-        self._lost.pop(where, None)
-        self._ends.pop(where, None)
+        self._forget(where)
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
@@ -144,8 +151,7 @@ class KafkaReader:
         if where in self._paused:
             return
         self._paused.add(where)
-        self._lost.pop(where, None)
-        self._ends.pop(where, None)
+        self._forget(where)
         if self._consumer is not None and self._begun:
             self._consumer.incremental_unassign([at_offset(where, END)])
 
@@ -154,6 +160,11 @@ class KafkaReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+    def _forget(self, where: TopicPartition) -> None:
+        """What was found out about the partition is of no interest any more."""
+        for known in (self._lost, self._ends, self._damaged):
+            known.pop(where, None)
 
     def _client(self) -> Consumer:
         if self._consumer is None:
@@ -216,6 +227,10 @@ class KafkaReader:
                 good.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends[where] = offset
+            elif where in self._starts and self._is_damage(where, error, offset):
+                failed.add(where)
+            elif offset is not None and offset > _OFFSET_MAX:  # None: of the client, of no record.
+                pass  # From before a seek, of bytes behind a damaged batch.
             elif error.code() in _IS_LOST:
                 # An error from before the last seek concerns an offset that nobody wants now.
                 if offset >= self._starts.get(where, offset + 1):
@@ -229,12 +244,39 @@ class KafkaReader:
             # Else the client retries by itself, until the deadline of its caller passes.
         return good
 
+    def _forget_damage(self, delivered: list[Any]) -> None:
+        """What is delivered after all is not damaged."""
+        for message in delivered:
+            self._damaged.pop(TopicPartition(message.topic(), message.partition()), None)
+
+    def _is_damage(self, where: TopicPartition, error: KafkaError, offset: int) -> bool:
+        """Whether the error is about a damaged batch, which is then fetched again: librdkafka
+        passes no batch whose checksum differs, and takes what is behind its first bytes for other
+        batches, of any offset."""
+        damaged = self._damaged.get(where)
+        if error.code() == KafkaError._BAD_MSG and 0 <= offset <= _OFFSET_MAX:
+            tries = damaged[1] + 1 if damaged is not None and damaged[0] == offset else 1
+            damaged = offset, tries, error.str()
+        if damaged is None:
+            return False
+        self.seek(where, max(damaged[0], self._starts[where]))
+        self._damaged[where] = damaged
+        return True
+
     def _raise_first(self) -> None:
         if self._failures:
             raise _as_read_error(self._failures.pop(0), "poll")
+        for where, (offset, tries, what) in self._damaged.items():
+            if tries >= _DAMAGED_TRIES:
+                del self._damaged[where]
+                raise DamagedRecord(where, offset, f"{what}; {_DAMAGED_REMEDY}")
         # librdkafka reports a loss once; forgotten here, the partition would never move again.
         for where, wanted in self._lost.items():
             raise OffsetLost(str(where), wanted, *self.bounds(where, _ANSWER_TIMEOUT_S))
+
+
+def _headers(found: Any) -> Headers:
+    return tuple((name, value or b"") for name, value in found) if found else ()
 
 
 def _as_read_error(error: KafkaError, what: str) -> BrokerError:

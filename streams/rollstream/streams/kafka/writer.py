@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from rollstream.streams.broker import Delivery, OnDelivery
+from rollstream.streams.broker import Delivery, Headers, OnDelivery
 from rollstream.streams.errors import BufferFull, RecordTooLarge
 from rollstream.streams.kafka.answers import as_delivery_error, as_request_error, request
 from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_MAX
@@ -40,6 +40,7 @@ class KafkaWriter:
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
         number = -1 if partition is None else partition  # -1: the key decides.
@@ -47,7 +48,8 @@ class KafkaWriter:
         if on_delivery is not None:
             report = _Report(topic, number, on_delivery, self._reached, self._delivered)
         try:
-            self._client().produce(topic, value, key, number, report)
+            given: Any = [*headers] or None
+            self._client().produce(topic, value, key, number, report, headers=given)
         except BufferError as error:
             raise BufferFull(
                 f"{topic}: {QUEUED_RECORDS_MAX} records or {QUEUED_KIB_MAX} KiB are queued; "

@@ -6,7 +6,14 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rollstream.runtime.clock import Clock
-from rollstream.streams.broker import IDLE_S, Broker, GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import (
+    IDLE_S,
+    Broker,
+    Committed,
+    GroupMembers,
+    TopicPartition,
+    TopicSpec,
+)
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
@@ -71,6 +78,10 @@ class MemoryAdmin:
     def group(self, name: str, timeout_s: float) -> GroupMembers:
         with self._logs.lock:
             return self._logs.group(name).describe()
+
+    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
+        with self._logs.lock:
+            return dict(self._logs.group(group).commits)
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         topics = self._logs.topics()

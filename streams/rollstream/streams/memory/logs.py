@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.streams.broker import EARLIEST, END, Record, TopicPartition, TopicSpec
+from rollstream.streams.broker import EARLIEST, END, Headers, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import OffsetLost, RecordTooLarge, UnknownTopic
 from rollstream.streams.memory.group import MemoryGroup
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
@@ -66,7 +66,9 @@ class MemoryLogs:
     def partition_counts(self) -> dict[str, int]:
         return {name: spec.partitions for name, spec in self._topics.items()}
 
-    def append(self, where: TopicPartition, key: bytes | None, value: bytes) -> Record:
+    def append(
+        self, where: TopicPartition, key: bytes | None, value: bytes, headers: Headers = ()
+    ) -> Record:
         """Appends under the clock's time.
 
         Raises:
@@ -80,7 +82,7 @@ class MemoryLogs:
             if len(value) + len(key or b"") > size_max:
                 raise RecordTooLarge(f"{where}: {len(value)} bytes; the topic takes {size_max}")
             now_us = self.clock.now_us() // 1000 * 1000
-            record = Record(where.topic, where.partition, partition.end, now_us, key, value)
+            record = Record(*where, partition.end, now_us, key, value, headers)
             partition.records.append(record)
             self.wake()
         return record

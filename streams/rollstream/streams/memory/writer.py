@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from rollstream.streams.broker import Delivery, OnDelivery, TopicPartition
+from rollstream.streams.broker import Delivery, Headers, OnDelivery, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
     BufferFull,
@@ -38,6 +38,7 @@ class MemoryWriter:
         *,
         key: bytes | None = None,
         partition: int | None = None,
+        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
         assert not self._abandoned, "an abandoned writer is not used again"
@@ -45,7 +46,7 @@ class MemoryWriter:
             raise BufferFull(f"{QUEUED_RECORDS_MAX} records are queued; poll makes room")
         if len(value) + len(key or b"") > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"{topic}: {len(value)} bytes; the limit is {RECORD_BYTES_MAX}")
-        delivery = self._deliver(topic, value, key, partition)
+        delivery = self._deliver(topic, value, key, partition, headers)
         if on_delivery is not None:
             self._reports.append((on_delivery, delivery))
 
@@ -78,11 +79,16 @@ class MemoryWriter:
             on_delivery(delivery)
 
     def _deliver(
-        self, topic: str, value: bytes, key: bytes | None, partition: int | None
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers,
     ) -> Delivery:
         try:
             number = self._choose(topic, key) if partition is None else partition
-            record = self._logs.append(TopicPartition(topic, number), key, value)
+            record = self._logs.append(TopicPartition(topic, number), key, value, headers)
         except BrokerError as error:
             number = -1 if partition is None else partition
             refused = value if isinstance(error, RecordTooLarge) else b""

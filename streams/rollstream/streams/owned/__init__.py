@@ -2,9 +2,10 @@
 
 - ``fence``      pure: which events of a partition count
 - ``fold``       pure: what a log folds into (the interface), and how far it was folded
-- ``reading``    the event in a record, or ``CorruptLog``
+- ``reading``    the event in a record; none: no owner wrote it; or ``UnreadableLog``
 - ``sending``    an owner's appends, one on its way at a time
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short
-- ``follow``     ``Follower``: reads the events that count, without owning the log
+- ``follow``     ``Follower``: reads the events that count, without owning the logs, and puts aside
+                 what cannot be read on
 """

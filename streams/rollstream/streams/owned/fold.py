@@ -76,12 +76,14 @@ class FoldedLog(Generic[F]):
         fold: over all events that count below ``next_offset``.
         next_offset: everything below it is folded.
         newest: xxh3-128 of the record before it; empty: none was folded.
+        foreign: how many records no owner wrote; they are passed over.
     """
 
     def __init__(self, fold: F, fence: Fence, start: int) -> None:
         self.fold = fold
         self.next_offset = start
         self.newest = b""
+        self.foreign = 0
         self._fence = fence
         self._claims: list[int] = []  # Offsets that `checkpoint` may choose from.
 
@@ -102,14 +104,17 @@ class FoldedLog(Generic[F]):
         assert self.newest, "nothing was folded"
         return FoldPlace(self.next_offset, self.newest, (claim.epoch, owner), tuple(self._claims))
 
-    def apply(self, offset: int, timestamp_us: int, event: Event, value: bytes) -> bool:
+    def apply(self, offset: int, timestamp_us: int, event: Event | None, value: bytes) -> bool:
         """Folds the next event if it counts; returns whether it does.
 
         Args:
+            event: None: no owner wrote the record.
             value: the record that holds the event.
         """
-        counts = self._fence.admits(offset, event)
-        if counts:
+        counts = event is not None and self._fence.admits(offset, event)
+        if event is None:
+            self.foreign += 1
+        elif counts:
             if isinstance(event, Claimed):
                 self._claims.append(offset)
                 if len(self._claims) > CLAIMS_KEPT_MAX:
@@ -120,8 +125,9 @@ class FoldedLog(Generic[F]):
         self.newest = xxhash.xxh3_128_digest(value)
         return counts
 
-    def apply_record(self, record: Record) -> Event:
-        """Folds the next record if it counts; returns its event, whether it counts or not.
+    def apply_record(self, record: Record) -> Event | None:
+        """Folds the next record if it counts; returns its event, whether it counts or not; None: no
+        owner wrote it.
 
         Raises:
             NewerEvent, CorruptLog: as ``event_in``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -18,9 +18,10 @@ from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
     CorruptLog,
+    DamagedRecord,
     LogLost,
-    NewerEvent,
     OffsetLost,
+    UnreadableLog,
     lost_message,
 )
 from rollstream.streams.owned.fence import Fence
@@ -41,19 +42,33 @@ class ConfirmedEvent(NamedTuple):
     event: Event
 
 
+class PutAside(NamedTuple):
+    """A log that is not read on.
+
+    Attributes:
+        offset: all below it was read.
+        error: why, with topic, partition and remedy.
+    """
+
+    offset: int
+    error: UnreadableLog
+
+
 class Follower:
     """Reads owned partitions and returns only the events that the fence admits.
 
     Within a partition in the order of offsets; between partitions in the order of arrival. Starts
-    must be 0 (or EARLIEST) or the offset of a claim. Where a log ends before what was read of it,
-    every call raises ``LogLost`` from then on.
+    must be 0 (or EARLIEST) or the offset of a claim. A record that no owner wrote is passed over.
 
     Args:
         scores: those among the logs that nobody owns, which hold scores: each counts, and a record
             that is none is passed over, with a log message. They start anywhere.
+        aside: takes the logs that cannot be read on; all others are read. What is there already is
+            not read. None: a log that cannot be read on is an error of every call.
 
     Attributes:
         paused: the logs that are not read.
+        foreign: of each log, how many records no owner wrote.
     """
 
     def __init__(
@@ -61,8 +76,11 @@ class Follower:
         broker: Broker,
         starts: Mapping[TopicPartition, int],
         scores: Collection[TopicPartition] = (),
+        *,
+        aside: dict[TopicPartition, PutAside] | None = None,
     ) -> None:
         self._scores = frozenset(scores)
+        self._aside = aside
         self._reader = broker.reader(starts)
         self._positions = dict(starts)
         self._at_claim = {
@@ -71,34 +89,40 @@ class Follower:
         self._fences = {where: Fence() for where in starts}
         self._records: deque[Record] = deque()
         self.paused: set[TopicPartition] = set()
+        self.foreign: Counter[TopicPartition] = Counter()
         self._lost = ""  # Why nothing is read any more.
+        for where in self._positions.keys() & (aside or {}).keys():
+            self._reader.pause(where)
 
     def poll(self, records_max: int, timeout_s: float) -> list[ConfirmedEvent]:
         """Returns the next events that count; passes over those that do not.
 
         Raises:
-            NewerEvent: a newer version of Rollstream wrote a record. CorruptLog: a record is no
-                event, or a start is not the offset of a claim. LogLost. Each is raised again by
-            each call. OffsetLost: a log no longer has its beginning.
+            NewerEvent: a newer version of Rollstream wrote a record. CorruptLog: a record holds no
+                event, or a start is not the offset of a claim. LogLost: a log ends before what was
+                read of it. Each is raised again by each call, and none where logs are put aside.
+            OffsetLost: a log no longer has its beginning.
         """
-        self._expect_logs()
+        if self._lost:
+            raise LogLost(self._lost)
         if not self._records:
             try:
                 self._records.extend(self._reader.poll(records_max, timeout_s))
             except OffsetLost as error:
-                if error.wanted <= error.end:
-                    raise
-                raise self._log_lost(error.where, error.wanted, error.end) from error
+                self._lose(error)
+            except DamagedRecord as error:
+                self._put_aside(TopicPartition(*error.where), error)
         confirmed: list[ConfirmedEvent] = []
         while self._records:
             record = self._records[0]
             where = _where(record)
             try:
                 event = self._decode(where, record)
-            except (NewerEvent, CorruptLog):
-                if confirmed:
+            except UnreadableLog as error:
+                if self._aside is None and confirmed:
                     return confirmed  # First the events before the defect; the next call raises.
-                raise
+                self._put_aside(where, error)
+                continue
             fence = self._fences[where]
             if event and (where in self._scores or fence.admits(record.offset, event)):
                 confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
@@ -123,7 +147,8 @@ class Follower:
         """Reads on a log that was paused, from where that was. Idempotent."""
         if where in self.paused:
             self.paused.discard(where)
-            self._reader.seek(where, self._positions[where])
+            if not self._is_aside(where):
+                self._reader.seek(where, self._positions[where])
 
     def has_read(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> bool:
         """Asks the broker whether everything in this log that is older, by its clock, was returned.
@@ -163,46 +188,88 @@ class Follower:
         Raises:
             BrokerUnavailable: not read in time. CorruptLog, LogLost: as ``poll``.
         """
-        self._expect_logs()
+        if self._lost:
+            raise LogLost(self._lost)
         ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
         for where, end in ends.items():
             while self._positions[where] < end and where not in self.paused:
+                if self._is_aside(where):
+                    break
                 if deadline.passed():
                     raise BrokerUnavailable(
                         f"{where} was read up to {self._positions[where]}, not to its end at "
                         f"{end}, within {deadline.timeout_s} s; allow more time"
                     )
-                deadline.log_waiting(partial("{} to be read to its end at {}".format, where, end))
+                at = self._positions[where]
+                said = "{} to be read to its end at {:,}; it was read up to {:,}".format
+                deadline.log_waiting(partial(said, where, end, at))
                 yield from self.poll(records_max, deadline.slice_s(READ_SLICE_S))
 
     def close(self) -> None:
         """Idempotent."""
         self._reader.close()
 
+    def put_aside(self, where: TopicPartition, offset: int, error: UnreadableLog) -> None:
+        """Reads the log no more: the event at ``offset``, which was returned, cannot be folded."""
+        assert self._aside is not None, "logs are put aside"
+        if not self._is_aside(where):
+            self._positions[where] = offset
+            self._put_aside(where, error)
+
+    def _put_aside(self, where: TopicPartition, error: UnreadableLog) -> None:
+        """Reads this log no more; raises the error where logs are not put aside."""
+        if self._aside is None:
+            raise error
+        _log.error("%s is read no more, and all other logs are: %s", where, error)
+        self._aside[where] = PutAside(self._positions[where], error)
+        self._reader.pause(where)
+        self._records = deque(one for one in self._records if _where(one) != where)
+
+    def _is_aside(self, where: TopicPartition) -> bool:
+        return self._aside is not None and where in self._aside
+
     def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
         for where in self._positions:
+            if self._is_aside(where):
+                continue
             first, end = bounds_in_time(self._reader, where, deadline)
             if end < self._positions[where]:
-                raise self._log_lost(str(where), self._positions[where], end)
+                self._log_lost(where, self._positions[where], end)
+                continue
             # A log that holds nothing has no record that would move the position.
             ends[where] = end if end > first else self._positions[where]
         return ends
 
-    def _expect_logs(self) -> None:
-        if self._lost:
-            raise LogLost(self._lost)
+    def _lose(self, error: OffsetLost) -> None:
+        """A log no longer holds what is to be read next."""
+        where = next(one for one in self._positions if str(one) == error.where)
+        if error.wanted > error.end:
+            self._log_lost(where, error.wanted, error.end)
+        elif self._aside is None:
+            raise error
+        else:
+            self._put_aside(where, LogLost(f"{error}: restore the log (docs/operating.md)"))
 
-    def _log_lost(self, where: str, read: int, end: int) -> LogLost:
-        """The error that each call raises from now on."""
-        self._lost = lost_message(where, read, f"the log ends at {end}")
-        return LogLost(self._lost)
+    def _log_lost(self, where: TopicPartition, read: int, end: int) -> None:
+        told = lost_message(str(where), read, f"the log ends at {end}")
+        if self._aside is None:
+            self._lost = told  # Each call raises it from now on.
+        self._put_aside(where, LogLost(told))
 
     def _decode(self, where: TopicPartition, record: Record) -> Event | None:
         if where in self._scores:
             return _score_in(where, record)
         event = event_in(record, self._fences[where].owner)
+        if event is None:
+            if not self.foreign[where]:
+                _log.warning(
+                    "%s, offset %d: no owner wrote this record, and it is passed over; take the "
+                    "right to write to this topic from whoever did",
+                    *(where, record.offset),
+                )
+            self.foreign[where] += 1
         if where in self._at_claim and not isinstance(event, Claimed):
             raise CorruptLog(
                 f"{where}: {type(event).__name__} at {record.offset}; start at a claim or at 0"

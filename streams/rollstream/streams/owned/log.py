@@ -40,6 +40,7 @@ REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
 F = TypeVar("F", bound=LogFold)
+OnWay = Callable[[], object]
 
 
 class _State(Enum):
@@ -129,9 +130,15 @@ class OwnedLog(Generic[F]):
         """Everything below it is folded."""
         return self._folded.next_offset
 
-    def place(self) -> FoldPlace | None:
-        """How far an owner's fold went, for it to be saved; None for who owns the log no more."""
-        return self._folded.place() if self._state is _State.OWNER else None
+    @property
+    def foreign(self) -> int:
+        """How many of the records that were folded no owner wrote."""
+        return self._folded.foreign
+
+    def place(self, *, owned: bool = True) -> FoldPlace | None:
+        """How far the fold went, for it to be saved; None: not ``owned``, or by nobody ever."""
+        known = self._state is _State.OWNER if owned else self._folded.owner is not None
+        return self._folded.place() if known else None
 
     def claim(self, deadline: Deadline, *, hint: int | None = None, retake: bool = True) -> F:
         """Takes over: appends ``Claimed``, reads until that very claim comes back, folds, appends
@@ -150,9 +157,10 @@ class OwnedLog(Generic[F]):
                 attempt; a claim that crosses with another's takes over all the same.
 
         Raises:
-            NewerEvent: a newer version of Rollstream owned the log; nothing is appended. LogLost.
-            ClaimFailed: not proven by the deadline. Fenced: another owner claimed before this claim
-            was adopted. BrokerError: a permanent refusal. CorruptLog: a record holds no event.
+            UnreadableLog: a record cannot be read, as where a newer version of Rollstream owned the
+            log, or the log lost its end; nothing is appended. ClaimFailed: not proven by the
+            deadline. Fenced: another owner claimed before this claim was adopted. BrokerError: a
+            permanent refusal.
         """
         self._expect_log()
         if self._state is not _State.OWNER or self._sending.pending:
@@ -180,15 +188,17 @@ class OwnedLog(Generic[F]):
             f"{self.where}: claim not proven within {deadline.timeout_s} s: {why}"
         ) from failure
 
-    def look(self, deadline: Deadline, *, end_within_s: float = math.inf) -> F:
+    def look(
+        self, deadline: Deadline, *, end_within_s: float = math.inf, on_way: OnWay = bool
+    ) -> F:
         """Folds what counts up to the log's present end, and returns the fold; appends nothing, so
         that no other owner is fenced. A claim goes on from there. An owner's fold holds everything
         already: it is only checked that there is no successor.
 
         Args:
             deadline: for all of it.
-            end_within_s: for the log's end alone, so that a long deadline does not hide for as long
-                that no broker answers.
+            end_within_s: for the log's end alone: a broker that does not answer is told apart soon.
+            on_way: called after each record that was folded.
 
         Raises:
             Fenced: after this object's own claim another owner claimed. BrokerUnavailable: not read
@@ -207,6 +217,7 @@ class OwnedLog(Generic[F]):
             event = self._folded.apply_record(record)
             if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
+            on_way()
         return self.fold
 
     def append(self, event: Event) -> Ticket:
@@ -327,9 +338,11 @@ class OwnedLog(Generic[F]):
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
             _, end = reader.bounds(self.where, deadline.left_s())  # It may begin at a newer claim.
-        if not given:
-            # What a newer version of Rollstream wrote is found before its owner is fenced.
-            for record in self._unfolded(reader, end, deadline):
+        # What cannot be read is found before anything is written, and before its owner is fenced.
+        for record in self._unfolded(reader, end, deadline):
+            if given:
+                event_in(record, self._folded.owner)
+            else:
                 self._folded.apply_record(record)
         self._nonces.append(self._entropy.token())
         claimed = Claimed(

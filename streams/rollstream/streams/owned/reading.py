@@ -1,4 +1,9 @@
-"""The event in a record of an owned log, or the error that names the record and what to do."""
+"""The event in a record of an owned log, or the error that names the record and what to do.
+
+A record without the marker of our encoding, or of a schema that is no event, was written by no
+owner: it holds no event, and every reader passes over it. A record with our marker may be an
+owner's: where it cannot be read, nothing behind it is.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +18,32 @@ _REMEDY = (
     "take the right to write to this topic from whoever did, and begin a new kafka.generation (for "
     "a decision log, another sampler's name is enough)"
 )
-_FOREIGN = (
+_DAMAGED = (
     "no sealer or sampler of this version wrote it, and nothing behind it is read; " + _REMEDY
 )
 
 
-def event_in(record: Record, owner: Claimed | None = None) -> Event:
-    """The event that a record of an owned log holds.
+def event_in(record: Record, owner: Claimed | None = None) -> Event | None:
+    """The event that a record of an owned log holds; None: no owner wrote the record.
 
     Args:
         owner: the claim in effect there, which names the version that is needed.
 
     Raises:
         NewerEvent: its schema is none of this version's, as where a newer one wrote it. CorruptLog:
-            it holds none. The message names topic, partition, offset and remedy.
+            its bytes are no event of their schema. The message names topic, partition, offset and
+            remedy.
     """
     try:
         return codec.decode(record.value)
     except UnreadableEvent as error:
+        if error.reason == "not_an_event":
+            return None
         where = TopicPartition(record.topic, record.partition)
         found = f"{where}, offset {record.offset}: {error}"
         if error.reason == "unknown_schema":
             raise NewerEvent(f"{found}: {upgrade_remedy(owner)}") from error
-        raise CorruptLog(f"{found}: {_FOREIGN}") from error
+        raise CorruptLog(f"{found}: {_DAMAGED}") from error
 
 
 def upgrade_remedy(owner: Claimed | None = None) -> str:

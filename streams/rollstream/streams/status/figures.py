@@ -31,6 +31,9 @@ class PartitionFigures:
         flush_age_s: of the newest flush; None: there is none.
         recent_settled: entries, over the last minute, whatever became of them.
         recent_unreadable: those of them that are dead letters.
+        foreign: records of the seal log that no owner wrote; they are passed over.
+        aside: why the seal log cannot be read on, with the offset; empty: it can.
+        trouble: why its sealer seals nothing there, as that sealer says; empty: it says nothing.
     """
 
     environment: str
@@ -53,6 +56,9 @@ class PartitionFigures:
     flush_age_s: float | None
     recent_settled: int = 0
     recent_unreadable: int = 0
+    foreign: int = 0
+    aside: str = ""
+    trouble: str = ""
 
     @property
     def backlog(self) -> int:
@@ -110,9 +116,11 @@ class SamplerFigures:
         decision_age_s: of the newest decision that is no drop (before there is one, of the oldest
             claim); None: there is neither.
         dropped_since: groups that were dropped after that decision, by reason.
+        wanted: groups of the newest batch that was decided; 0: none was.
         waiting_since: of those in ``waiting``, the ones sealed after that decision.
         lost: how the log holds less than the store's root knows of, in words; empty: it does not,
             or the root was not looked at.
+        aside: why the log cannot be read on, with the offset; empty: it can.
     """
 
     name: str
@@ -136,7 +144,9 @@ class SamplerFigures:
     decision_age_s: float | None
     dropped_since: Mapping[DropReason, int]
     waiting_since: Mapping[Waits, int]
+    wanted: int = 0
     lost: str = ""
+    aside: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,15 @@
 """Reads the figures of every stage.
 
-It costs the dedupe horizon of each partition's seal log (as adopting it does) and the decision
-logs; payloads are never read, but for two records a partition and the newest dead letters. What a
-group sealed before that horizon waits for is therefore not known, only that it exists.
+It costs the dedupe horizon of each partition's seal log (as adopting it does), the scores that may
+be of groups in it, and the decision logs. Payloads are never read, but for two records a partition
+and the newest dead letters. What a group sealed before that horizon waits for is therefore not
+known, only that it exists.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -24,10 +25,11 @@ from rollstream.streams.broker import (
     LogReader,
     TopicPartition,
 )
-from rollstream.streams.folds.sampler.choosing import choosing_of
+from rollstream.streams.errors import UnreadableLog
+from rollstream.streams.folds.sampler.choosing import choosing_of, early_scores_s
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.reading import read_between
 from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.status.figures import AdmissionFigures, Figures, PartitionFigures
@@ -37,6 +39,7 @@ from rollstream.streams.topics.check import differences, joined
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
 from rollstream.streams.topics.specs import specs_for
+from rollstream.streams.troubles import note_in
 
 
 def measure(
@@ -56,7 +59,7 @@ def measure(
             not.
 
     Raises:
-        BrokerUnavailable, NotAuthorised; CorruptLog: a log breaks its rules.
+        BrokerUnavailable, NotAuthorised.
     """
     layout = Layout.of(config.kafka)
     counts = {name: section.partitions for name, section in config.environments.items()}
@@ -74,9 +77,7 @@ def measure(
     now_us = deadline.clock.now_us()
     starts: dict[PartitionAddress, int] = {}
     for address in layout.addresses(counts):
-        where = layout.groups_log(address)
-        with closing(broker.reader({where: EARLIEST})) as reader:
-            starts[address] = find_start(reader, where, None, deadline)
+        starts[address] = _start_of(broker, layout.groups_log(address), deadline)
     samplers = []
     for name, section in sorted(config.samplers.items()):
         reading = SamplerReading(name, choosing_of(section, config.environments), starts)
@@ -86,15 +87,17 @@ def measure(
         name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
         for name in sorted(config.environments)
     }
+    troubles = _troubles(broker, layout, sealers, deadline)
     partitions = [
         _partition(
-            _Read(broker, layout, address, deadline, now_us),
+            _Read(broker, layout, address, deadline, now_us, troubles),
             start,
             sealers[address.environment],
             samplers,
         )
         for address, start in starts.items()
     ]
+    _read_scores(samplers, broker, config, starts, present, deadline)
     registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
         topics_off=tuple(map(str, joined(absent))),
@@ -118,10 +121,86 @@ def _read_decisions(
     """Feeds its decision log to ``reading``."""
     name = reading.name
     written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
-    with closing(Follower(broker, {log: 0})) as follower:
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(broker, {log: 0}, aside=aside)) as follower:
         for confirmed in follower.read_to_end(deadline):
             reading.apply_decision(confirmed)
-    reading.end_decisions(log, written)
+    if log in aside:
+        reading.aside = str(aside[log].error)
+    else:
+        reading.end_decisions(log, written)
+
+
+def _start_of(broker: Broker, where: TopicPartition, deadline: Deadline) -> int:
+    """The offset from which a seal log is read; its beginning where no later one can be found."""
+    with closing(broker.reader({where: EARLIEST})) as reader:
+        try:
+            return find_start(reader, where, None, deadline)
+        except UnreadableLog:
+            return 0
+
+
+def _read_scores(
+    samplers: Sequence[SamplerReading],
+    broker: Broker,
+    config: RollstreamConfig,
+    starts: Mapping[PartitionAddress, int],
+    present: Collection[str],
+    deadline: Deadline,
+) -> None:
+    """Feeds the late scores to ``samplers``, where their topics are there: those that may be of the
+    groups that were read."""
+    for sampler in samplers:
+        sampler.end_groups()
+    layout = Layout.of(config.kafka)
+    logs = {
+        layout.scores_log(log): log for log in starts if layout.scores(log.environment) in present
+    }
+    if not logs:
+        return
+    since = _groups_since(broker, config, starts, deadline)
+    with closing(broker.reader(dict.fromkeys(logs, EARLIEST))) as reader:
+        offsets = {
+            where: reader.offset_at(where, since[log.environment], deadline.left_s())
+            for where, log in logs.items()
+        }
+    with closing(Follower(broker, offsets, scores=offsets)) as follower:
+        for confirmed in follower.read_to_end(deadline):
+            for sampler in samplers:
+                sampler.apply_scores(logs[confirmed.where], confirmed)
+
+
+def _groups_since(
+    broker: Broker,
+    config: RollstreamConfig,
+    starts: Mapping[PartitionAddress, int],
+    deadline: Deadline,
+) -> dict[str, int]:
+    """By environment the log time from which on scores may be of groups that were read."""
+    layout = Layout.of(config.kafka)
+    since: dict[str, int] = {}
+    for log, start in starts.items():
+        where = layout.groups_log(log)
+        first_ts = 0
+        if start:
+            with closing(broker.reader({where: start})) as reader:
+                first_ts = _time_of(reader, where, start, start + 1, deadline) or 0
+        of = since.get(log.environment, first_ts)
+        waited_us = round(early_scores_s(config.environments[log.environment]) * 1e6)
+        since[log.environment] = min(of, max(0, first_ts - waited_us))
+    return since
+
+
+def _troubles(
+    broker: Broker, layout: Layout, sealers: Mapping[str, GroupMembers], deadline: Deadline
+) -> dict[TopicPartition, str]:
+    """What hinders partitions, as their sealers say; one that died says nothing any more."""
+    troubles = {}
+    for name, group in sealers.items():
+        found = broker.admin().committed(layout.sealer_group(name), deadline.left_s())
+        for where in found.keys() & group.owners.keys():
+            troubles[where] = note_in(found[where].metadata).trouble
+    return troubles
 
 
 def _admission(
@@ -149,6 +228,7 @@ class _Read(NamedTuple):
     address: PartitionAddress
     deadline: Deadline
     now_us: int
+    troubles: Mapping[TopicPartition, str]
 
 
 class _Ingest(NamedTuple):
@@ -170,9 +250,15 @@ def _partition(
     owner, flush_ts = "", None
     newest: list[_Settled] = []  # Within the last minute.
     begun_ts = 0
-    with closing(Follower(read.broker, {read.layout.groups_log(address): start})) as follower:
+    log = read.layout.groups_log(address)
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(read.broker, {log: start}, aside=aside)) as follower:
         for confirmed in follower.read_to_end(read.deadline):
-            fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
+            try:
+                fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
+            except UnreadableLog as error:
+                follower.put_aside(log, confirmed.offset, error)
+                break
             for sampler in samplers:
                 sampler.apply_groups(address, confirmed)
             if start and not begun_ts:
@@ -183,10 +269,11 @@ def _partition(
                 flush_ts = confirmed.timestamp_us
                 if flush_ts >= now_us - RECENT_US:
                     newest.append(_settled(confirmed.event))
+        foreign = follower.foreign[log]
     groups = fold.counts.get("groups", 0)
     touched, touched_entries = fold.touched
     for sampler in samplers:
-        sampler.end_log(address, groups)
+        sampler.end_log(address, groups, readable=log not in aside)
     # A log that is read from within the last minute shows less than that.
     seconds = max(1.0, min(RECENT_US, now_us - begun_ts) / 1e6)
     ingest = _ingest(read, fold.watermark)
@@ -212,6 +299,9 @@ def _partition(
         flush_age_s=age_s(now_us, flush_ts),
         recent_settled=sum(flush.segments + flush.others for flush in newest),
         recent_unreadable=sum(flush.unreadable for flush in newest),
+        foreign=foreign,
+        aside=str(aside[log].error) if log in aside else "",
+        trouble=read.troubles.get(where, ""),
     )
 
 

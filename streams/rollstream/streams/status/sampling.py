@@ -18,23 +18,29 @@ from rollstream.schemas.events import (
     PolicyPublished,
     Requested,
     Resumed,
+    Scored,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.status.figures import SamplerFigures
 from rollstream.streams.topics.lost import lost_batch
 
 RECENT_US = 60_000_000  # What rates are over.
+_EVER_US = 2**63
 
 
 class SamplerReading:
     """Folds what a sampler folds, and notes when it last decided.
 
-    Feed it the whole decision log first, then each seal log from its start on.
+    Feed it the whole decision log first, then each seal log from its start on, then the scores.
+
+    Attributes:
+        aside: why the decision log cannot be read on; empty: it can.
 
     Args:
         starts: the offset from which each seal log is read; those of other environments are passed
@@ -59,7 +65,10 @@ class SamplerReading:
         self._groups_read = 0
         self._flushes_since: set[tuple[PartitionAddress, int]] = set()
         self._older = 0
+        self._wanted = 0
         self._lost = ""
+        self._beyond_reach: set[PartitionAddress] = set()
+        self.aside = ""
 
     def apply_decision(self, confirmed: ConfirmedEvent) -> None:
         """The next event of the decision log."""
@@ -77,6 +86,7 @@ class SamplerReading:
             case _:
                 if isinstance(event, BatchServed):
                     self._batches += 1
+                    self._wanted = len(event.groups)
                     self._served_ts.append(confirmed.timestamp_us)
                     self._trainer_step = event.step + 1
                 if isinstance(event, Acked):
@@ -107,12 +117,26 @@ class SamplerReading:
         if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
             self._flushes_since.add((log, confirmed.offset))
 
-    def end_log(self, log: PartitionAddress, groups_sealed: int) -> None:
-        """A seal log was read to its end; it sealed so many groups in all."""
+    def end_log(self, log: PartitionAddress, groups_sealed: int, *, readable: bool = True) -> None:
+        """A seal log was read to its end, or as far as it can be; it sealed so many groups."""
         if log in self._starts:
+            if not readable:
+                self._beyond_reach.add(log)
+                self._state.put_aside({}, self._beyond_reach)
             taken = self._state.taken_before(log, self._starts[log])
             self._older += groups_sealed - self._groups_read - taken
             self._groups_read = 0
+
+    def end_groups(self) -> None:
+        """All seal logs were read to their ends: no score waits for a group."""
+        for environment in self.environments:
+            self._state.late.seal_logs_read(environment, _EVER_US)
+
+    def apply_scores(self, log: PartitionAddress, confirmed: ConfirmedEvent) -> None:
+        """The next record of a log of scores."""
+        if log in self._starts and isinstance(confirmed.event, Scored):
+            given = Given(confirmed.event, confirmed.timestamp_us)
+            self._state.apply_scores(log, confirmed.offset, given)
 
     @property
     def name(self) -> str:
@@ -146,7 +170,7 @@ class SamplerReading:
             owner=state.owner,
             over=state.over,
             ready=len(state.ready),
-            waiting=Counter(state.waiting.values()),
+            waiting=dict(Counter(state.waiting.values())),
             older=self._older,
             batches=self._batches,
             batches_per_minute=recent(self._served_ts, now_us),
@@ -161,8 +185,10 @@ class SamplerReading:
             policy_step=NOTHING if newest is None else newest.step,
             decision_age_s=age_s(now_us, self._decided_ts),
             dropped_since=dict(self._dropped_since),
-            waiting_since=Counter(since),
+            waiting_since=dict(Counter(since)),
+            wanted=self._wanted,
             lost=self._lost,
+            aside=self.aside,
         )
 
 

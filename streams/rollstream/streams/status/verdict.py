@@ -40,12 +40,19 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         return (Verdict("topics", f"{missing} missing; run `rollstream topics create`"),)
     verdicts = [Verdict("store", difference) for difference in figures.other_root]
     verdicts += [Verdict("sampler", one.lost) for one in figures.samplers if one.lost]
+    verdicts += [
+        Verdict("sampler", f"{one.name} decides nothing, since its log cannot be read: {one.aside}")
+        for one in figures.samplers
+        if one.aside
+    ]
     if not any(partition.ingest_end for partition in figures.partitions):
         verdicts.append(Verdict("env workers", "nothing was ever published; start the env workers"))
     for name in sorted(config.environments):
         partitions = [p for p in figures.partitions if p.environment == name]
         verdicts += _sealing(name, partitions, figures, config)
     for sampler in figures.samplers:
+        if sampler.aside:
+            continue
         section = config.samplers[sampler.name]
         choosing = choosing_of(section, config.environments)
         found = (_unacked(sampler, section), _sampling(sampler, figures, choosing))
@@ -58,6 +65,17 @@ def _sealing(
     name: str, partitions: Sequence[PartitionFigures], figures: Figures, config: RollstreamConfig
 ) -> Iterator[Verdict]:
     """What is wrong with the sealing of one environment, a sentence for each reason."""
+    for one in partitions:
+        if one.aside:
+            yield Verdict("sealers", _aside(one, config.kafka.retention_hours))
+    hindered: dict[str, list[PartitionFigures]] = {}
+    for one in partitions:
+        if one.trouble and not one.aside and not figures.over:
+            hindered.setdefault(one.trouble, []).append(one)
+    for trouble, those in hindered.items():
+        owners = ", ".join(sorted({one.owner for one in those if one.owner}))
+        names = _names(those)
+        yield Verdict("sealers", f"nothing of {names} is sealed; {owners} says why: {trouble}")
     lost = [p for p in partitions if p.lost]
     if lost:
         yield Verdict(
@@ -65,7 +83,7 @@ def _sealing(
             f"retention deleted {sum(p.lost for p in lost)} records of {_names(lost)} before they "
             "were settled; run `rollstream audit`, and raise kafka.retention_hours",
         )
-    waiting = [p for p in partitions if p.backlog]
+    waiting = [p for p in partitions if p.backlog and not p.aside]
     settled = sum(p.recent_settled for p in partitions)
     unreadable = sum(p.recent_unreadable for p in partitions)
     share_max = config.environments[name].max_unreadable_share
@@ -90,6 +108,22 @@ def _sealing(
             f"{_wait(late)}, longer than any group may; their sealer ({owners}) runs and settles "
             "nothing: its log says why",
         )
+
+
+def _aside(partition: PartitionFigures, retention_hours: float) -> str:
+    """Why a partition is put aside, what waits there, and for how long it is kept."""
+    waits = ""
+    if partition.oldest_age_s is not None:
+        left_h = retention_hours - partition.oldest_age_s / 3600
+        waits = (
+            f" {partition.backlog} records wait, and retention reaches their first one in "
+            f"{max(0.0, left_h):.0f} hours (kafka.retention_hours {retention_hours:g})."
+        )
+    return (
+        f"{_names([partition])} is put aside, and all other partitions go on: nothing is sealed "
+        f"there, and nothing that was sealed behind it is served.{waits} {partition.aside}. Then "
+        "start its sealer and the samplers again"
+    )
 
 
 def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> str:
@@ -169,7 +203,9 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
     # What exceeds the capacity goes unasked; the rest is dropped only where a trainer asks.
     dropped = _unwanted(sampler)
     asked = any(reason != DropReason.CAPACITY for reason in dropped)
-    if sampler.ready and not asked:
+    if _upstream_explains(sampler, figures):
+        return None
+    if sampler.ready >= max(1, sampler.wanted) and not asked:
         return Verdict(
             "trainer",
             f"{sampler.ready} groups are ready for {name} and none was served for "
@@ -190,14 +226,33 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             f"{sampler.decision_age_s:.0f} s and nothing published for {min(ages):.0f} s; is the "
             "trainer still running?",
         )
-    if ages and min(ages) > QUIET_S:
+    if ages and min(ages) > QUIET_S and not _all_wait(sampler, figures):
         return Verdict(
             "env workers",
             f"nothing was published to {', '.join(sampler.environments)} for {min(ages):.0f} s "
-            f"and {name} has no group ready{_waiting(sampler, choosing)}; are the env workers "
+            f"and {name} has {_ready(sampler)}{_waiting(sampler, choosing)}; are the env workers "
             "still running?",
         )
     return None
+
+
+def _ready(sampler: SamplerFigures) -> str:
+    if not sampler.ready:
+        return "no group ready"
+    return f"{sampler.ready} groups ready, of {sampler.wanted} that its newest batch had"
+
+
+def _upstream_explains(sampler: SamplerFigures, figures: Figures) -> bool:
+    """Whether sealers of its environments are hindered: then nobody behind them is to blame."""
+    mine = [one for one in figures.partitions if one.environment in sampler.environments]
+    return any(one.trouble or one.aside for one in mine) and sampler.ready < max(1, sampler.wanted)
+
+
+def _all_wait(sampler: SamplerFigures, figures: Figures) -> bool:
+    """Whether every producer of its environments waits to be admitted, and so for another."""
+    admitted = [one for one in figures.admission if one.environment in sampler.environments]
+    producers = sum(one.producers for one in admitted)
+    return 0 < producers == sum(one.waiting for one in admitted)
 
 
 def _unwanted(sampler: SamplerFigures) -> dict[DropReason, int]:

@@ -18,7 +18,8 @@ class Difference(NamedTuple):
 
     Attributes:
         topic: its name.
-        what: ``missing``, ``partitions``, ``root`` (of the store), or the name of a setting.
+        what: ``missing``, ``partitions``, ``root`` (of the store), ``root's owner`` (``topic``
+            is then the root), ``records`` (of a log that cannot be read), or the name of a setting.
         wanted: the value that it must have.
         found: the actual value, of a root in words; empty where the topic is missing.
         remedy: what to do, for a person.
@@ -36,10 +37,14 @@ class Difference(NamedTuple):
         if self.what == "missing":
             until = f"; until then {self.off}" if self.off else ""
             return f"{self.topic} is missing: {self.remedy}{until}"
+        if self.what == "records":
+            return f"{self.found}; {self.remedy}"
         if self.what == "root":
             if not self.wanted:
                 return f"{self.topic} names no root of a store yet; {self.found}: {self.remedy}"
             return f"{self.topic} names root {self.wanted}, but {self.found}: {self.remedy}"
+        if self.what == "root's owner":
+            return f"{self.topic} belongs to {self.found}, not to {self.wanted}: {self.remedy}"
         return f"{self.topic} has {self.what} {self.found}, not {self.wanted}: {self.remedy}"
 
 
@@ -88,8 +93,8 @@ def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
     if found.partitions != wanted.partitions:
         remedy = (
             f"configure {found.partitions} partitions, or set a new kafka.generation or "
-            "kafka.namespace and run `rollstream topics create`; partitions are never added to a "
-            "live topic"
+            "kafka.namespace and a store.root of its own, and run `rollstream topics create`; "
+            "partitions are never added to a live topic"
         )
         listed.append(
             Difference(name, "partitions", str(wanted.partitions), str(found.partitions), remedy)

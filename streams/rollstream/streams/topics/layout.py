@@ -61,13 +61,11 @@ class Layout(NamedTuple):
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
         """
-        before, after = f"{self.namespace}.sampler.", f".{self.generation}"
-        topics = admin.topics(before, timeout_s)
-        return [
-            topic.removeprefix(before).removesuffix(after)
-            for topic in topics
-            if topic.endswith(after)
-        ]
+        return self._names("sampler", admin, timeout_s)
+
+    def environment_names(self, admin: Admin, timeout_s: float) -> list[str]:
+        """The environments that have a seal log, configured or not; raises as ``sampler_names``."""
+        return self._names("groups", admin, timeout_s)
 
     def addresses(self, environments: Mapping[str, int]) -> list[PartitionAddress]:
         """Every partition of these environments (name to number of partitions), sorted."""
@@ -112,6 +110,15 @@ class Layout(NamedTuple):
     def reader_group(self, name: str) -> str:
         """The consumer group of those who read sealed groups under this name."""
         return self._name("readers", name)
+
+    def _names(self, log: str, admin: Admin, timeout_s: float) -> list[str]:
+        before, after = f"{self.namespace}.{log}.", f".{self.generation}"
+        topics = admin.topics(before, timeout_s)
+        return [
+            topic.removeprefix(before).removesuffix(after)
+            for topic in topics
+            if topic.endswith(after)
+        ]
 
     def _log(self, topic: str, address: PartitionAddress) -> TopicPartition:
         assert address.generation == self.generation, (address, self)

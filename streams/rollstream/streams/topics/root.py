@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, RootRecorded
-from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ids import PartitionAddress, RootId
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, TopicPartition
-from rollstream.streams.errors import RootMismatch
+from rollstream.streams.errors import RootMismatch, UnreadableLog
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
@@ -27,6 +27,8 @@ from rollstream.streams.topics.lost import WHERE_TO_READ, Followed, is_empty
 
 CREATOR = "rollstream topics create"  # Owner of the claim under which a root is recorded.
 WHAT = "root"  # `Difference.what` of a root.
+OWNER = "root's owner"  # That of a root of another deployment.
+_NOBODY = Layout("", 0)
 _HEAD_RECORDS = 64
 _WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
 _WINDOW_GROWTH = 4
@@ -34,6 +36,10 @@ _CREATE = "run `rollstream topics create`"
 _REMEDY = (
     "correct store.root, or mount what should be there and start again; a new deployment takes a "
     f"kafka.namespace and a root of its own, then {_CREATE}"
+)
+_OWNER_REMEDY = (
+    "correct store.root, kafka.namespace or kafka.generation. A new deployment takes a root of its "
+    "own: two that write to one root destroy each other's files"
 )
 _LOST = (
     "the log is empty, and this root holds manifests of its flushes: the log was lost, or this is "
@@ -46,13 +52,18 @@ class StoreRoot(NamedTuple):
 
     Attributes:
         root: ``store.root``.
-        root_id: that the root holds; empty: it has none.
+        identity: that the root holds.
         followed: what it holds besides.
     """
 
     root: str
-    root_id: str
+    identity: RootId
     followed: Followed
+
+    @property
+    def root_id(self) -> str:
+        """Empty: the root has none."""
+        return self.identity.root_id
 
     def __str__(self) -> str:
         return f"{self.root} has the id {self.root_id}" if self.root_id else f"{self.root} has none"
@@ -79,8 +90,7 @@ def recorded_root(broker: Broker, where: TopicPartition, deadline: Deadline) -> 
     """The root that a seal log names; None: it names none. Claims nothing.
 
     Raises:
-        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or
-        that of a newer version.
+        BrokerUnavailable: not read in time.
     """
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)
@@ -102,13 +112,14 @@ def root_differences(
     found: StoreRoot,
     deadline: Deadline,
 ) -> list[Difference]:
-    """How a process's root differs from what each environment's seal log names; empty where it does
-    not. The logs must exist.
+    """How a process's root differs from what each environment's seal log names, or whose it is;
+    empty where it does not. The logs must exist.
 
     Raises:
-        BrokerUnavailable: not read in time. CorruptLog, NewerEvent: a record holds no event, or
-        that of a newer version.
+        BrokerUnavailable: not read in time.
     """
+    if other := owner_difference(layout, found):
+        return [other]
     differences = []
     for environment in sorted(environments):
         where = root_log(layout, environment)
@@ -122,6 +133,20 @@ def root_differences(
     return differences
 
 
+def owner_difference(layout: Layout, found: StoreRoot) -> Difference | None:
+    """Where another namespace or generation recorded the root as its own. None: none did, or a
+    version that did not name its deployment. Pure."""
+    owner = Layout(*found.identity[1:])
+    if owner in (layout, _NOBODY):
+        return None
+    wanted, actual = _deployment(layout), _deployment(owner)
+    return Difference(found.root, OWNER, wanted, actual, _OWNER_REMEDY)
+
+
+def _deployment(layout: Layout) -> str:
+    return f"namespace {layout.namespace}, generation {layout.generation}"
+
+
 def require_root(
     broker: Broker,
     layout: Layout,
@@ -132,8 +157,8 @@ def require_root(
     """Returns when the root is the deployment's.
 
     Raises:
-        RootMismatch: with the first difference and what to do about it. BrokerUnavailable,
-        CorruptLog: as ``root_differences``.
+        RootMismatch: with the first difference and what to do about it. BrokerUnavailable: as
+        ``root_differences``.
     """
     for difference in root_differences(broker, layout, environments, found, deadline):
         raise RootMismatch(str(difference))
@@ -148,8 +173,11 @@ def _named_in(
     for record in read_between(reader, where, start, stop, deadline):
         if record.value[:PREFIX_BYTES] in _prefixes_of_others():
             continue  # Most records are other events; they need not be decoded.
-        event = event_in(record)
-        if not fence.admits(record.offset, event):
+        try:
+            event = event_in(record)
+        except UnreadableLog:
+            continue  # Whoever is to fold the log finds it; it names the root all the same.
+        if event is None or not fence.admits(record.offset, event):
             continue
         if isinstance(event, RootRecorded):
             return RecordedRoot(record.offset, event.root_id, event.root)

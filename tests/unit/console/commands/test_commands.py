@@ -204,7 +204,7 @@ def test_another_root_is_one_line_of_status_however_many_environments(tmp_path: 
 
 def test_topics_create_says_which_root_it_recorded(line: CommandLine) -> None:
     done = line.run("topics", "create")
-    root_id = read_root_id(line.blobs)
+    root_id = read_root_id(line.blobs).root_id
     assert done.stdout.splitlines()[-1] == f"recorded root {root_id} (file:///unused) for math"
     assert line.run("status").exit_code == 0
 

@@ -61,7 +61,7 @@ def test_the_root_alone_is_enough_to_check_a_batch(run: Run, tmp_path: Path) -> 
     batch = ("replay", "--sampler", "trainer-a", "--step", "0", "--from-files")
     found = run.read(*batch, "--root", root.as_uri())
     assert found["same"]
-    assert found["root_id"] == read_root_id(run.line.blobs)
+    assert found["root_id"] == read_root_id(run.line.blobs).root_id
     shown = run.line.run(*batch, "--root", root.as_uri()).stdout
     assert shown.splitlines() == [f"root {found['root_id']}", "step 0 of trainer-a: the same"]
     (decision,) = root.glob("batches/sampler=trainer-a/*/000000000000.json")
@@ -168,7 +168,9 @@ def test_a_step_that_keeps_some_of_a_group_is_told_of_these_rollouts_alone(run: 
         shaping = Shaping(settings="{}", num_groups=1, min_groups=1, carried=())
         first = sampler.next_shaped_batch(0, shaping)
         left = CarriedGroup(first.sampled.group_ids[0], np.array([False, True]))
-        sampler.next_shaped_batch(1, replace(shaping, carried=(left,)))
+        sampler.ack(first, outcomes={"trained": [0], "kept": [1]})
+        second = sampler.next_shaped_batch(1, replace(shaping, carried=(left,)))
+        sampler.ack(second, outcomes={"trained": [0, 1, 3]})
         sampler.checkpointed(1)
     ended, kept = first.uids
     assert [(use["step"], use["carried"]) for use in run.uses(ended, "trainer-a")] == [(0, False)]
@@ -302,3 +304,48 @@ def test_eval_says_where_nothing_was_evaluated(run: Run) -> None:
     run.seal(1)
     assert 'published with split="eval"' in run.line.run("eval", "--sampler", "trainer-a").stdout
     assert run.read("eval", "--sampler", "trainer-a") == []
+
+
+@pytest.mark.proves("F12")
+def test_all_that_tells_of_a_shaped_run_agrees(run: Run) -> None:
+    """Of three groups of two one rollout is trained on at once, one later, two are filtered, one is
+    stale, and one is kept to the end."""
+    run.publish("a", "b", "c")
+    run.seal(3)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        shaping = Shaping(settings="{}", num_groups=3, min_groups=0, carried=())
+        first = sampler.next_shaped_batch(0, shaping)
+        ids = first.sampled.group_ids
+        sampler.ack(first, outcomes={"trained": [0], "kept": [1, 2, 3]})
+        one, both = np.array([False, True]), np.array([True, True])
+        left = CarriedGroup(ids[0], one), CarriedGroup(ids[1], both)
+        second = sampler.next_shaped_batch(1, replace(shaping, carried=left))
+        sampler.ack(second, outcomes={"trained": [1], "stale": [2], "kept": [3]})
+        sampler.checkpointed(1)
+        progress, stats = sampler.progress(), sampler.stats()
+        expected = ["trained", "trained", "stale", "kept", "filtered", "filtered"]
+        assert [_ended(run, uid) for uid in first.uids] == expected
+        names = dict(zip(first.uids, first.example_ids, strict=True))
+        examples = list(dict.fromkeys(names.values()))
+        assert progress.trained == {"math": {examples[0]: 1}}
+        assert progress.kept == {"math": {examples[1]: 1}}
+        assert progress.filtered == {"math": {examples[2]: 1}}
+        assert stats.outcomes == {"filtered": 1, "kept": 1, "trained": 1}
+        totals = run.read("report", "--sampler", "trainer-a")["totals"]
+        assert (totals["trained"], totals["kept"]) == (2, 1)
+        assert totals["dropped"] == {"filtered": 2, "stale": 1}
+        sampler.finish()
+        assert sampler.progress().dropped == {"math": {examples[1]: {"unused": 1}}}
+        assert sampler.stats().outcomes == {"filtered": 1, "trained": 1, "unused": 1}
+    totals = run.read("report", "--sampler", "trainer-a")["totals"]
+    assert totals["dropped"] == {"filtered": 2, "stale": 1, "unused": 1}
+    assert _ended(run, first.uids[3]) == "unused"
+
+
+def _ended(run: Run, uid: str) -> str:
+    """The newest state of a rollout, by ``lineage`` and by ``show``."""
+    (shown,) = run.read("show", uid, "--sampler", "trainer-a")
+    states = [one["state"] for one in shown["became"]]
+    assert [use["state"] for use in run.uses(uid, "trainer-a")] == states
+    return str(states[-1])

@@ -99,7 +99,7 @@ class Answering(MemoryBroker):
     def reader(
         self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
     ) -> MemoryReader:
-        if any(".groups." in where.topic for where in starts):
+        if self._line.answering and any(".groups." in where.topic for where in starts):
             self._line.answering = False
             self._line.seal()
         return super().reader(starts, idle_s=idle_s)
@@ -128,7 +128,7 @@ def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line:
 def test_a_dry_run_over_another_root_is_refused(line: Line, tmp_path: Path, other: str) -> None:
     line.blobs = LocalBlobs(tmp_path / "other")
     if other == "has the id":
-        create_root_id(line.blobs, SystemEntropy())
+        create_root_id(line.blobs, SystemEntropy(), "rollstream", 1)
     done = line.run("retain", "--older-than", "0s", "--dry-run")
     assert done.exit_code == 1
     assert other in done.stderr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +15,33 @@ from numpy.typing import ArrayLike, NDArray
 from rollstream.sampler.arguments import array, indices
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.advantages import as_float32
+from rollstream.schemas.digest import combined
+from rollstream.schemas.events import ServedScore
 
 NOT_CHOSEN = "not_chosen"
 """Why trajectories are filtered for which a maker names no reason."""
+
+
+class NotAskedFor(Mapping[str, Any]):
+    """Stands for metadata that the batch does not have."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise self._error()
+
+    def __iter__(self) -> Iterator[str]:
+        raise self._error()
+
+    def __len__(self) -> int:
+        raise self._error()
+
+    def __repr__(self) -> str:
+        return "<metadata that was not asked for>"
+
+    def _error(self) -> InvalidRequest:
+        return InvalidRequest(
+            "metadata of a rollout was not asked for; give TrainingBatches(…, "
+            "columns=['metadata']), or next_batch(…, columns=['metadata'])"
+        )
 
 
 class Rollout(NamedTuple):
@@ -34,6 +60,13 @@ class Rollout(NamedTuple):
         carried: whether an earlier step had its group.
         policy_epoch: of its newest segment; weights of a later one are newer, whatever their step.
             0 of all where the step was decided before epochs told weights apart.
+        output_tokens: of all its segments, without prompts.
+        stop_reason: of its newest segment; ``"length"``: it ran into its limit.
+        reward_components: name to value, the sum over its segments; without names that it has not.
+        scores: the late scores that its rewards are made of, each with its scorer, version and
+            flags; empty: it has those that it was published with.
+        metadata: of its newest segment, where ``columns`` asked for ``metadata``; else reading it
+            raises ``InvalidRequest``.
     """
 
     trajectory: int
@@ -47,6 +80,16 @@ class Rollout(NamedTuple):
     used: bool = False
     carried: bool = False
     policy_epoch: int = 0
+    output_tokens: int = 0
+    stop_reason: str = ""
+    reward_components: Mapping[str, float] = MappingProxyType({})
+    scores: tuple[ServedScore, ...] = ()
+    metadata: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of its scores."""
+        return tuple(flag for score in self.scores for flag in score.flags)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
@@ -75,6 +118,18 @@ class MadeBatch:
             f"{type(self).__name__}(trained {len(self.trajectories):,}, kept {len(self.kept):,}, "
             f"filtered {sum(self.filtered.values()):,})"
         )
+
+    def digest(self) -> bytes:
+        """xxh3-128 over all of it, the same on every machine."""
+        arrays = (
+            self.trajectories.astype("<i4"),
+            self.advantages.astype("<f4"),
+            self.kept.astype("<i4"),
+            self.filtered_groups.astype("<i4"),
+        )
+        sizes = [len(array) for array in arrays]
+        told = json.dumps([sizes, dict(self.filtered)], sort_keys=True)
+        return combined([told.encode(), *(array.tobytes() for array in arrays)])
 
     @staticmethod
     def of(
@@ -129,8 +184,9 @@ class BatchMaker(ABC):
     the next: what it wants to use later it names in ``MadeBatch.kept``, which is recorded, and gets
     it again as rollouts of the next step, after a crash too.
 
-    A maker of your own has ``settings`` and ``create_batch``: docs/guides/batch_makers.md shows one
-    whole, and ``make_batch`` with a batch in hand checks what it makes.
+    A maker of your own has ``create_batch``, and ``settings`` where it has arguments:
+    docs/guides/batch_makers.md shows one whole, and ``make_batch`` with a batch in hand checks what
+    it makes.
 
     Attributes:
         step: that was begun.
@@ -141,10 +197,11 @@ class BatchMaker(ABC):
     rollouts: list[Rollout]
 
     @property
-    @abstractmethod
     def settings(self) -> Mapping[str, object]:
         """What distinguishes its choices, as JSON can hold it: its name, version, and arguments.
-        They are recorded with each step."""
+        They are recorded with each step. By default the name of the class alone; a maker with
+        arguments names them here, so that a step is not asked for again with others."""
+        return {"maker": type(self).__qualname__}
 
     @property
     def mix(self) -> Mapping[str, float] | None:

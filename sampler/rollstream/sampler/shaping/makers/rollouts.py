@@ -6,15 +6,24 @@ from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.sampler.arguments import at_least, indices
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch, a_batch
 from rollstream.sampler.shaping.beyond_float32 import BEYOND_FLOAT32, groups_beyond_float32
 from rollstream.sampler.shaping.examples import Examples
-from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
+from rollstream.sampler.shaping.makers.interface import (
+    BatchMaker,
+    MadeBatch,
+    NotAskedFor,
+    Rollout,
+)
 from rollstream.sampler.shaping.makers.made import check_made
 from rollstream.sampler.shaping.policy_order import telling_epochs
+from rollstream.schemas.events import ServedScore
+
+_NOT_ASKED_FOR = NotAskedFor()
 
 
 def rollouts_of(batch: Batch) -> list[Rollout]:
@@ -38,8 +47,38 @@ def rollouts_of(batch: Batch) -> list[Rollout]:
         used.tolist(),
         (groups >= batch.num_groups - batch.carried_groups).tolist(),
         telling_epochs(batch)[last].tolist(),
+        _output_tokens(batch).tolist(),
+        [batch.stop_reasons[row] for row in newest],
+        _components(batch),
+        _scores(batch),
+        [_NOT_ASKED_FOR if batch.metadata is None else batch.metadata[row] for row in newest],
     )
     return list(map(Rollout._make, zip(*columns, strict=True)))
+
+
+def _output_tokens(batch: Batch) -> NDArray[np.int64]:
+    """int64 [m], of each trajectory."""
+    outputs = np.diff(batch.offsets) - batch.prompt_lengths
+    return np.bincount(batch.trajectory_index, outputs, batch.num_trajectories).astype(np.int64)
+
+
+def _components(batch: Batch) -> list[dict[str, float]]:
+    """Of each trajectory those that it has, summed over its segments."""
+    found: list[dict[str, float]] = [{} for _ in range(batch.num_trajectories)]
+    for name, of_rows in batch.reward_components.items():
+        there = ~np.isnan(of_rows)
+        owners = batch.trajectory_index[there]
+        sums = np.bincount(owners, of_rows[there], batch.num_trajectories).tolist()
+        for index in np.unique(owners).tolist():
+            found[index][name] = sums[index]
+    return found
+
+
+def _scores(batch: Batch) -> list[tuple[ServedScore, ...]]:
+    found: list[tuple[ServedScore, ...]] = [()] * batch.num_trajectories
+    for row, score in batch.scores.items():
+        found[batch.trajectory_index[row]] += (score,)
+    return found
 
 
 def a_maker(name: str, value: Any) -> BatchMaker:

@@ -5,17 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler.shaping.carried import CarriedGroup
 from rollstream.sampler.shaping.packs.plan import ATTENTION_WEIGHT, PackPlan
-from rollstream.sampler.shaping.ready_packs.offered import Offered
-from rollstream.sampler.shaping.ready_packs.queue import Round, queue_of
+from rollstream.sampler.shaping.ready_packs.offered import NO_VERSION, Offered
+from rollstream.sampler.shaping.ready_packs.queue import BuiltRounds, Queue, Round, queue_of
 
 METRICS = "stage2_ab/async/"
+GROUPS_A_STEP = 64
+"""New groups of a step with ``channel_b.mode = "step"`` and no ``num_groups``."""
+PACKS_A_GROUP = 4
+"""A group has so many before its size is known: too many rather than too few, since a step that
+asks for too little goes on with the next one, and what is above ``queue_limit`` is dropped."""
+
+
+class Sizes(NamedTuple):
+    """Tokens in the batch of a step, of trajectories that packs may have.
+
+    Attributes:
+        groups: number of its groups, new and carried.
+        of_groups: tokens of these groups, whether an earlier step trained on them or not.
+        rounds: number of rounds (a pack for every rank) that were ready.
+        of_rounds: tokens in these rounds.
+        waiting: tokens of trajectories that fill no pack yet.
+    """
+
+    groups: int
+    of_groups: int
+    rounds: int
+    of_rounds: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -27,7 +53,11 @@ class Decision:
         versions: the weight step that sampled each micro-step's packs.
         policy_epochs: of the weights that did.
         carried: to the next step.
+        outcomes: trajectories of the batch that this step trains on, that are carried, and that are
+            dropped as stale; the others are filtered.
         ready: packs that are ready for each rank after this step.
+        sizes: by which the next step tells how many groups it needs.
+        built: the packs of the queue, which the next decision does not build again.
         metrics: see ``decide``.
     """
 
@@ -35,7 +65,10 @@ class Decision:
     versions: tuple[int, ...]
     policy_epochs: tuple[int, ...]
     carried: tuple[CarriedGroup, ...]
+    outcomes: Mapping[str, NDArray[np.int64]]
     ready: int
+    sizes: Sizes
+    built: BuiltRounds
     metrics: Mapping[str, float]
 
 
@@ -44,16 +77,52 @@ def wants_b(step: int, b_ratio: Fraction) -> bool:
     return floor((step + 1) * b_ratio) > floor(step * b_ratio)
 
 
-def groups_asked(config: ReadyPacksConfig, step: int, ready: int) -> int:
-    """New groups that ``step`` asks for at most, with so many packs ready for each rank."""
-    b_ratio = config.schedule.exact_b_ratio
+def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decision | None) -> int:
+    """Returns how many new groups ``step`` asks for at most.
+
+    It asks for as many as bring each rank's queue to ``prefetch_target_packs`` after the step, and
+    for none that would make more than ``queue_limit`` packs. A group and a pack are taken to have
+    as many tokens as those in the step before had on average. After a step without groups a group
+    is taken for ``PACKS_A_GROUP`` packs.
+
+    Args:
+        before: the decision of the step before; None: there was none, or it is not known.
+    """
+    b_ratio, most = config.schedule.exact_b_ratio, config.num_groups
+    wanted = wants_b(step, b_ratio)
     if config.channel_b.mode == "step":
-        return config.num_groups if wants_b(step, b_ratio) else 0
-    return config.num_groups if b_ratio and ready < config.prefetch_target_packs else 0
+        return (most or GROUPS_A_STEP) if wanted else 0
+    used = config.gradient_accumulation_steps if wanted else 0
+    ready = before.ready if before else 0
+    lacking = min(config.prefetch_target_packs + used, config.queue_limit) - ready
+    if lacking <= 0 or not b_ratio:
+        return 0
+    sizes = before.sizes if before else None
+    if sizes is None or not sizes.of_groups:
+        asked = ceil(Fraction(lacking * ranks, PACKS_A_GROUP))
+    else:
+        a_group = Fraction(sizes.of_groups, sizes.groups)
+        a_round = Fraction(ranks * config.pack_length)
+        if sizes.rounds:
+            a_round = Fraction(sizes.of_rounds, sizes.rounds)
+        space = (config.queue_limit - ready) * a_round - sizes.waiting
+        # One token more: a pack is ready once something found no space in it.
+        needed = lacking * a_round - sizes.waiting + 1
+        asked = min(ceil(needed / a_group), floor(space / a_group))
+        # A group that has more packs than a queue is asked for once a step could not go on.
+        least = 1 if ready < config.gradient_accumulation_steps else 0
+        asked = max(asked, least)
+    return asked if most is None else min(asked, most)
 
 
 def decide(
-    config: ReadyPacksConfig, offered: Offered, *, step: int, current: int, ranks: int
+    config: ReadyPacksConfig,
+    offered: Offered,
+    *,
+    step: int,
+    current: int,
+    ranks: int,
+    built: BuiltRounds = MappingProxyType({}),
 ) -> Decision:
     """The decision of ``step``; every rank makes the same one of the same batch.
 
@@ -63,21 +132,24 @@ def decide(
     metrics, all beginning with ``stage2_ab/async/``: ``policy_wants_b``,
     ``step_kind_b`` and ``b_step_skipped_due_to_queue`` (0 or 1); ``queue_depth`` (packs ready for
     each rank after the step) and ``ver_current``; ``drop_stale`` and ``drop_oldest`` (packs of each
-    rank); ``drop_leftovers`` and ``drop_unusable`` (trajectories); on channel B those of the plan.
+    rank); ``drop_leftovers`` and ``drop_unusable`` (trajectories); ``carried_stale``, as the batch
+    has it; ``rollouts/trained``, ``kept``, ``stale`` and ``filtered``, as the ack has them; on
+    channel B those of the plan.
 
     Args:
         current: the weight step that the trainer has.
+        built: of the decision before with these settings; the decision is the same without it.
     """
     alone = config.channel_b.mode == "step"
     queue = queue_of(
-        offered, length=config.pack_length, ranks=ranks, leftovers=config.leftovers, ends=alone
+        offered,
+        length=config.pack_length,
+        ranks=ranks,
+        leftovers=config.leftovers,
+        ends=alone,
+        built=built,
     )
-    oldest = current - config.version_window
-    rounds = [one for one in queue.rounds if offered.steps[one.version] >= oldest]
-    stale = len(queue.rounds) - len(rounds)
-    waiting = queue.waiting
-    if len(waiting) and offered.steps[offered.version[waiting[0]]] < oldest:
-        stale, waiting = stale + 1, waiting[:0]
+    rounds, waiting, stale = _fresh(offered, queue, current - config.version_window)
     oldest_dropped = 0 if alone else max(len(rounds) - config.queue_limit, 0)
     rounds = rounds[oldest_dropped:]
     steps = max(len(rounds), 1) if alone else config.gradient_accumulation_steps
@@ -88,24 +160,71 @@ def decide(
     left = np.zeros(len(offered.version), np.bool_)
     for one in (waiting, *[one.trajectories for one in kept]):
         left[one] = True
-    metrics = {
+    trained = _of([one.trajectories for one in used])
+    outcomes = {"trained": trained, "kept": np.flatnonzero(left), "stale": _of(stale)}
+    metrics: dict[str, float] = {
         "policy_wants_b": wanted,
         "step_kind_b": plan is not None,
         "b_step_skipped_due_to_queue": wanted and plan is None,
         "queue_depth": len(kept),
         "ver_current": current,
-        "drop_stale": stale,
+        "drop_stale": len(stale),
         "drop_oldest": oldest_dropped,
         "drop_leftovers": queue.leftovers,
         "drop_unusable": queue.unusable,
-    } | ({} if plan is None else plan.metrics())
+    }
+    metrics |= _counts(offered, outcomes) | ({} if plan is None else plan.metrics())
     return Decision(
         plan=plan,
         versions=tuple([int(offered.steps[one.version]) for one in used]),
         policy_epochs=tuple([int(offered.epochs[one.version]) for one in used]),
         carried=offered.carried(left),
+        outcomes=outcomes,
         ready=len(kept),
+        built=queue.built,
+        sizes=_sizes(offered, queue, config.pack_length),
         metrics={f"{METRICS}{name}": float(value) for name, value in metrics.items()},
+    )
+
+
+def _fresh(
+    offered: Offered, queue: Queue, oldest: int
+) -> tuple[list[Round], NDArray[np.int64], list[NDArray[np.int64]]]:
+    """The rounds, and what waits, that ``oldest`` weights sampled or newer ones; the trajectories
+    of each pack that older ones did."""
+    rounds = [one for one in queue.rounds if offered.steps[one.version] >= oldest]
+    stale = [one.trajectories for one in queue.rounds if offered.steps[one.version] < oldest]
+    waiting = queue.waiting
+    if len(waiting) and offered.steps[offered.version[waiting[0]]] < oldest:
+        stale, waiting = [*stale, waiting], waiting[:0]
+    return rounds, waiting, stale
+
+
+def _of(trajectories: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *trajectories])
+
+
+def _counts(offered: Offered, outcomes: Mapping[str, NDArray[np.int64]]) -> dict[str, float]:
+    """Rollouts by what became of them, as the ack of the step says it."""
+    counts = {name: len(which) for name, which in outcomes.items()}
+    counts["filtered"] = int(offered.wanted.sum()) - sum(counts.values())
+    counts["stale"] += offered.carried_stale
+    found = {f"rollouts/{name}": float(count) for name, count in counts.items()}
+    return {**found, "carried_stale": float(offered.carried_stale)}
+
+
+def _sizes(offered: Offered, queue: Queue, length: int) -> Sizes:
+    usable = offered.version[offered.trajectory] != NO_VERSION
+    usable &= offered.lengths <= length
+    tokens = np.bincount(offered.trajectory, offered.lengths * usable, len(offered.version)).astype(
+        np.int64
+    )
+    return Sizes(
+        groups=len(offered.group_ids),
+        of_groups=int(tokens.sum()),
+        rounds=len(queue.rounds),
+        of_rounds=sum(int(tokens[one.trajectories].sum()) for one in queue.rounds),
+        waiting=int(tokens[queue.waiting].sum()),
     )
 
 

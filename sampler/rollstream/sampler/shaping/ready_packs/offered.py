@@ -30,6 +30,7 @@ class Offered(NamedTuple):
         wanted: bool [m]; False: an earlier step trained on it, or dropped it.
         queue: int64 [k], the wanted trajectories, those that came first first.
         group_ids: in the order of the queue: those that were carried, then the new ones.
+        carried_stale: as the batch has it.
     """
 
     lengths: NDArray[np.int64]
@@ -41,6 +42,7 @@ class Offered(NamedTuple):
     wanted: NDArray[np.bool_]
     queue: NDArray[np.int64]
     group_ids: tuple[str, ...]
+    carried_stale: int = 0
 
     @classmethod
     def of(cls, batch: Batch) -> Offered:
@@ -72,6 +74,7 @@ class Offered(NamedTuple):
             wanted=wanted,
             queue=(order := np.argsort(group, kind="stable"))[wanted[order]],
             group_ids=tuple(ids[new:] + ids[:new]),
+            carried_stale=batch.carried_stale,
         )
 
     def carried(self, waiting: NDArray[np.bool_]) -> tuple[CarriedGroup, ...]:

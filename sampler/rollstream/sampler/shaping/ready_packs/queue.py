@@ -8,7 +8,8 @@ there, it is flushed into a part-filled round, or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,23 @@ class Round(NamedTuple):
     starts: NDArray[np.int32]
 
 
+class Built(NamedTuple):
+    """A round of some trajectories that follow one another, whichever they are.
+
+    Attributes:
+        trajectories: how many of the first ones are in it; 0: not even the first one fits.
+        ranks, starts: as ``Round`` has them.
+    """
+
+    trajectories: int
+    ranks: NDArray[np.int32]
+    starts: NDArray[np.int32]
+
+
+BuiltRounds = Mapping[bytes, Built]
+"""Rounds by the lengths of the rows that they were built of."""
+
+
 class Queue(NamedTuple):
     """What became of the trajectories that were offered.
 
@@ -44,12 +62,14 @@ class Queue(NamedTuple):
         waiting: int64, trajectories that fill no pack yet.
         leftovers: how many trajectories of older versions were dropped because they fill none.
         unusable: how many have no one known version, or a row longer than a pack.
+        built: its rounds, for the next queue.
     """
 
     rounds: tuple[Round, ...]
     waiting: NDArray[np.int64]
     leftovers: int
     unusable: int
+    built: BuiltRounds
 
 
 def queue_of(
@@ -59,10 +79,13 @@ def queue_of(
     ranks: int,
     leftovers: Literal["flush", "drop"],
     ends: bool = False,
+    built: BuiltRounds = MappingProxyType({}),
 ) -> Queue:
     """The queue that these trajectories make; the same ones make the same queue.
 
     Args:
+        built: rounds of the queue before, of as many ranks and the same length. Those that are
+            still in the queue are not built again; the queue is the same without them.
         leftovers: what becomes of those that fill no pack, of all versions but the newest.
         ends: nothing more will come, so that the newest's are flushed too.
     """
@@ -73,11 +96,12 @@ def queue_of(
     versions = offered.version[order]
     rounds: list[Round] = []
     waiting, dropped, unusable = order[:0], 0, int((~usable).sum())
+    now: dict[bytes, Built] = {}
     for version in (present := np.unique(versions).tolist()):
         rest = order[versions == version]
         last: Round | None = None
         while len(rest) and last is None:
-            found = _round(offered, rest, length, ranks)
+            found = _round(offered, rest, length, ranks, built, now)
             if found is None:  # The first does not fit into a whole round.
                 rest, unusable = rest[1:], unusable + 1
             elif len(found.trajectories) == len(rest):
@@ -92,7 +116,7 @@ def queue_of(
             rounds.append(last)
         else:
             dropped += len(rest)
-    return Queue(tuple(rounds), waiting, dropped, unusable)
+    return Queue(tuple(rounds), waiting, dropped, unusable, now)
 
 
 def rows_of(offered: Offered, trajectories: Iterable[int]) -> NDArray[np.int64]:
@@ -105,18 +129,48 @@ def rows_of(offered: Offered, trajectories: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _round(
-    offered: Offered, trajectories: NDArray[np.int64], length: int, ranks: int
+    offered: Offered,
+    trajectories: NDArray[np.int64],
+    length: int,
+    ranks: int,
+    before: BuiltRounds,
+    now: dict[bytes, Built],
 ) -> Round | None:
-    """As many of the first ones as fit; None: not even the first."""
-    version = int(offered.version[trajectories[0]])
+    """As many of the first ones as fit; None: not even the first. It is added to ``now``."""
     # Each takes a token at least, so no more of them could fit.
-    trajectories = trajectories[: ranks * length]
-    while len(trajectories):
-        rows = rows_of(offered, trajectories)
-        plan = plan_packs(offered.lengths[rows], length, ranks=ranks, packs_per_rank=1)
+    rows = rows_of(offered, trajectories[: ranks * length])
+    tokens = np.cumsum(offered.lengths[rows])
+    # Of the rows that are beyond the space of all packs only the first one tells anything.
+    rows = rows[: np.searchsorted(tokens, ranks * length, "right") + 1]
+    lengths = offered.lengths[rows]
+    of_rows = np.cumsum(np.diff(offered.trajectory[rows], prepend=-1) != 0) - 1
+    key = np.stack((lengths, of_rows)).tobytes()
+    found = now[key] = before.get(key) or _built(lengths, of_rows, length, ranks)
+    if not found.trajectories:
+        return None
+    return Round(
+        int(offered.version[trajectories[0]]),
+        trajectories[: found.trajectories],
+        rows[: len(found.ranks)],
+        found.ranks,
+        found.starts,
+    )
+
+
+def _built(
+    lengths: NDArray[np.int64], trajectories: NDArray[np.int64], length: int, ranks: int
+) -> Built:
+    """The round of the first rows.
+
+    Args:
+        lengths: of the rows.
+        trajectories: of each row, from 0.
+    """
+    while len(lengths):
+        plan = plan_packs(lengths, length, ranks=ranks, packs_per_rank=1)
         if not len(plan.left_over):
-            return Round(version, trajectories, rows, plan.rank, plan.start)
+            return Built(int(trajectories[-1]) + 1, plan.rank, plan.start)
         # A trajectory stays whole, so the one whose row did not fit waits with all its rows.
-        first = offered.trajectory[rows[plan.left_over[0]]]
-        trajectories = trajectories[: int(np.flatnonzero(trajectories == first)[0])]
-    return None
+        fitting = int(np.searchsorted(trajectories, trajectories[plan.left_over[0]]))
+        lengths, trajectories = lengths[:fitting], trajectories[:fitting]
+    return Built(0, np.empty(0, np.int32), np.empty(0, np.int32))

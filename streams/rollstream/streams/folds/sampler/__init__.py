@@ -18,6 +18,7 @@
 - ``evaluated``, ``unfinished``  what evaluations earned; members that failed, aborted, truncated
 - ``pace``      how fast rollouts are sealed, and how long that and acks take
 - ``served``    a served batch, and what became of examples
+- ``row_outcomes``, ``row_ends``  what acks say of rows, and how the rows of final batches ended
 - ``saved_state``  the state as bytes, for a snapshot
 - ``remedies``  why groups are not served, and what to do about it
 """

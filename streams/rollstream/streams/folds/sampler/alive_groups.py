@@ -8,7 +8,6 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Event, Flushed, ServedScore
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.early_scores import waits_until
 from rollstream.streams.folds.sampler.eligible import Stand, stand_of
 from rollstream.streams.folds.sampler.evaluated import EvaluatedGroups
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
@@ -33,9 +32,14 @@ class AliveGroups:
 
     def __init__(self, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
         self.known = KnownGroups(PackedRefs(logs))
-        self.ready = ReadyIndex(choosing.seed, self.known, takes_turns=choosing.takes_turns)
+        self.ready = ReadyIndex(
+            choosing.seed,
+            self.known,
+            takes_turns=choosing.takes_turns,
+            least=choosing.least_of_aged,
+        )
         self.waiting = WaitingGroups(self.known.packed)
-        self.late = LateScores(logs, self.known.packed)
+        self.late = LateScores(logs, self.known.packed, choosing.environments)
         self.evaluated = EvaluatedGroups(self.known.packed)
 
     def of_flush(
@@ -87,7 +91,7 @@ class AliveGroups:
         """Applies the next record of a log of scores, by rising offset."""
         for ref in self.late.apply(log, offset, given):
             before = self.evaluated.scored.get(ref) or self.known[ref]
-            if before.logged_ts > waits_until(given):
+            if before.logged_ts > self.late.waits_until(log.environment, given):
                 continue
             group = with_scores(before, [given], choosing)
             if group is before:

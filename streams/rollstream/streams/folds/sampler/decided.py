@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Event, Flushed, LogPosition, Retired
@@ -12,6 +12,7 @@ from rollstream.streams.folds.sampler.alive_groups import AliveGroups
 from rollstream.streams.folds.sampler.eligible import Stand, stand_of
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.retired import RetiredGroups
+from rollstream.streams.folds.sampler.row_ends import GroupEnd
 from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome
 from rollstream.streams.folds.sampler.taken import TakenGroups
 from rollstream.streams.folds.sampler.to_come import GroupsToCome
@@ -168,6 +169,11 @@ class DecidedGroups:
             self.to_come.end(ref, outcome)
         elif (key := self.alive.known.key_of(ref)) is not None:
             self.outcomes.add(outcome, key)
+
+    def count_all(self, ended: Iterable[GroupEnd]) -> None:
+        """``count`` for each."""
+        for ref, outcome in ended:
+            self.count(ref, outcome)
 
     def _end_retired(self) -> None:
         for ref in self.retired.undecidable():

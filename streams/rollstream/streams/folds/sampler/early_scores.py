@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rollstream.schemas import codec
+from rollstream.schemas.choosing import ServedEnvironment
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.score_targets import target_of
@@ -20,10 +21,6 @@ from rollstream.streams.folds.sampler.sorted_rows import SortedRows
 
 EARLY_MAX = 16_384  # Records of a partition that wait for their group, before it is read no more.
 EARLY_BYTES_MAX = 8 * 1024 * 1024  # The same, of their bytes.
-# For the seal of a rollout that is named alone: an hour, twice as long as a rollout waits for its
-# group (expire_after_s, by default). Scores of rollouts that are never sealed hold others up for as
-# long, where there are very many.
-WAIT_US = 3_600_000_000
 # A group's id is made when it is sealed, so its flush is in the log before any score of it; this is
 # for brokers whose clocks differ.
 GROUP_WAIT_US = 60_000_000
@@ -31,16 +28,19 @@ _HEAD = struct.Struct("<QQ")  # Target and log time.
 _OFFSET_BITS = 48
 
 
-def waits_until(given: Given) -> int:
-    """Log time of the last flush whose groups the record is of."""
-    return given.logged_ts + (GROUP_WAIT_US if given.event.group_id else WAIT_US)
-
-
 class EarlyScores:
-    """Records that found no group, by target; each has one."""
+    """Records that found no group, by target; each has one.
 
-    def __init__(self, logs: Sequence[PartitionAddress]) -> None:
+    A record that names a rollout waits for its seal for as long as the configuration of the
+    environment says (``ServedEnvironment.early_scores_s``). Scores of rollouts that are never
+    sealed hold others up for as long, where there are very many.
+    """
+
+    def __init__(
+        self, logs: Sequence[PartitionAddress], environments: Iterable[ServedEnvironment]
+    ) -> None:
         self._logs = sorted(logs)
+        self._waits_us = {one.name: round(one.early_scores_s * 1e6) for one in environments}
         self._places = SortedRows(2)  # (Target, place).
         # By number of the log, and whether the group is named: by place, rising.
         self._held: dict[tuple[int, bool], OrderedDict[int, bytes]] = {}
@@ -48,6 +48,11 @@ class EarlyScores:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def waits_until(self, environment: str, given: Given) -> int:
+        """Log time of the last flush whose groups the record is of."""
+        named = bool(given.event.group_id)
+        return given.logged_ts + (GROUP_WAIT_US if named else self._waits_us[environment])
 
     def is_full(self, log: PartitionAddress) -> bool:
         """Whether no more of this log is to be read until some of it was released or taken."""
@@ -107,7 +112,9 @@ class EarlyScores:
     def _until(self, key: tuple[int, bool]) -> int:
         """Up to when the oldest waits."""
         logged_ts: int = _HEAD.unpack_from(next(iter(self._held[key].values())))[1]
-        return logged_ts + (GROUP_WAIT_US if key[1] else WAIT_US)
+        number, named = key
+        environment = self._logs[number].environment
+        return logged_ts + (GROUP_WAIT_US if named else self._waits_us[environment])
 
     def _having(self, place: int) -> OrderedDict[int, bytes]:
         both = [self._held.get((place >> _OFFSET_BITS, named)) for named in (False, True)]

@@ -59,12 +59,16 @@ def dropped_for(
     newest: PolicyRef,
     branches: Sequence[Branch],
     choosing: Choosing,
+    oldest_step: int = UNKNOWN_STEP,
 ) -> DropReason | None:
     """Returns why groups of these policies will never be served; None where they may be.
 
     A group is as stale as its oldest member, and off the branch if any member is. Policies of
     another lineage than ``newest``, whose trainer made the branches, are neither. Its weight step
     is unknown where any member's is.
+
+    Args:
+        oldest_step: of the policies that ``recent_n_versions`` leaves.
     """
     if any(
         policy.lineage == newest.lineage and off_branch(policy, branches) for policy in policies
@@ -76,4 +80,6 @@ def dropped_for(
         lags = (policy_lag(newest, policy) for policy in policies)
         if any(lag is not None and lag > choosing.max_policy_lag for lag in lags):
             return DropReason.STALE
+    if any(one.lineage == newest.lineage and one.step < oldest_step for one in policies):
+        return DropReason.STALE
     return None

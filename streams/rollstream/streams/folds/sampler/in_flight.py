@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
@@ -41,9 +42,14 @@ _Sum = tuple[int, int, tuple[int, int, int]]
 class InFlightGroups:
     """By the events of the seal logs, each log by itself: the logs may be folded in any
     interleaving. Holds a producer of a log until it was silent there for ten minutes of the log's
-    time and has no open groups."""
+    time and has no open groups.
+
+    Attributes:
+        aside: logs that are not read on; groups that are open there do not count.
+    """
 
     def __init__(self) -> None:
+        self.aside: frozenset[PartitionAddress] = frozenset()
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
         # By environment: a sampler asks several times a second, while it decides.
         self._sums: dict[str, dict[str, _Sum]] = {}
@@ -99,8 +105,9 @@ class InFlightGroups:
             (max(ts - silent_us, untold_ts), log) for ts, log in told if untold_ts < ts < now_ts
         )
         sums = sorted(self._sums.get(environment, {}).items())
+        beyond_reach = partial(self._open_aside, environment)
         return [
-            ProducerStanding(producer_id, begun, is_open, waiting)
+            ProducerStanding(producer_id, begun, is_open - beyond_reach(producer_id), waiting)
             for producer_id, (begun, is_open, (last_ts, _, waiting)) in sums
             if last_ts >= said_since_ts
             and (last_ts > now_ts - silent_us or self._spoke_untold(producer_id, last_ts, behind))
@@ -110,6 +117,13 @@ class InFlightGroups:
         """For a digest."""
         held = [(log, sorted(held.values())) for log, held in self._producers.items()]
         return [sorted(held), *(sorted(of.items()) for of in (self._told_ts, self._forgotten_ts))]
+
+    def _open_aside(self, environment: str, producer_id: str) -> int:
+        if not self.aside:
+            return 0
+        logs = [log for log in self.aside if log.environment == environment]
+        found = (self._producers.get(log, {}).get(producer_id) for log in logs)
+        return sum(one.open for one in found if one is not None)
 
     def _spoke_untold(
         self, producer_id: str, last_ts: int, behind: Sequence[tuple[int, PartitionAddress]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -155,9 +154,7 @@ def known_groups(
 
 def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """bool [rows]: where a trajectory begins; its segments lie together, in their order."""
-    if not segments.segment_idxs.any():
-        return np.ones(len(segments.uids), np.bool_)
-    begins = np.array([one != other for one, other in pairwise(("", *segments.uids))])
+    begins: NDArray[np.bool_] = segments.segment_idxs == 0  # Its rollouts may have several uids.
     begins[starts] = True
     return begins
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import itemgetter
 
+from rollstream.schemas.choosing import ServedEnvironment
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.early_scores import EarlyScores, waits_until
+from rollstream.streams.folds.sampler.early_scores import EarlyScores
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.packed_refs import PackedRefs
 from rollstream.streams.folds.sampler.recently_sealed import RecentlySealed, targets_in
@@ -44,14 +45,19 @@ class LateScores:
             as whoever reads them says; in no digest. What they say of a group is not known.
     """
 
-    def __init__(self, logs: Sequence[PartitionAddress], packed: PackedRefs) -> None:
+    def __init__(
+        self,
+        logs: Sequence[PartitionAddress],
+        packed: PackedRefs,
+        environments: Iterable[ServedEnvironment],
+    ) -> None:
         self.latencies_ms = array("d")
         self.awaited = Counter[str]()
         self._packed = packed
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._takers = SortedRows(2)  # (Target, ref) of the groups that take scores.
         self._waiting = SortedRows(2)  # (When it was sealed, ref) of those that wait for one.
-        self._early = EarlyScores(logs)
+        self._early = EarlyScores(logs, environments)
         self._sealed = RecentlySealed()
         self._newest_ts = 0  # Log time of the newest record of any log.
         self._passed_ts = Counter[str]()  # The seal logs of an environment were read up to then.
@@ -65,6 +71,10 @@ class LateScores:
     def applied(self, log: PartitionAddress) -> int:
         """The next offset to be applied."""
         return self._applied[log]
+
+    def waits_until(self, environment: str, given: Given) -> int:
+        """Log time of the last flush whose groups the record is of."""
+        return self._early.waits_until(environment, given)
 
     @property
     def early(self) -> int:
@@ -86,7 +96,7 @@ class LateScores:
             return list(map(self._packed.unpack, refs))
         if target in self._sealed:
             self.unused["not_taken"] += 1
-        elif waits_until(given) < self._passed_ts[log.environment]:
+        elif self.waits_until(log.environment, given) < self._passed_ts[log.environment]:
             self.unused["no_group"] += 1
         else:
             self._early.keep(log, offset, given)
@@ -111,7 +121,10 @@ class LateScores:
             return []
         found = [one for target in _targets_of(group) for one in self._early.of(target)]
         found.sort(key=itemgetter(0))
-        return [given for _, given in found if group.logged_ts <= waits_until(given)]
+        environment = group.key.environment
+        return [
+            given for _, given in found if group.logged_ts <= self.waits_until(environment, given)
+        ]
 
     def arrive(self, group: KnownGroup) -> None:
         """The group takes scores from now on; those that it was ``given`` wait no more."""
@@ -119,7 +132,8 @@ class LateScores:
         for target in _targets_of(group):
             self._takers.add(target, ref)
             for _, given in self._early.take(target):
-                self.unused["no_group"] += group.logged_ts > waits_until(given)
+                until = self.waits_until(group.key.environment, given)
+                self.unused["no_group"] += group.logged_ts > until
 
     @property
     def passed_ts(self) -> int:

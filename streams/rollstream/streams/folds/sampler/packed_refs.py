@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 
 from rollstream.schemas.ids import PartitionAddress
@@ -36,6 +37,12 @@ class PackedRefs:
         packed = self.find(ref)
         assert packed >= 0, ref
         return packed
+
+    def bounds(self, environment: str) -> tuple[int, int]:
+        """The packed references of the environment are from the first up to below the second."""
+        names = [log.environment for log in self._logs]
+        bits = OFFSET_BITS + INDEX_BITS
+        return bisect_left(names, environment) << bits, bisect_right(names, environment) << bits
 
     def unpack(self, packed: int) -> GroupRef:
         """The reference that was packed."""

@@ -70,6 +70,19 @@ class PublishedPolicies:
         """Of the epoch; ``UNKNOWN_STEP``: none was published."""
         return self._newest.get(epoch, UNKNOWN_STEP)
 
+    def oldest_recent(self, count: int, branches: Sequence[Branch], newest_step: int) -> int:
+        """Step of the oldest of so many versions that were published last and are on the branch; 0:
+        fewer were. Before the first each step counts as a version, up to the newest."""
+        if not self.versions:
+            return max(0, newest_step - count + 1)
+        steps = set[int]()
+        for epoch, step in reversed(self.versions):
+            if not off_branch(PolicyRef("", epoch, step), branches):
+                steps.add(step)
+            if len(steps) == count:
+                return min(steps)
+        return 0
+
     def newest_on(self, branches: Sequence[Branch]) -> tuple[int, int] | None:
         """Epoch and step of the newest of those kept, by epoch, then step: of those that are on the
         branch, unless there are none. None: none was published."""

@@ -81,16 +81,15 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             )
         case DropReason.STALE:
             return (
-                f"their weights were more than {_either(limits)} steps behind; workers must ask "
-                "for producer.policy() before each group and sample with it, or raise "
+                f"their weights were further behind than {_either(limits)} allows; workers must "
+                "ask for producer.policy() before each group and sample with it, or raise "
                 f"samplers.{name}.{' or '.join(limits)}"
             )
         case DropReason.NO_WEIGHT_STEP:
             return (
                 "a member names no weight_step, so that its age is not known, and "
                 f"{_all_of(limits)}; workers must publish(policy=…), or publish(weight_step=N) "
-                f"with its step; samplers.{name}.{' and '.join(limits)} = -1 serves weights of any "
-                "age"
+                f"with its step; {_without(name, limits)} serves weights of any age"
             )
         case DropReason.TOO_OLD:
             return (
@@ -127,10 +126,20 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             )
         case DropReason.AHEAD:
             return _why_ahead(name, choosing, limits)
+        case DropReason.OTHER_LINEAGE:
+            return _why_of_other_lineage(name, choosing)
         case DropReason.BY_TRAINER:
             return "the trainer itself dropped them, with drop(groups, reason) or purge()"
         case _:
             assert_never(reason)
+
+
+def _why_of_other_lineage(name: str, choosing: Choosing) -> str:
+    return (
+        f"they are of another lineage than {choosing.lineage!r}, which this pool's trainer has; "
+        f"writers must give the lineage of producer.policy(), or samplers.{name}.lineage must be "
+        "theirs"
+    )
 
 
 def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
@@ -139,7 +148,7 @@ def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
         f"and {_all_of(limits)}; workers must publish(policy=producer.policy()), or weight_step as "
         "the trainer counts: batch n turns weights n into n + 1. Where another trainer made them, "
         f"both are of lineage {choosing.lineage!r}: begin anew with a sampler that has its own, or "
-        f"with samplers.{name}.{' and '.join(limits)} = -1, which serves weights of any age"
+        f"with {_without(name, limits)}, which serves weights of any age"
     )
 
 
@@ -177,7 +186,18 @@ def _step_limits(choosing: Choosing) -> dict[str, int]:
         limits["max_policy_lag"] = choosing.max_policy_lag
     if choosing.max_rollout_step_delay >= 0:
         limits["max_rollout_step_delay"] = choosing.max_rollout_step_delay
+    if choosing.recent_n_versions is not None:
+        limits["recent_n_versions"] = choosing.recent_n_versions
     return limits
+
+
+def _without(name: str, limits: Mapping[str, int]) -> str:
+    """The settings that limit no weights' age."""
+    negative = [key for key in limits if key != "recent_n_versions"]
+    no_limit = f"samplers.{name}.{' and '.join(negative)} = -1" if negative else ""
+    if "recent_n_versions" not in limits:
+        return no_limit
+    return f"{no_limit}{no_limit and ' and '}no recent_n_versions"
 
 
 def _all_of(limits: Mapping[str, int]) -> str:

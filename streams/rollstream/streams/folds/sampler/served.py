@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Literal, Self, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollstream.schemas.digest import combined
-from rollstream.schemas.events import BatchServed, CarriedRows, ChosenGroup, LogPosition, Replaced
+from rollstream.schemas.events import (
+    Acked,
+    BatchServed,
+    CarriedRows,
+    ChosenGroup,
+    LogPosition,
+    Replaced,
+)
 from rollstream.schemas.records import SampledBatch
 from rollstream.schemas.scoring import digest_part
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.known import Key
+from rollstream.streams.folds.sampler.row_outcomes import RowOutcome, unpack_outcomes
 
 Outcome = Literal[
     "trained",
@@ -33,6 +44,9 @@ Outcome = Literal[
     "retired",
     "unscored",
     "ahead",
+    "other_lineage",
+    "unknown",
+    "not_carried",
 ]
 DROPPED: tuple[Outcome, ...] = (
     "stale",
@@ -45,6 +59,8 @@ DROPPED: tuple[Outcome, ...] = (
     "retired",
     "unscored",
     "ahead",
+    "other_lineage",
+    "not_carried",
 )
 
 SHAPING = "shaping"
@@ -53,6 +69,8 @@ LOST = "carry_lost"
 """Where it has the groups that would be carried, had their files not been lost: id to why."""
 CARRIED = b"carried"
 """Sets a group that is carried apart, in the digest, from one that was chosen."""
+
+_USED = (RowOutcome.TRAINED, RowOutcome.KEPT)
 
 # The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.
 _COUNT_BITS = 32
@@ -91,8 +109,10 @@ class ServedBatch:
         replacements: how many there were.
         status: of the ack; None: not acked in the epoch in effect.
         skipped: slots that the ack names as not trained on.
-        filtered: slots that it names as left out by what shapes the batch.
+        filtered: slots of groups that what shapes the batch left out whole, by the ack.
+        outcomes: as ``Acked`` has them.
         final: the trainer's checkpoint holds it.
+        made: digest of what a batch maker made of it; empty: not known.
     """
 
     event: BatchServed
@@ -110,7 +130,9 @@ class ServedBatch:
     status: str | None = None
     skipped: tuple[int, ...] = ()
     filtered: tuple[int, ...] = ()
+    outcomes: NDArray[np.int32] | None = None
     final: bool = False
+    made: bytes = b""
 
     @classmethod
     def of(cls, event: BatchServed, offset: int) -> Self:
@@ -146,7 +168,32 @@ class ServedBatch:
             since_ts=event.now_ts,
             replacements=self.replacements + 1,
             replaced=Replacement(self.digest, slots, event.reason),
+            made=b"",
         )
+
+    def acked_by(self, event: Acked) -> Self:
+        """With what the ack says."""
+        filtered = event.filtered
+        if event.outcomes is not None:
+            of_rows = unpack_outcomes(event.outcomes).items()
+            new = [(slot, rows) for slot, rows in of_rows if slot < len(self.groups)]
+            filtered = tuple([slot for slot, rows in new if not np.isin(rows, _USED).any()])
+        return replace(
+            self,
+            status=event.status,
+            skipped=event.skipped,
+            filtered=filtered,
+            outcomes=event.outcomes,
+        )
+
+    @property
+    def outcome_bytes(self) -> bytes | None:
+        """``outcomes``, to be compared."""
+        return None if self.outcomes is None else self.outcomes.tobytes()
+
+    def unacked(self) -> Self:
+        """Without what an ack said."""
+        return replace(self, status=None, skipped=(), filtered=(), outcomes=None)
 
     @property
     def carried(self) -> tuple[CarriedRows, ...]:
@@ -175,7 +222,15 @@ class ServedBatch:
     @property
     def is_shaped(self) -> bool:
         """Whether the step after it may carry what it leaves over."""
-        return _is_shaped(self.event.request)
+        return is_shaped(self.event.request)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """Groups that it would carry, had their files not been lost: id to why."""
+        if LOST not in self.event.request:
+            return {}
+        found: dict[str, str] = json.loads(self.event.request).get(LOST, {})
+        return found
 
     @property
     def acked(self) -> tuple[GroupRef, ...]:
@@ -209,7 +264,8 @@ class ServedBatch:
 
 
 @lru_cache(maxsize=16)  # A trainer's are mostly the same.
-def _is_shaped(request: str) -> bool:
+def is_shaped(request: str) -> bool:
+    """Whether a batch that was served for this request is shaped."""
     return SHAPING in json.loads(request)
 
 

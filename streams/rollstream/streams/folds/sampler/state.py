@@ -7,7 +7,7 @@ applied yet is kept until it is. So every reader reaches the same state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -27,6 +27,7 @@ from rollstream.schemas.events import (
     Event,
     Finished,
     LogPosition,
+    Made,
     PolicyPublished,
     Replaced,
     Requested,
@@ -40,9 +41,10 @@ from rollstream.streams.folds.sampler.branches import Branches, branches_at
 from rollstream.streams.folds.sampler.decided import DecidedGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.folds.sampler.in_flight import InFlightGroups
-from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.pace import Pace
 from rollstream.streams.folds.sampler.published import PublishedPolicies
+from rollstream.streams.folds.sampler.row_ends import RowEnds
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.served import Outcome, ServedBatch
 from rollstream.streams.owned.fold import FoldCheckpoint
@@ -51,7 +53,7 @@ FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the 
 NOTHING = -1
 _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
-    *("min_mean_reward", "max_mean_reward", "takes_turns"),
+    *("min_mean_reward", "max_mean_reward", "takes_turns", "least_of_aged"),
 )
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
@@ -75,6 +77,7 @@ class SamplerState:
         next_step: the first step that was not served.
         final_step: every served batch up to it is final; -1: none is.
         batches: by step, in order; open ones and the newest final ones.
+        ends: how the rows of final batches ended, and which may still be carried.
         published: the policies that workers can sample with.
         over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
             were too old, by their weights, and by their time alone.
@@ -84,6 +87,7 @@ class SamplerState:
         late: which groups take late scores, and which wait for them.
         evaluated: groups that are never served for training.
         events: how many were applied, of all logs.
+        aside: logs that are not read on, each with the reason: not folded, but said by who reads.
     """
 
     def __init__(self, name: str, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
@@ -105,12 +109,13 @@ class SamplerState:
         self.in_flight = InFlightGroups()
         self.pace = Pace()
         self.over_step_delay = self.over_timestamp_delay = 0
+        self.aside: Mapping[str, str] = {}
         self._turn = self.events = 0
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
         self._groups = DecidedGroups(choosing, self._applied)
         self._alive, self.uses = self._groups.alive, self._groups.uses
-        self.outcomes = self._groups.outcomes
+        self.outcomes, self.ends = self._groups.outcomes, RowEnds()
         self._known, self.ready = self._alive.known, self._alive.ready
         self.waiting, self.late = self._alive.waiting, self._alive.late
         self.evaluated = self._alive.evaluated
@@ -216,6 +221,10 @@ class SamplerState:
         skipped = Counter(one.refs[slot] for one in self.open_batches() for slot in one.untrained)
         return self.uses.unacked(max_samples, skipped)
 
+    def left(self) -> Iterator[tuple[Key, str]]:
+        """Of groups in final batches that do not count as anything yet: key and ``as_of_now``."""
+        return self.ends.uncounted(self._known.key_of, over=self.over)
+
     def newest_policy(self) -> Policy | None:
         """Of the policy epoch in effect."""
         return self.published.newest(self.choosing.lineage, self.policy_epoch)
@@ -241,6 +250,15 @@ class SamplerState:
         return PolicyRef(self.choosing.lineage, self.policy_epoch, self.next_step)
 
     # The fold.
+
+    def put_aside(self, reasons: Mapping[str, str], logs: Collection[PartitionAddress]) -> None:
+        """These seal logs are not read on: nobody knows what ends there, so no group that was begun
+        there counts. What was folded stays, and so does the cursor.
+
+        Args:
+            reasons: topic and partition to the reason, of logs of scores too.
+        """
+        self.aside, self.in_flight.aside = reasons, frozenset(logs)
 
     def start_at(self, log: PartitionAddress, offset: int) -> None:
         """The seal log is applied from ``offset`` on; nothing is kept for groups before it."""
@@ -277,7 +295,7 @@ class SamplerState:
         self.events += 1
         self.late.passed(timestamp_us)
         self.published.apply(offset, timestamp_us, event)
-        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
+        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested | Made):
             over = isinstance(event, Finished)
             if over != self.over:
                 self.over, self.over_decided_at = over, offset
@@ -302,6 +320,10 @@ class SamplerState:
                     self._groups.end(ref_of(group), DropReason(event.reason).value, dropped=True)
             case CurrentStepSet():
                 self.current_step = event.step
+            case Made():
+                batch = self.batches.get(event.step)
+                if batch is not None and batch.batch_id == event.batch_id:
+                    self.batches[event.step] = replace(batch, made=event.digest)
             case Claimed():
                 self.owner, self.claimed_at = event.owner, offset
             case CursorRecorded():
@@ -332,7 +354,7 @@ class SamplerState:
             [
                 (
                     *(step, b.offset, b.batch_id, b.digest, b.status),
-                    *(b.skipped, b.filtered, b.final, b.replaced),
+                    *(b.skipped, b.filtered, b.final, b.replaced, b.outcome_bytes),
                 )
                 for step, b in sorted(self.batches.items())
             ],
@@ -345,6 +367,7 @@ class SamplerState:
             sorted(self._known),
             (self.uses.sorted_items(), self._groups.retired.sorted_items()),
             (self._groups.to_come.sorted_items(), self.outcomes.sorted_items()),
+            self.ends.sorted_items(),
             (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
             (self.late.sorted_items(), self._alive.scores(), self.pace.sorted_items()),
         ):
@@ -384,12 +407,10 @@ class SamplerState:
         for at, batch in list(self.batches.items()):
             if at > step or batch.final:
                 continue
-            outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             self.batches[at] = replace(batch, final=True)
+            self._groups.count_all(self.ends.finish(batch)[1])
             for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
                 untrained = slot in batch.untrained
-                left_out: Outcome = "skipped" if slot in batch.skipped else "filtered"
-                self._groups.count(ref, left_out if untrained else outcome)
                 self.over_step_delay += chosen.over_step_delay
                 self.over_timestamp_delay += chosen.over_timestamp_delay
                 self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
@@ -418,13 +439,14 @@ class SamplerState:
         kept = before and not off_branch(PolicyRef("", *before), self.branches.now())
         self._newest_kept = before[1] if before and kept else NOTHING
         self._finish(newest)
+        if event.later == "release":
+            self._groups.count_all(self.ends.release(newest, self.batches)[1])
+            self._served_end = min(self._served_end, newest + 1)
         for at, batch in list(self.batches.items()):
             if at <= newest:
                 continue
             if event.later == "replay":
-                self.batches[at] = replace(
-                    batch, status=None, skipped=(), filtered=(), since_ts=event.now_ts
-                )
+                self.batches[at] = replace(batch.unacked(), since_ts=event.now_ts)
                 if not batch.final:
                     self._groups.change(batch.acked, self.uses.reopen)
             elif batch.final:
@@ -434,8 +456,6 @@ class SamplerState:
                 self._groups.change(batch.acked, self.uses.reopen)
                 self._groups.change(batch.refs, self.uses.give_back)
                 self._groups.change(batch.carried_refs, self.uses.forget)
-        if event.later == "release":
-            self._served_end = min(self._served_end, newest + 1)
         # Replayed are also those that are final and no longer held: the record has them.
         self.next_step = max(event.first_step, self._served_end)
         if self._pinned:
@@ -443,9 +463,7 @@ class SamplerState:
 
     def _ack(self, event: Acked) -> None:
         batch = self.batches[event.step]
-        self.batches[event.step] = replace(
-            batch, status=event.status, skipped=event.skipped, filtered=event.filtered
-        )
+        self.batches[event.step] = batch.acked_by(event)
         if batch.status is None and not batch.final:
             self.pace.acked(event.now_ts - batch.since_ts)
             self._groups.change(self.batches[event.step].acked, self.uses.ack)

@@ -1,0 +1,183 @@
+"""Seals what is pending because somebody asks: the request in the seal log, and its answer there.
+
+A request is about the groups that had begun when it was appended, by the log's time. The owner of
+the partition reads the ingest log up to the end that it has then, seals these groups, and answers
+once they are committed. A request that its owner did not answer is carried out by the next one: the
+groups that are sealed already are so in the log, and none that begins later is touched.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.intake import Intake
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import FLUSH_KINDS, Flushed, RequestKind, Retired
+from rollstream.schemas.reasons import SealReason
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.folds.seal import OpenRequest, SealFold
+from rollstream.streams.owned.follow import PutAside
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.topics.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushAnswer:
+    """What became of a request at one partition.
+
+    Attributes:
+        answered: False: nobody did in time; the request stands, and is carried out once a sealer
+            owns the partition.
+        groups, rows: that were sealed because of it, until the answer or the deadline.
+        detail: what stays pending, or why nothing was done, as the owner says it; else empty.
+        refused: the owner did nothing: it is of a version that knows no such request.
+    """
+
+    environment: str
+    partition: int
+    answered: bool
+    groups: int
+    rows: int
+    detail: str
+    refused: bool
+
+
+def request_flush(
+    config: RollstreamConfig, broker: Broker, *, environment: str, force: bool, deadline: Deadline
+) -> list[FlushAnswer]:
+    """Asks the owner of each partition to seal the groups that are pending now; returns what they
+    sealed. A request stands in the log: who owns the partition next carries it out where nobody
+    does before the deadline.
+
+    Args:
+        force: also groups with fewer than ``min_group_size`` complete members, one at least.
+
+    Raises:
+        UnknownEnvironment. BrokerUnavailable: the broker did not answer.
+    """
+    layout = Layout.of(config.kafka)
+    addresses = addresses_of(config, [environment])[environment]
+    logs = [layout.groups_log(address) for address in addresses]
+    kind = RequestKind.FLUSH_FORCED if force else RequestKind.FLUSH
+    asked = ask(broker, logs, kind, deadline)
+    sealed = {where: [0, 0] for where in logs}
+    answers: dict[Any, Retired] = {}
+    aside: dict[TopicPartition, PutAside] = {}
+
+    def answered() -> bool:
+        return answers.keys() | aside.keys() >= set(logs)
+
+    for where, offset, _, event in events_until(broker, logs, answered, deadline, aside):
+        if where in answers or offset < asked[where]:
+            continue
+        if isinstance(event, Retired) and event.request == asked[where]:
+            answers[where] = event
+        elif isinstance(event, Flushed):
+            groups = [group for group in event.groups if group.seal_reason == SealReason.FLUSH]
+            sealed[where][0] += len(groups)
+            sealed[where][1] += sum(group.rows for group in groups)
+    details = {where: one.detail for where, one in answers.items()}
+    details |= {where: str(one.error) for where, one in aside.items()}
+    return [
+        FlushAnswer(
+            environment=environment,
+            partition=address.partition,
+            answered=where in answers,
+            groups=sealed[where][0],
+            rows=sealed[where][1],
+            detail=details.get(where, ""),
+            refused=where in answers and answers[where].refused,
+        )
+        for address, where in zip(addresses, logs, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Answering:
+    """A request that is carried out.
+
+    Attributes:
+        end: of the ingest log, as it was found first.
+        committed: once so many decisions are committed, its groups are; None: not sealed yet.
+    """
+
+    offset: int
+    request: OpenRequest
+    end: int
+    committed: int | None = None
+    detail: str = ""
+
+
+class FlushRequests:
+    """Carries requests out, one after the other. Only the partition's loop calls it."""
+
+    def __init__(self, context: SealerContext, log: OwnedLog[SealFold]) -> None:
+        self._context = context
+        self._log = log
+        self._answering: _Answering | None = None
+
+    def begin(self) -> None:
+        """All that is pending is read anew: who asked is answered from there."""
+        self._answering = None
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether what is decided is to be flushed without waiting for more."""
+        return self._answering is not None and self._answering.committed is not None
+
+    def advance(self, intake: Intake) -> Future[Any] | None:
+        """Goes on without waiting; returns the job that appends an answer.
+
+        Raises:
+            BrokerUnavailable: the end of the ingest log is not known.
+        """
+        requests, current = self._log.fold.requests, self._answering
+        if current is None or current.offset not in requests:
+            asked = ((at, one) for at, one in requests.items() if one.event.kind in FLUSH_KINDS)
+            offset, request = next(asked, (-1, None))
+            self._answering = None
+            if request is None:
+                return None
+            current = self._answering = _Answering(offset, request, intake.end())
+        decided = intake.assembler.decided
+        if current.committed is None and intake.assembler.position >= current.end:
+            current.detail = self._seal(intake, current.request)
+            current.committed = decided.end
+        if current.committed is None or decided.committed < current.committed:
+            return None
+        return self._context.workers.submit(partial(self._answer, current))
+
+    def _seal(self, intake: Intake, request: OpenRequest) -> str:
+        """What stays pending."""
+        forced = request.event.kind == RequestKind.FLUSH_FORCED
+        least = self._context.config.min_group_size
+        left = intake.assembler.flush(1 if forced else least, begun_until_us=request.asked_us)
+        if not left:
+            return ""
+        what = "1 pending group has" if left == 1 else f"{left:,} pending groups have"
+        if forced:
+            return f"{what} no complete member"
+        them = "it" if left == 1 else "them"
+        return (
+            f"{what} fewer complete members than min_group_size ({least}): `--force` seals {them} "
+            "too"
+        )
+
+    def _answer(self, current: _Answering) -> None:
+        event = Retired(
+            epoch=self._log.epoch,
+            nonce=self._log.nonce,
+            now_ts=self._context.clock.now_us(),
+            previous=self._log.fold.retired,
+            request=current.offset,
+            more=False,
+            files=(),
+            detail=current.detail,
+        )
+        self._log.wait_confirmed(self._log.append(event), self._context.deadline())

@@ -1,0 +1,55 @@
+"""A sampler of ready packs decides its steps through ``ReadyPacks`` alone. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.batches import NextBatch
+from rollstream.sampler.deciding.command import Command
+from rollstream.sampler.deciding.held_batches import is_recorded
+from rollstream.sampler.deciding.shaped import NextShapedBatch
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.streams.folds.sampler.served import SHAPING
+from rollstream.streams.folds.sampler.state import SamplerState
+
+READY_PACKS = "ready_packs"
+"""In the settings that shape a batch: those of ready packs."""
+
+
+def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfig) -> None:
+    """Raises ``InvalidRequest`` for a new step that would take the place of one of ready packs: it
+    would take groups, and nobody would carry the queue on.
+
+    A sampler serves ready packs if its configuration has the section, or if ``ReadyPacks`` shaped
+    the step before in the trainer epoch in effect.
+    """
+    if not isinstance(command, NextBatch | NextShapedBatch):
+        return
+    step = command.step
+    if step in state.batches or is_recorded(step, state):
+        return
+    if isinstance(command, NextShapedBatch) and _of_packs(json.loads(command.settings)):
+        return
+    before = state.batches.get(step - 1)
+    if config.ready_packs is not None:
+        why, remedy = "its configuration has ready_packs", "remove [samplers.NAME.ready_packs]"
+    elif (
+        before is not None
+        and before.event.trainer_epoch == state.trainer_epoch
+        and _of_packs(json.loads(before.event.request).get(SHAPING))
+    ):
+        why = f"ReadyPacks shaped step {step - 1}, and its queue would be lost"
+        remedy = f"checkpoint step {step - 1} and resume({step - 1}) first"
+    else:
+        return
+    raise InvalidRequest(
+        f"step {step} cannot be taken by this call: sampler {state.name!r} serves ready packs "
+        f"({why}). Ask with ReadyPacks.next_step({step}); take groups for another purpose from "
+        f"another sampler. To leave ready packs, {remedy}"
+    )
+
+
+def _of_packs(settings: object) -> bool:
+    return isinstance(settings, dict) and READY_PACKS in settings

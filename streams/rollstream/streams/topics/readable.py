@@ -1,0 +1,44 @@
+"""Finds seal logs that cannot be read on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing, suppress
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.errors import UnreadableLog
+from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.topics.check import Difference
+from rollstream.streams.topics.layout import Layout
+
+WHAT = "records"  # `Difference.what` of a log that cannot be read.
+
+
+def unreadable_logs(
+    broker: Broker, layout: Layout, partitions: Mapping[str, int], deadline: Deadline
+) -> list[Difference]:
+    """Returns the seal logs that sealers put aside, each with its record and the reason. The logs
+    must exist. Reads what a sealer reads to adopt each of them.
+
+    Args:
+        partitions: how many each environment has.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    aside: dict[TopicPartition, PutAside] = {}
+    for address in layout.addresses(partitions):
+        where = layout.groups_log(address)
+        start = 0
+        with closing(broker.reader({where: EARLIEST})) as reader, suppress(UnreadableLog):
+            start = find_start(reader, where, None, deadline)
+        with closing(Follower(broker, {where: start}, aside=aside)) as follower:
+            for _ in follower.read_to_end(deadline):
+                pass
+    remedy = "until then nothing is sealed there, and all other partitions go on"
+    return [
+        Difference(str(where), WHAT, "", str(one.error), remedy)
+        for where, one in sorted(aside.items())
+    ]

@@ -1,0 +1,85 @@
+"""A byte that flips in Kafka's files: it is never sealed, and only its partition is concerned."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.kafka import KafkaFactory
+from harness.sealing import SealWorld
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas import codec
+from rollstream.schemas.events import DeadLetter
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.reading import bounds_in_time, read_between
+
+pytestmark = [pytest.mark.broker, pytest.mark.proves("F20")]
+TIMEOUT_S = 120.0
+
+
+@pytest.fixture
+def world(own_kafka: KafkaFactory, tmp_path: Path) -> SealWorld:
+    return SealWorld(
+        kafka=own_kafka().bootstrap, root=tmp_path / "root", target_group_size=1, min_group_size=1
+    )
+
+
+def flip(folder: Path, topic: str, partition: int, text: bytes) -> None:
+    """One bit of this text, in the broker's file of the partition."""
+    file = folder / "kafka-1" / "log" / f"{topic}-{partition}" / f"{0:020d}.log"
+    at = file.read_bytes().index(text)
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)
+        opened.seek(at)
+        opened.write(bytes([byte[0] ^ 1]))
+
+
+def letters(world: SealWorld) -> list[DeadLetter]:
+    where = TopicPartition(world.layout.dead_letters(), 0)
+    deadline = Deadline(TIMEOUT_S, SystemClock())
+    with closing(world.broker.reader({where: 0})) as reader:
+        _, end = bounds_in_time(reader, where, deadline)
+        values = [one.value for one in read_between(reader, where, 0, end, deadline)]
+    return [codec.decode_as(DeadLetter, value) for value in values]
+
+
+def test_records_that_are_damaged_are_lost_and_all_others_are_sealed(
+    world: SealWorld, tmp_path: Path
+) -> None:
+    for uid in ("first", "second", "third", "fourth"):
+        world.publish(uid, partition=0)
+    world.publish("elsewhere", partition=1)
+    flip(tmp_path, world.layout.rollouts("math"), 0, b"second")
+    with world, world.sealer() as sealer:
+        world.until(sealer)
+        assert world.groups() == [("elsewhere",), ("first",), ("fourth",), ("third",)]
+        assert world.settled() == {"lost": 1}
+        (letter,) = letters(world)
+        assert (letter.partition, letter.offset, letter.reason) == (0, 1, "damaged")
+        assert letter.value is None
+        assert "offsets 1 to 1" in letter.detail
+
+
+def test_a_damaged_seal_log_puts_its_partition_aside_and_nothing_is_skipped(
+    world: SealWorld, tmp_path: Path
+) -> None:
+    with world:
+        for partition in range(2):
+            world.publish(f"first-{partition}", partition=partition)
+        with world.sealer() as sealer:
+            world.until(sealer)
+        flip(tmp_path, world.layout.groups("math"), 0, b"first-0")
+        for partition in range(2):
+            world.publish(f"second-{partition}", partition=partition)
+        with world.sealer() as sealer:
+            deadline = Deadline(TIMEOUT_S, SystemClock())
+            while sealer.stats().groups < 1 or not sealer.stats().partitions[0].aside:
+                world.run(sealer, seconds=0.3)
+                assert not deadline.passed(), sealer.stats()
+            aside, other = (one.aside for one in sealer.stats().partitions)
+        assert world.layout.groups("math") in aside
+        assert other == ""

@@ -1,0 +1,138 @@
+"""What hinders a sealer is told with the offsets that it commits, where `status` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+from harness.failing_blobs import FullBlobs
+from harness.sealing import TIMEOUT_S, SealWorld
+from rollstream.consumers import InlineExecutor
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.status import measure, stuck_stages
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Hanging(InlineExecutor):
+    """Jobs that never end, once ``hangs``."""
+
+    hangs = False
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        return Future() if self.hangs else super().submit(fn, *args, **kwargs)
+
+
+class SilentBroker(MemoryBroker):
+    """Requests of consumer groups wait for all of their time, while it is ``silent``."""
+
+    silent = False
+
+    def __init__(self, world: SealWorld) -> None:
+        super().__init__(world.logs)
+        self.clock = world.clock
+
+    def group_reader(
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+    ) -> MemoryGroupReader:
+        reader = super().group_reader(group, topics, on_revoked=on_revoked)
+        commit, bounds = reader.commit, reader.bounds
+
+        def slow_commit(where: TopicPartition, offset: int, note: str, timeout_s: float) -> bool:
+            self.answer(timeout_s)
+            return commit(where, offset, note, timeout_s)
+
+        def no_bounds(where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+            self.answer(0.0)
+            return bounds(where, timeout_s)
+
+        vars(reader).update(commit=slow_commit, bounds=no_bounds)
+        return reader
+
+    def answer(self, timeout_s: float) -> None:
+        """Returns, or raises after so long."""
+        if self.silent:
+            self.clock.advance(timeout_s)
+            raise BrokerUnavailable("the test's broker does not answer")
+
+
+def stuck(world: SealWorld) -> list[str]:
+    figures = measure(world.broker, world.config, Deadline(TIMEOUT_S, world.clock))
+    return [f"{one.stage}: {one.reason}" for one in stuck_stages(figures, world.config)]
+
+
+def publish(world: SealWorld, name: str) -> None:
+    for one in "ab":
+        world.publish(f"{name}{one}", partition=0, example_id=name)
+
+
+@pytest.mark.proves("F24")
+def test_a_full_disk_is_told_while_it_lasts() -> None:
+    world = SealWorld()
+    disk = FullBlobs(world.blobs)
+    disk.refusing = False
+    sealer = world.sealer(store=disk)
+    publish(world, "first")
+    world.run(sealer, seconds=5)
+    disk.refusing = True
+    publish(world, "second")
+    world.run(sealer, seconds=30)
+    (told,) = stuck(world)
+    assert told.startswith("sealers: nothing of math[0] is sealed; sealer-1 says why: ")
+    assert "the test's disk is full" in told
+    disk.refusing = False
+    world.run(sealer, seconds=30)
+    assert stuck(world) == []
+    assert len(world.groups()) == 2
+    sealer.close()
+
+
+@pytest.mark.proves("F24")
+def test_a_successor_takes_back_what_a_dead_sealer_told() -> None:
+    world = SealWorld()
+    disk = FullBlobs(world.blobs)
+    publish(world, "first")
+    broker = world.new_broker()
+    world.run(world.sealer(store=disk, broker=broker), seconds=30)
+    assert "disk is full" in str(stuck(world))
+    broker.close()
+    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
+    assert "disk is full" not in str(stuck(world))
+    with world.sealer() as successor:
+        world.run(successor, seconds=30)
+        assert stuck(world) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_hung_store_is_told() -> None:
+    world = SealWorld()
+    workers = Hanging()
+    sealer = world.sealer(workers=workers)
+    world.run(sealer, seconds=5)
+    workers.hangs = True
+    publish(world, "first")
+    world.run(sealer, seconds=90)
+    assert "does the store hang" in str(stuck(world))
+
+
+def test_a_sealer_whose_broker_is_away_waits_for_no_commit() -> None:
+    world = SealWorld(partitions=4, seal_timeout_s=1.0)
+    broker = SilentBroker(world)
+    sealer = world.sealer(broker=broker)
+    for partition in range(4):
+        world.publish(f"one-{partition}", partition=partition)
+    world.run(sealer, seconds=0.5)
+    broker.silent = True
+    longest_s, end_s = 0.0, world.clock.monotonic_s() + 60
+    while (begun_s := world.clock.monotonic_s()) < end_s:
+        sealer.step(Deadline(0.05, world.clock))
+        longest_s = max(longest_s, world.clock.monotonic_s() - begun_s)
+    assert longest_s < 1.0
