@@ -133,11 +133,11 @@ class SealedGroups:
 
     def poll(self, timeout_s: float) -> list[RolloutGroup]:
         """The groups of the next flush, with all fields of their rollouts; empty where none came
-        within ``timeout_s``, or where no partition is this reader's.
+        within ``timeout_s``, or where no partition is this reader's. After an error the next call
+        goes on where this one was.
 
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer. StoreError: the store is away.
-            The next call goes on where this one was.
         """
         deadline = Deadline(timeout_s, self._clock)
         while True:

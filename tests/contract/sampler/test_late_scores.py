@@ -108,6 +108,7 @@ def test_a_served_batch_keeps_its_scores_through_everything(
     sampler = world.open()
     sampler.resume(None)
     batch = served(sampler)
+    assert all(isinstance(array, np.ndarray) for array in batch.arrays().values())
     scores.upsert_scores(group_id, {first: 7.0, second: 8.0})
     scores.flush()
     by_rank = sampler.next_batch(0, 1, timeout_s=WAIT_S, payloads="rank")

@@ -11,6 +11,7 @@ from rollstream.producers.admission.policies import newest_of
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import Request, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
+from rollstream.producers.errors import TooManyGroups
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.streams.partitioning import partition_of
@@ -113,9 +114,14 @@ class Worker:
 
     def _ask(self) -> None:
         uids = [f"{self.name}-{self._groups + number}" for number in range(self.together)]
-        self._groups += self.together
         group = uids[0] if self.together == 1 else ""
-        request = self.admission.ask(self.together, group, lambda: None)
+        try:
+            request = self.admission.ask(self.together, group, lambda: None)
+        except TooManyGroups as error:  # It asks for what it was told, which is then waited for.
+            self.together = error.most
+            self._world.reached["refused as too many"] += 1
+            return
+        self._groups += self.together
         self._blocks.append(Block(uids, request))
         if request.waits:
             self._world.reached["waits"] += 1

@@ -61,7 +61,10 @@ class HandsBatchesOver(ABC):
             dp_size: how many ranks share the batch. Above 1 it needs ``dp_rank``.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
             mix: shares by environment, relative to their sum; None: all examples take turns.
-            grouping, seed, start_offset, policy_version: as in ``sample_groups``, for this batch.
+            grouping: as in ``sample_groups``.
+            seed: as in ``sample_groups``.
+            start_offset: as in ``sample_groups``.
+            policy_version: as in ``sample_groups``.
             columns: what the batch is to have besides: ``old_logprobs``, ``ref_logprobs``,
                 ``token_rewards``, ``token_weight_steps``, ``logprob_sums``, ``metadata``,
                 ``group_uids``, and names of producers' ``token_arrays``. Only these are read from

@@ -25,7 +25,7 @@ class NamedArrays:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every array by name, those of mappings (``token_arrays``, say) as ``field/key``."""
         arrays: dict[str, NDArray[Any]] = {}
-        mappings: dict[str, Mapping[str, NDArray[Any]]] = {}
+        mappings: dict[str, Mapping[str, object]] = {}
         for field in fields(cast("DataclassInstance", self)):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -33,7 +33,9 @@ class NamedArrays:
             elif isinstance(value, Mapping):
                 mappings[field.name] = value
         for name, mapping in mappings.items():
-            arrays.update({f"{name}/{key}": array for key, array in mapping.items()})
+            for key, value in mapping.items():
+                if isinstance(value, np.ndarray):
+                    arrays[f"{name}/{key}"] = value
         return arrays
 
     def to_torch(self, *, pin_memory: bool = False) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def measure(
             not.
 
     Raises:
-        BrokerUnavailable, NotAuthorised.
+        BrokerUnavailable, NotAuthorised: the broker's answer.
     """
     layout = Layout.of(config.kafka)
     counts = {name: section.partitions for name, section in config.environments.items()}
