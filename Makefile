@@ -98,7 +98,7 @@ simulate: install ## whole systems under seeds, on all cores; a seed that fails 
 
 fold-version: install ## pins the sources of the sampler's fold, once what was saved of it still holds
 	cd tests && ../$(BIN)/python -m simulation --world snapshots
-	cd tests && ../$(BIN)/python -m harness.fold_version
+	cd tests && ../$(BIN)/python -m simulation.fold_version
 
 # KILLS=200; SEED= repeats which processes are chosen, not what they are at.
 chaos: install ## kill -9 and SIGSTOP of real processes at 2,500 rollouts/s; then everything is read once more

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -148,10 +148,7 @@ def from_bytes(
 ) -> MemoryLogs:
     """The logs again, each event as ``change`` returns it."""
     stored = json.loads(content)
-    texts = {f"{name}.v0.avsc": source for name, source in stored["schemas"].items()}
-    texts |= {f"{one.name}.v{one.version}.avsc": one.source for one in shipped().schemas}
-    registry = SchemaRegistry({name: json.dumps(source) for name, source in texts.items()})
-    codec = EventCodec(registry, get_args(Event))
+    codec = codec_of(stored["schemas"])
     logs = MemoryLogs()
     for name, partitions in stored["logs"].items():
         logs.create(TopicSpec(name, len(partitions), {"max.message.bytes": str(2**24)}))
@@ -160,6 +157,14 @@ def from_bytes(
                 event = change(codec.decode(base64.b64decode(value)))
                 logs.append(TopicPartition(name, number), None, encode(event))
     return logs
+
+
+def codec_of(schemas: Mapping[str, Any]) -> EventCodec:
+    """Reads events that were written under these schemas, by name, or under those of now."""
+    texts = {f"{name}.v0.avsc": source for name, source in schemas.items()}
+    texts |= {f"{one.name}.v{one.version}.avsc": one.source for one in shipped().schemas}
+    registry = SchemaRegistry({name: json.dumps(source) for name, source in texts.items()})
+    return EventCodec(registry, get_args(Event))
 
 
 def write_missing() -> Path | None:

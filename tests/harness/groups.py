@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from harness.retiring import retired
 from harness.rollouts import CREATED_TS, make_columns, make_entry
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
@@ -24,6 +25,7 @@ from rollstream.schemas.events import (
     Flushed,
     InFlight,
     ProducerInFlight,
+    Retired,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -37,7 +39,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.fold import FoldCheckpoint
 from rollstream.streams.owned.log import OwnedLog
 
-E = TypeVar("E", Flushed, InFlight)
+E = TypeVar("E", Flushed, InFlight, Retired)
 WAIT_S = 30.0
 EVERY_COLUMN = (
     "routed_experts",
@@ -235,6 +237,10 @@ class GroupWriter:
         now_us = SystemClock().now_us()
         producers = (ProducerInFlight(name, *figures, now_us) for name, figures in begun.items())
         return self._append(InFlight(epoch=0, nonce="", now_ts=now_us, producers=tuple(producers)))
+
+    def retire(self, offset: int, flushed: Flushed) -> Retired:
+        """The files of the flush at ``offset`` are gone."""
+        return self._append(retired(0, "", [(offset, file.path) for file in flushed.files]))
 
     def _append(self, event: E) -> E:
         event = replace(event, epoch=self._log.epoch, nonce=self._log.nonce)
