@@ -50,7 +50,8 @@ class HandsBatchesOver(ABC):
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
-        """The batch of ``step``, recorded before it is returned; the same batch at each call.
+        """The batch of ``step``, recorded before it is returned; the same batch at each call. All
+        that is not named here is as in ``sample_groups``.
 
         Args:
             step: the next one, or one that was served. ``step + 1`` may be asked ahead.
@@ -61,10 +62,6 @@ class HandsBatchesOver(ABC):
             dp_size: how many ranks share the batch. Above 1 it needs ``dp_rank``.
             accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
             mix: shares by environment, relative to their sum; None: all examples take turns.
-            grouping: as in ``sample_groups``.
-            seed: as in ``sample_groups``.
-            start_offset: as in ``sample_groups``.
-            policy_version: as in ``sample_groups``.
             columns: what the batch is to have besides: ``old_logprobs``, ``ref_logprobs``,
                 ``token_rewards``, ``token_weight_steps``, ``logprob_sums``, ``metadata``,
                 ``group_uids``, and names of producers' ``token_arrays``. Only these are read from
