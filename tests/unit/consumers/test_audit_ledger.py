@@ -11,8 +11,8 @@ import pytest
 
 from harness.retiring import retired
 from harness.seal_events import one_group as event
-from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, repeat_problems
-from rollstream.consumers.audit.repeats import Repeats
+from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, Repeated, repeated
+from rollstream.consumers.audit.repeats import Again, Repeats
 from rollstream.consumers.audit.spilled import BUCKETS, BUFFER_BYTES_MAX
 from rollstream.schemas.events import Flushed, Retired, TouchedOffsets
 
@@ -164,17 +164,45 @@ def test_segments_groups_and_files_that_come_twice_are_named_by_their_events() -
     repeats = Repeats()
     first, second = Ledger("math[0]", 0, repeats), Ledger("math[3]", 3, repeats)
     first.apply(7, event("a", [0, 1], 2))
-    assert repeat_problems("math", repeats) == []
-    second.apply(9, event("a", [0], 1))
-    assert repeat_problems("math", repeats) == [
-        "math: 1 segments are in two groups: math[0] event 7 and math[3] event 9",
-        "math: 1 groups were sealed twice: math[0] event 7 and math[3] event 9",
-        "math: 1 files are named twice: math[0] event 7 and math[3] event 9",
-    ]
+    assert repeated("math", repeats, 100) == Repeated([], [])
+    second.apply(8, event("b", [0], 1))
+    second.apply(9, event("b", [1], 2))
+    assert repeated("math", repeats, 100) == Repeated(
+        [
+            "math: 1 segments are in two groups: math[3] event 8 and math[3] event 9",
+            "math: 1 groups were sealed twice: math[3] event 8 and math[3] event 9",
+            "math: 1 files are named twice: math[3] event 8 and math[3] event 9",
+        ],
+        [],
+    )
+
+
+@pytest.mark.proves("F4")
+def test_a_uid_in_two_partitions_or_behind_the_horizon_is_its_producers_mistake() -> None:
+    repeats = Repeats()
+    first, second = Ledger("math[0]", 0, repeats), Ledger("math[3]", 3, repeats)
+    first.apply(7, event("a", [0, 1], 2))
+    first.apply(8, event("b", [2], 3))
+    first.apply(9, renamed(event("d", [3], 4), "a-0"))
+    second.apply(9, renamed(event("c", [0], 1), "a-1"))
+    problems, mistakes = repeated("math", repeats, 3)
+    assert problems == []
+    two, late = mistakes
+    assert two.startswith("math: 1 segments were published to two partitions under one rollout_uid")
+    assert two.endswith(": math[0] event 7 and math[3] event 9")
+    assert late.startswith("math: 1 segments were published again after more entries than dedupe_")
+    assert late.endswith(": math[0] event 7 and math[0] event 9")
+    problems, _ = repeated("math", repeats, 4)
+    assert problems == ["math: 1 segments are in two groups: math[0] event 7 and math[0] event 9"]
+
+
+def renamed(flushed: Flushed, uid: str) -> Flushed:
+    """With another uid of its only segment."""
+    return replace(flushed, segments=replace(flushed.segments, uids=(uid,)))
 
 
 def test_repeats_are_found_among_more_names_than_are_kept_in_memory() -> None:
-    rows = BUCKETS * BUFFER_BYTES_MAX // 24
+    rows = BUCKETS * BUFFER_BYTES_MAX // 32
     with Repeats() as repeats:
         tracemalloc.start()
         for number in range(3 * rows // 2):
@@ -183,7 +211,7 @@ def test_repeats_are_found_among_more_names_than_are_kept_in_memory() -> None:
         tracemalloc.stop()
         for number in (0, rows):
             repeats.add(f"u{number}", number + 1)
-        assert repeats.find() == [(0, 1), (rows, rows + 1)]
+        assert repeats.find() == [Again((0, 1), 0), Again((rows, rows + 1), 0)]
     assert used < 2 * BUCKETS * BUFFER_BYTES_MAX
 
 

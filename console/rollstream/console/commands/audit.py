@@ -53,7 +53,8 @@ def audit(
 
 
 def audit_view(report: AuditReport) -> RenderableType:
-    """A table with a row for each partition and environment, then the problems and the verdict."""
+    """A table with a row for each partition and environment, then what producers did wrong, the
+    problems and the verdict."""
     title, numbers = "entries = pending + sealed + settled", ("entries", "pending", "sealed")
     table = table_of(title, "partition", *numbers, "groups", "files", last="settled")
     for name in dict.fromkeys(row.environment for row in report.partitions):
@@ -66,7 +67,8 @@ def audit_view(report: AuditReport) -> RenderableType:
         if report.holds
         else Text(f"THE AUDIT DOES NOT HOLD; problems: {len(report.problems)}", style="bold red")
     )
-    return Group(table, *(Text(f"- {problem}") for problem in report.problems), verdict)
+    mistakes = (Text(f"- by a producer: {one}", style="yellow") for one in report.mistakes)
+    return Group(table, *mistakes, *(Text(f"- {one}") for one in report.problems), verdict)
 
 
 def _add(table: Table, name: str, row: PartitionAudit, style: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
-from rollstream.consumers.audit.ledger import Ledger, repeat_problems
+from rollstream.consumers.audit.ledger import Ledger, repeated
 from rollstream.consumers.audit.manifests import Manifests, RollUps
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
@@ -75,10 +75,13 @@ class AuditReport:
 
     Attributes:
         problems: in words, each with its log or file; empty where the audit holds.
+        mistakes: of producers, likewise: rollouts that count twice, since they were published to
+            two partitions under one uid, or again after the dedupe horizon. The audit holds.
     """
 
     partitions: tuple[PartitionAudit, ...]
     problems: tuple[str, ...]
+    mistakes: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -136,6 +139,7 @@ def audit(
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
         rows: list[PartitionAudit] = []
         problems: list[str] = []
+        mistakes: list[str] = []
         for name, section in config.environments.items():
             with Repeats() as repeats:
                 for address in layout.addresses({name: section.partitions}):
@@ -143,13 +147,17 @@ def audit(
                     ledger = Ledger(f"{name}[{number}]", number, repeats)
                     rows.append(auditor.audit_partition(address, ledger))
                     problems += ledger.problems
-                problems += repeat_problems(name, repeats)
+                twice = repeated(name, repeats, section.dedupe_horizon)
+                problems += twice.problems
+                mistakes += twice.mistakes
         for name in sorted(config.samplers):
             log = layout.sampler_log(name)
             problems.append(
                 decision_problem(used, log, root.followed, name, deadline, kafka.timeout_s)
             )
-    return AuditReport(partitions=tuple(rows), problems=tuple(filter(None, problems)))
+    return AuditReport(
+        partitions=tuple(rows), problems=tuple(filter(None, problems)), mistakes=tuple(mistakes)
+    )
 
 
 @dataclass(frozen=True, slots=True)

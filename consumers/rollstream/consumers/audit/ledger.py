@@ -8,6 +8,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,7 @@ class Ledger:
         self.groups = 0
         self._number = number
         self._repeats = repeats
+        self._before = 0  # Entries that were settled before the event.
         self._published = 0  # Entries of touched offsets, and offsets of ranges.
         self._open: dict[int, _Offset] = {}  # Touched offsets that are not below the watermark.
         self._ranges: list[tuple[int, int]] = []  # Unread offsets, the same; rising.
@@ -151,7 +153,8 @@ class Ledger:
         self._check_rows(where, event)
         segments, place = event.segments, self._place
         for uid, idx in zip(segments.uids, segments.segment_idxs.tolist(), strict=True):
-            self._repeats.add(f"{idx}/{uid}", place(event_offset, SEGMENT))
+            self._repeats.add(f"{idx}/{uid}", place(event_offset, SEGMENT), self._before)
+        self._before += len(segments.offsets) + sum(len(one.offsets) for one in event.settled)
         for group in event.groups:
             self._repeats.add(group.group_id, place(event_offset, GROUP))
         self.groups += len(event.groups)
@@ -357,26 +360,68 @@ def _range_has(offset: int) -> Callable[[Sequence[tuple[int, int]]], bool]:
     return has
 
 
-def repeat_problems(environment: str, repeats: Repeats) -> list[str]:
-    """What the ledgers of one environment told of twice, in words."""
-    found: dict[int, list[str]] = {SEGMENT: [], GROUP: [], FILE: []}
-    for pair in repeats.find():
-        events = [
-            f"{environment}[{place >> _KIND_BITS + _OFFSET_BITS}] event "
-            f"{place >> _KIND_BITS & (1 << _OFFSET_BITS) - 1}"
-            for place in pair
+class Repeated(NamedTuple):
+    """What the ledgers of one environment told of twice, in words.
+
+    Attributes:
+        problems: what no sound sealer writes.
+        mistakes: what only producers can have done: no sealer knows the uids of other partitions,
+            nor those that its dedupe horizon has passed.
+    """
+
+    problems: list[str]
+    mistakes: list[str]
+
+
+_TWICE = {
+    SEGMENT: "segments are in two groups",
+    GROUP: "groups were sealed twice",
+    FILE: "files are named twice",
+}
+_MISTAKES = (
+    "segments were published to two partitions under one rollout_uid, and each counts; give every "
+    "rollout a uid of its own, and all of its entries one group",
+    "segments were published again after more entries than dedupe_horizon, and each counts; raise "
+    "it, or give every rollout a uid of its own",
+)
+
+
+def repeated(environment: str, repeats: Repeats, dedupe_horizon: int) -> Repeated:
+    """What came twice.
+
+    Args:
+        dedupe_horizon: so many entries of a partition may be settled before a uid is forgotten.
+    """
+    found: dict[str, list[str]] = {what: [] for what in (*_TWICE.values(), *_MISTAKES)}
+    for again in repeats.find():
+        before, own = map(_of_place, again.places)
+        what = _TWICE[own.kind]
+        if own.kind == SEGMENT and before.partition != own.partition:
+            what = _MISTAKES[0]
+        elif own.kind == SEGMENT and again.between >= dedupe_horizon:
+            what = _MISTAKES[1]
+        events = (f"{environment}[{one.partition}] event {one.event}" for one in (before, own))
+        found[what].append(" and ".join(events))
+
+    def told(whats: Iterable[str]) -> list[str]:
+        return [
+            f"{environment}: {len(found[what])} {what}: {_some(found[what])}"
+            for what in whats
+            if found[what]
         ]
-        found[pair[1] & (1 << _KIND_BITS) - 1].append(" and ".join(events))
-    whats = {
-        SEGMENT: "segments are in two groups",
-        GROUP: "groups were sealed twice",
-        FILE: "files are named twice",
-    }
-    return [
-        f"{environment}: {len(pairs)} {whats[kind]}: {_some(pairs)}"
-        for kind, pairs in found.items()
-        if pairs
-    ]
+
+    return Repeated(told(_TWICE.values()), told(_MISTAKES))
+
+
+class _Place(NamedTuple):
+    partition: int
+    event: int
+    kind: int
+
+
+def _of_place(place: int) -> _Place:
+    rest, kind = place >> _KIND_BITS, place & (1 << _KIND_BITS) - 1
+    return _Place(rest >> _OFFSET_BITS, rest & (1 << _OFFSET_BITS) - 1, kind)
 
 
 def _some(what: Sequence[object]) -> str:
