@@ -14,12 +14,14 @@ from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, log_end
 from rollstream.sampler import (
     Batch,
     InvalidRequest,
+    RequestDiffers,
     RlooBatchMaker,
     SamplerApi,
     SamplerView,
     StableMixtureBatchMaker,
     TrainingBatches,
     TrajectoryPool,
+    UnknownStep,
 )
 from rollstream.sampler.history import check_from_files, replay_step
 
@@ -226,3 +228,42 @@ def test_who_looks_and_replays_is_told_the_same(world: SamplerWorld) -> None:
         replay_step(world.name, wrong, broker=world.broker(), **given)
     with pytest.raises(InvalidRequest, match="step is '0'; give a whole number"):
         check_from_files(world.name, wrong, store=world.store, **given)
+
+
+@pytest.mark.proves("A16")
+def test_a_batch_is_acked_by_its_id_as_by_itself(world: SamplerWorld) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{n}") for n in range(6)))
+    sampler = world.open()
+    sampler.resume(None)
+    first = sampler.next_batch(0, 2, timeout_s=WAIT_S)
+    newer = sampler.replace(first, [1], "odd", timeout_s=WAIT_S)
+    with pytest.raises(RequestDiffers, match="replaced"):
+        sampler.ack(first.batch_id)
+    sampler.ack(newer.batch_id, "trained")
+    sampler.ack(newer)  # Said twice, it changes nothing.
+    second = sampler.next_batch(1, 2, timeout_s=WAIT_S)
+    sampler.ack(second.batch_id, status="failed")
+    with pytest.raises(RequestDiffers, match="acked as 'failed'"):
+        sampler.ack(second)
+    with pytest.raises(UnknownStep, match="step 7"):
+        sampler.ack(second.batch_id[:-1] + "7")
+    for wrong in ("", "7", "trainer-a"):
+        with pytest.raises(InvalidRequest, match="batch_id"):
+            sampler.ack(wrong)
+    with pytest.raises(InvalidRequest, match="give the Batch"):
+        sampler.ack(newer.batch_id, outcomes={"trained": [0]})
+
+
+@pytest.mark.proves("B6")
+def test_a_threshold_below_one_step_is_none(world: SamplerWorld) -> None:
+    world.configure(order="ready", max_policy_lag=-1, off_branch="keep")
+    sampler = world.open()
+    late = GroupSpec(example_id="late", rewards=(0.0, 1.0), weight_steps=(0, 1))
+    world.writer().flush(GroupSpec(example_id="before"), late)
+    sampler.publish_policy(0, policy_version="v0")
+    pool = TrajectoryPool(sampler, staleness_threshold=0.1)
+    pool.fetch_batch(timeout_s=WAIT_S)
+    sampler.publish_policy(1, policy_version="v1")
+    found = pool.fetch_batch(timeout_s=WAIT_S)
+    assert found is not None
+    assert found.off_policy[np.argsort(found.batch.rewards)].tolist() == [True, False]

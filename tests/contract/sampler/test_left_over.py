@@ -107,7 +107,7 @@ def test_a_store_that_is_away_is_no_reason_to_carry_nothing(final: bool) -> None
         world.store.delete(found.groups[0].origin.path)  # All that there is.
         assert sampler.resume(0 if final else None, later="replay") == int(final)
         with pytest.raises(StoreAway):
-            made_by(sampler).next(1, timeout_s=WAIT_S)
+            made_by(sampler).next(1, timeout_s=2 * AWAY_S)
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -483,7 +483,7 @@ def test_a_sampler_that_would_drop_or_reorder_is_refused_with_the_remedy(
         TrajectoryPool(world.open())
 
 
-@pytest.mark.parametrize("wrong", [-1, 0.5, None])
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "0.1", None])
 def test_a_threshold_that_is_none_is_refused(sampler: SamplerApi, wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="staleness_threshold"):
         TrajectoryPool(sampler, staleness_threshold=wrong)

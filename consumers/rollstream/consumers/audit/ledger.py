@@ -413,15 +413,15 @@ def repeated(environment: str, repeats: Repeats, dedupe_horizon: int) -> Repeate
     return Repeated(told(_TWICE.values()), told(_MISTAKES))
 
 
-class _Place(NamedTuple):
+class _Told(NamedTuple):
     partition: int
     event: int
     kind: int
 
 
-def _of_place(place: int) -> _Place:
+def _of_place(place: int) -> _Told:
     rest, kind = place >> _KIND_BITS, place & (1 << _KIND_BITS) - 1
-    return _Place(rest >> _OFFSET_BITS, rest & (1 << _OFFSET_BITS) - 1, kind)
+    return _Told(rest >> _OFFSET_BITS, rest & (1 << _OFFSET_BITS) - 1, kind)
 
 
 def _some(what: Sequence[object]) -> str:

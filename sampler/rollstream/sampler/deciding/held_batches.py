@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,19 @@ from rollstream.schemas.events import ChosenGroup
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
+
+# As batches are named: sampler, trainer epoch, step, and how often groups were replaced.
+_BATCH_ID = re.compile(r".*-\d+-(?P<step>\d{1,18})(-r\d+)?", re.DOTALL)
+
+
+def step_of(batch_id: str) -> int:
+    """The step of a batch by its id; ``InvalidRequest`` where it is none."""
+    found = _BATCH_ID.fullmatch(batch_id)
+    if found is None:
+        raise InvalidRequest(
+            f"batch is {batch_id!r:.200}; give the Batch that next_batch returned, or its batch_id"
+        )
+    return int(found["step"])
 
 
 def batch_of(step: int, state: SamplerState) -> ServedBatch:

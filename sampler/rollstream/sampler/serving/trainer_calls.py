@@ -21,6 +21,7 @@ from rollstream.sampler.arguments import (
     whole_numbers,
 )
 from rollstream.sampler.deciding.command import Command, R
+from rollstream.sampler.deciding.held_batches import step_of
 from rollstream.sampler.deciding.trainer import (
     Ack,
     AckStatus,
@@ -121,7 +122,7 @@ class RecordsForTrainer(ABC):
 
     def ack(
         self,
-        batch: Batch,
+        batch: Batch | str,
         status: AckStatus = "trained",
         *,
         skipped: Iterable[SupportsIndex] = (),
@@ -132,6 +133,7 @@ class RecordsForTrainer(ABC):
         It becomes final with ``checkpointed``, or with a successor's ``resume``.
 
         Args:
+            batch: the batch; or its ``batch_id``, where no ``outcomes`` are given.
             skipped: slots of the recorded batch (``batch.slots[i]`` is that of its group ``i``)
                 whose groups were not trained on; they count as ``skipped`` and are served no more.
             outcomes: of a shaped batch, what became of its trajectories: ``trained``, ``kept`` for
@@ -148,13 +150,17 @@ class RecordsForTrainer(ABC):
             UnknownStep: the step has no batch that is held.
             Fenced: a successor has resumed.
         """
-        batch = a_batch(batch)
+        if isinstance(batch, str) and outcomes is None:
+            step, batch_id = step_of(batch), batch
+        else:
+            batch = a_batch(batch)
+            step, batch_id = batch.step, batch.batch_id
         command = Ack(
-            step=batch.step,
-            batch_id=batch.batch_id,
+            step=step,
+            batch_id=batch_id,
             status=status,
             skipped=whole_numbers("skipped", skipped),
-            outcomes=None if outcomes is None else outcomes_of(batch, outcomes),
+            outcomes=None if outcomes is None else outcomes_of(a_batch(batch), outcomes),
         )
         return self._ask(command)
 

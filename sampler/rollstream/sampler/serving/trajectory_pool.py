@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import array, whole_number
+from rollstream.sampler.arguments import array, number, whole_number
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.given_sampler import a_sampler
@@ -73,7 +73,8 @@ class TrajectoryPool:
         sampler: of its own: the pool counts its fetches as steps and resumes where they ended. The
             trainer publishes its policies through the same object; their steps are optimizer steps,
             at most one ahead of fetches.
-        staleness_threshold: optimizer steps that a step may be behind and still be on policy.
+        staleness_threshold: optimizer steps that a step may be behind and still be on policy; below
+            1 it may be none behind.
         weight_step: of the weights that the trainer goes on with, where it begins again: rollouts
             of weights beyond them, which it made before, are off policy. None: the first policy
             that it publishes says so, and is taken to be made after it began.
@@ -95,11 +96,11 @@ class TrajectoryPool:
         self,
         sampler: SamplerApi,
         *,
-        staleness_threshold: int = 0,
+        staleness_threshold: float = 0,
         weight_step: int | None = None,
         weight_of_lag: WeightOfLag | None = None,
     ) -> None:
-        threshold = whole_number("staleness_threshold", staleness_threshold)
+        threshold = number("staleness_threshold", staleness_threshold)
         if threshold < 0:
             raise InvalidRequest(f"staleness_threshold is {threshold}; give 0 or more")
         self._weight_step = UNKNOWN_STEP
