@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from rollstream.runtime.clock import Clock
@@ -19,22 +20,25 @@ class Outages:
         self._clock = clock
         self._ended: deque[tuple[float, float, str]] = deque(maxlen=KEPT_MAX)
         self._now: tuple[float, str] | None = None  # Since when, and why.
+        self._looking = threading.Lock()  # Two threads would note the end of one outage twice.
 
     def look(self) -> str:
         """Returns why no broker can be reached; empty: as far as is known, one can."""
-        why, now_s, before = self._broker.outage(), self._clock.monotonic_s(), self._now
-        if why:
-            self._now = (now_s if before is None else before[0], why)
-        elif before is not None:
-            self._now = None
-            self._ended.append((before[0], now_s, before[1]))
-        return why
+        with self._looking:
+            why, now_s, before = self._broker.outage(), self._clock.monotonic_s(), self._now
+            if why:
+                self._now = (now_s if before is None else before[0], why)
+            elif before is not None:
+                self._now = None
+                self._ended.append((before[0], now_s, before[1]))
+            return why
 
     def since(self, begun_s: float) -> str:
         """Returns the outage of a wait that began at ``begun_s`` of the monotonic clock, in words;
         empty: there was none that counts."""
-        now_s, present = self._clock.monotonic_s(), self._now
-        spans = [*self._ended, *([] if present is None else [(present[0], now_s, present[1])])]
+        with self._looking:
+            now_s, present, ended = self._clock.monotonic_s(), self._now, [*self._ended]
+        spans = [*ended, *([] if present is None else [(present[0], now_s, present[1])])]
         within = [(end - max(begin, begun_s), why) for begin, end, why in spans if end > begun_s]
         away_s = sum(one for one, _ in within)
         if away_s < NAMED_FROM_S:

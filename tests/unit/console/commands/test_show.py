@@ -16,7 +16,7 @@ from harness.published_run import Run
 from harness.rollouts import make_entry
 from harness.sealed_files import seal
 from rollstream.console.services import Services
-from rollstream.producers import RolloutProducer
+from rollstream.producers import RolloutProducer, Step, StepProducer
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.score_files import LoggedScore, write_scores
@@ -270,6 +270,40 @@ def test_a_trajectory_is_one_rollout_with_the_sum_of_its_rewards(run: Run) -> No
     assert (first["rollout_uid"], first["reward"], first["token_count"]) == ("game-0", 0.5, 6)
     assert (second["reward"], len(second["segments"])) == (1.5, 3)
     assert "segment 2" in run.line.run("show", "game-1").stdout.splitlines()
+
+
+@pytest.mark.parametrize("rewards", [(None, 0.3, 0.7), (0.3, None, 0.7)])
+def test_a_segment_without_a_reward_adds_nothing_wherever_a_return_is_shown(
+    run: Run, rewards: tuple[float | None, ...]
+) -> None:
+    with StepProducer(broker=run.line.broker(), clock=run.line.clock) as producer:
+        for index, reward in enumerate(rewards):
+            step = Step(
+                prompt_ids=[1],
+                response_ids=[2],
+                logprobs=[-1.0],
+                reward=reward,
+                trajectory_uid="t",
+                prompt_uid="p",
+                step_index=index,
+                policy_version="step-0",
+                weight_step=0,
+                is_last=index == 2,
+                n_rollouts=1,
+            )
+            producer.submit_step(step, environment="math")
+    run.seal(1)
+    (shown,) = run.read("show", "--lowest-reward", "9", "--from-files")
+    assert (shown["rollout_uid"], shown["reward"]) == ("t", pytest.approx(1.0))
+    assert [segment["reward"] for segment in shown["segments"]] == list(rewards)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        batch = sampler.next_batch(0, 1)
+        assert batch.trajectory_returns.tolist() == [pytest.approx(1.0)]
+        assert batch.metrics()["reward/mean"] == pytest.approx(1.0)
+        sampler.ack(batch)
+    (trained,) = run.read("report", "--sampler", "trainer-a")["by_environment"]
+    assert trained["trained"] == 1
 
 
 @pytest.mark.proves("F18")
