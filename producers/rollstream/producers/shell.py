@@ -37,6 +37,7 @@ from rollstream.producers.validate import checked, group_address
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, BufferFull
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -55,6 +56,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     """A producer whose blocks are ``GroupT``, ``TrajectoryT`` and ``AdmittedT`` (see
     ``RolloutProducer``)."""
 
+    @refuses(environment_name="environment")
     def __init__(
         self,
         bootstrap: str | None = None,
@@ -106,6 +108,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         self._begin()
         watch(self)
 
+    @refuses(environment_name="environment")
     def dispatch(
         self,
         *,
@@ -149,6 +152,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         named = f"{membership.address.group_uid} of {example_id}"
         return self._group(membership, self._share_wanted(environment, 1, named, timeout_s))
 
+    @refuses(environment_name="environment")
     def admit(
         self,
         *,
@@ -177,6 +181,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         environment = checked("environment", environment or self._outbox.environment)
         return self._admitted(self._share_wanted(environment, groups, "", timeout_s))
 
+    @refuses(environment_name="environment")
     def trajectory(
         self,
         *,
