@@ -137,6 +137,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         Raises:
             NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
                 and the groups that this producer itself holds open.
+            RunOver: on entering the block: the run ended while it waited.
             InvalidRollout, InvalidSettings: name argument, value and remedy.
             SeveralLineages: on entering the block: samplers of two models grant shares, and the
                 producer names no lineage.
@@ -173,7 +174,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                 at all, once the broker said what is granted (within the producer's ``timeout_s``).
 
         Raises:
-            NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
+            NotAdmitted, RunOver, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
             TooManyGroups: on entering the block: so many can never be open at one time.
             NotAuthorised, BrokerUnavailable: likewise.
         """
