@@ -40,7 +40,12 @@ from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
+TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
 READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
+NEXT_START = (
+    ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
+    "start the sampler again once the log can be read"
+)
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
 
 
@@ -48,7 +53,8 @@ class SamplerLogs:
     """Claims, reads and writes the logs of one sampler, and folds them into its state.
 
     A seal log that cannot be read on is put aside: the state keeps what was folded of it, every
-    decision records that cursor, and all other logs are folded. A start reads it again.
+    decision records that cursor, and all other logs are folded. It is tried again every
+    ``TRY_AGAIN_S``, and goes on from that cursor once it can be read.
 
     Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
     the state holds what was written. Once fenced it stays so, and never takes the log back.
@@ -82,6 +88,7 @@ class SamplerLogs:
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
         self._pressure = ScorePressure(self._addresses, clock)
         self._aside: dict[TopicPartition, PutAside] = {}  # Of this state, by all of its followers.
+        self._try_at_s = 0.0  # When those are read again.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
         logs = list(self._addresses.values())
@@ -217,6 +224,7 @@ class SamplerLogs:
         if self.being_read:
             return True
         assert self._follower is not None, "claim first"
+        self._try_aside(self._follower)
         return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
 
     def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
@@ -248,6 +256,8 @@ class SamplerLogs:
             self._save(self._log.fold, owned=False)
 
     def _save(self, state: SamplerState, *, owned: bool) -> None:
+        if self._pressure.passed_over:
+            return  # A start that can read those logs needs the scores that were forgotten.
         if self._snapshots.is_due(state) and (place := self._log.place(owned=owned)) is not None:
             self._snapshots.write(state, place, compared=owned)
 
@@ -255,6 +265,7 @@ class SamplerLogs:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
         assert self._follower is not None, "claim first"
         assert self._reading is None, "a thread reads already"
+        self._try_aside(self._follower)
         self._reading = self._follower
         return self._reading
 
@@ -306,6 +317,7 @@ class SamplerLogs:
         applied yet: from the claims on under which it was written."""
         if self._log.fold is not self.state:
             self.state, self._aside = self._log.fold, {}
+            self._pressure.passed_over.clear()
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
@@ -328,8 +340,22 @@ class SamplerLogs:
     def _note_aside(self) -> None:
         """Tells the state which logs are read no more."""
         aside = sorted(self._aside.items())
+        if aside and not self.state.aside:
+            self._try_at_s = self._clock.monotonic_s() + TRY_AGAIN_S
         logs = [self._addresses[where] for where, _ in aside if where in self._addresses]
-        self.state.put_aside({str(where): str(one.error) for where, one in aside}, logs)
+        passed_over = self._pressure.passed_over
+        reasons = {
+            str(where): f"{one.error}{NEXT_START if where in passed_over else ''}"
+            for where, one in aside
+        }
+        self.state.put_aside(reasons, logs)
+
+    def _try_aside(self, follower: Follower) -> None:
+        """Reads the logs again that were put aside, where it is time."""
+        now_s = self._clock.monotonic_s()
+        if self._aside and now_s >= self._try_at_s:
+            self._try_at_s = now_s + TRY_AGAIN_S
+            follower.try_again(self._aside.keys() - self._pressure.passed_over)
 
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
