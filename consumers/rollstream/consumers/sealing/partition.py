@@ -18,6 +18,7 @@ from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.reports import DispatchReports
+from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
@@ -36,7 +37,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.troubles import CommitNote, note_in
+from rollstream.streams.troubles import PUT_ASIDE, CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 COMMIT_TIMEOUT_S = 5.0
@@ -62,6 +63,7 @@ class State(Enum):
         ASKING_GROUP → CLAIMING          by a zombie
         ASKING_GROUP → RELINQUISHED      by a new owner
         any → REVOKED                    the group took the partition away
+        ASIDE → TRYING_AGAIN             somebody asked for it
     """
 
     CLAIMING = auto()  # The seal log has to be claimed.
@@ -69,12 +71,13 @@ class State(Enum):
     READING = auto()  # No flush is on its way; the next one begins when it is due.
     FLUSHING = auto()  # A flush is on its way.
     ASKING_GROUP = auto()  # Fenced: is the partition still this sealer's? The group knows.
-    ASIDE = auto()  # Nothing is read or written any more, until another sealer begins.
+    ASIDE = auto()  # Nothing is read or written any more; others' requests are looked for.
     RELINQUISHED = auto()  # The group assigned the partition to another sealer.
+    TRYING_AGAIN = auto()  # It is begun anew, as by a sealer that starts.
     REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
 
-FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
+FINAL_STATES = frozenset((State.RELINQUISHED, State.TRYING_AGAIN, State.REVOKED))
 STOPPED_STATES = FINAL_STATES | {State.ASIDE}
 
 
@@ -126,6 +129,7 @@ class Partition:
         self._rollups = RollUps(context.blobs, self.address)
         self._reports = DispatchReports(context, self._log)
         self._requests = FlushRequests(context, self._log)
+        self._retry = RetryWatch(context, self._log.where)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
@@ -157,8 +161,8 @@ class Partition:
             self.aside = str(error)
             self._enter(State.ASIDE)
             _log.error(
-                "%s is put aside, and nothing is written for it until a sealer starts again; all "
-                "other partitions are sealed: %s",
+                "%s is put aside, and nothing is written for it until `rollstream seal --retry` or "
+                "another start of a sealer; all other partitions are sealed: %s",
                 *(self.source, error),
             )
 
@@ -204,6 +208,8 @@ class Partition:
         if self._job is not None and self._job.done():
             job, self._job = self._job, None
             self._finish(job)
+        if self.state is State.ASIDE and self._job is None and not draining:
+            self._try_again_if_asked()
         if self.state in STOPPED_STATES:
             return
         if self.intake is not None:
@@ -248,8 +254,15 @@ class Partition:
             else:
                 self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
 
+    def _try_again_if_asked(self) -> None:
+        if self._retry.asked:
+            _log.info("%s is tried again, as somebody asked", self.source)
+            self._enter(State.TRYING_AGAIN)
+        elif self._retry.is_due():
+            self._job = self._context.workers.submit(self._retry.look)
+
     def _enter(self, state: State) -> None:
-        aside = self.state is State.ASIDE and state is State.REVOKED
+        aside = self.state is State.ASIDE and state in FINAL_STATES
         if aside or self.state not in STOPPED_STATES:
             self.state = state
 
@@ -443,7 +456,7 @@ class Partition:
 
     def _trouble(self) -> str:
         if self.aside:
-            return f"put aside: {self.aside}"
+            return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._told  # `status` finds that by itself, and a commit would wait, too.
         if self._backoff.has_failed_for(TROUBLE_AFTER_S):

@@ -192,6 +192,7 @@ class RequestKind(StrEnum):
     RETAIN = "retain"
     FLUSH = "flush"
     FLUSH_FORCED = "flush_forced"
+    RETRY = "retry"  # Reads a partition again that was put aside.
 
 
 FLUSH_KINDS = frozenset((RequestKind.FLUSH, RequestKind.FLUSH_FORCED))

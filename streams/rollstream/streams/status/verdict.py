@@ -122,7 +122,7 @@ def _aside(partition: PartitionFigures, retention_hours: float) -> str:
     return (
         f"{_names([partition])} is put aside, and all other partitions go on: nothing is sealed "
         f"there, and nothing that was sealed behind it is served.{waits} {partition.aside}. Then "
-        "start its sealer and the samplers again"
+        "run `rollstream seal --retry`, or start its sealer again where that was upgraded"
     )
 
 
