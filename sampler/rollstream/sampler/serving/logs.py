@@ -25,7 +25,7 @@ from rollstream.sampler.serving.configuration import (
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
 from rollstream.sampler.serving.score_pressure import ScorePressure
 from rollstream.sampler.serving.snapshots import Snapshots
-from rollstream.schemas.events import SamplerEvent, Scored
+from rollstream.schemas.events import Claimed, ContinuationsWaiting, SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
@@ -66,6 +66,8 @@ class SamplerLogs:
         state: of all that was folded; another object after a claim or a read that began anew.
         claimed: whether it owns the decision log, as far as it knows.
         successor: who took over, for people; empty: nobody did.
+        continuations: what waits in each partition for a rollout that it continues, as its owner
+            said last; known without being folded, since each owner says it after its claim.
         changed: whether the state or the claim changed since somebody last set it to False.
     """
 
@@ -107,6 +109,7 @@ class SamplerLogs:
         self.claimed = False
         self.successor = ""
         self.changed = False
+        self.continuations: dict[PartitionAddress, ContinuationsWaiting] = {}
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
@@ -318,6 +321,7 @@ class SamplerLogs:
         if self._log.fold is not self.state:
             self.state, self._aside = self._log.fold, {}
             self._pressure.passed_over.clear()
+            self.continuations.clear()
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
@@ -378,6 +382,10 @@ class SamplerLogs:
                 self.state.apply_scores(scores, one.offset, Given(one.event, one.timestamp_us))
             return
         address = self._addresses[one.where]
+        if isinstance(one.event, Claimed):
+            self.continuations.pop(address, None)
+        elif isinstance(one.event, ContinuationsWaiting):
+            self.continuations[address] = one.event
         if one.offset >= self.state.applied(address):
             try:
                 self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)

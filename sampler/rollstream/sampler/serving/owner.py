@@ -377,6 +377,7 @@ class Owner:
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
             self._recorded.batch,
             self._recorded.rows_as_sealed,
+            self._logs.continuations,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
