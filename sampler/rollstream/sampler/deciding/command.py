@@ -141,11 +141,14 @@ class Command(ABC, Generic[R]):
             in effect.
         claims: whether executing it takes the sampler's name over. False: it looks, and decides
             nothing.
+        claims_next: of what only looks: whether the process that executes it is to take the name
+            over next, so that what it folds is saved on the way.
         to_the_ends: of what only looks: whether it sees all that was sealed before, which asks the
             broker for the logs' ends. False: what has arrived.
     """
 
     claims: ClassVar[bool] = True
+    claims_next: ClassVar[bool] = False
     to_the_ends: ClassVar[bool] = False
     trainer_epoch: int | None = None
 

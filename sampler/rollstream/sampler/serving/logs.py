@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
 
@@ -36,12 +36,14 @@ from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.reading import HowFar, how_far
 from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
-READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
+READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers,
+READ_TIMEOUT_S_MIN = 120.0  # for as long at least: a fold of all history takes its time.
 NEXT_START = (
     ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
     "start the sampler again once the log can be read"
@@ -59,8 +61,8 @@ class SamplerLogs:
     Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
     the state holds what was written. Once fenced it stays so, and never takes the log back.
 
-    Not shared between threads, but for the follower of ``begin_reading``: one thread may poll that
-    one while others do all else.
+    Not shared between threads, but for ``folding`` and the follower of ``begin_reading``: one
+    thread may poll that one while others do all else.
 
     Attributes:
         state: of all that was folded; another object after a claim or a read that began anew.
@@ -114,6 +116,7 @@ class SamplerLogs:
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
         self._said_unbounded = False
+        self._reads: Callable[[], Sequence[HowFar]] = tuple  # The logs that are folded just now.
         self._is_claiming = False  # While logs are folded before, and after, a claim.
 
     @property
@@ -125,6 +128,12 @@ class SamplerLogs:
     def being_read(self) -> bool:
         """Whether a thread polls the follower of ``begin_reading``."""
         return self._reading is not None
+
+    def folding(self) -> str:
+        """How far logs are folded that are read to their ends just now, in words; empty: none
+        are."""
+        logs = self._reads()
+        return how_far(logs) if logs else ""
 
     def attempt(self) -> Deadline:
         """For all that one attempt asks of the broker."""
@@ -214,7 +223,7 @@ class SamplerLogs:
                 self._look(reading, deadline, files=claiming or self._follower is None)
                 self._fold_to_ends(reading)
         finally:
-            self._is_claiming = False
+            self._is_claiming, self._reads = False, tuple
 
     def read_sealed(self) -> None:
         """Folds all that was sealed before the call; what another thread polls meanwhile is read
@@ -251,6 +260,12 @@ class SamplerLogs:
         """Begins to write a snapshot of what was folded, where one is due."""
         if self.claimed:
             self._save(self.state, owned=True)
+
+    def _decisions_on_way(self, end: int) -> None:
+        """Some of the decision log was folded."""
+        far = HowFar(self._log.where, self._log.next_offset, end)
+        self._reads = lambda: [far]
+        self._save_on_way()
 
     def _save_on_way(self) -> None:
         """Does the same while all that there is is folded for a claim: where that takes longer
@@ -291,7 +306,8 @@ class SamplerLogs:
         self._snapshots.close()
 
     def _reading_deadline(self) -> Deadline:
-        return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+        timeout_s = self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR
+        return Deadline(max(timeout_s, READ_TIMEOUT_S_MIN), self._clock)
 
     def _look(self, deadline: Deadline, ends: Deadline, *, files: bool) -> None:
         """Folds the decision log up to its end, which is to be known by ``ends``; with ``files`` it
@@ -300,7 +316,7 @@ class SamplerLogs:
         if files:
             written = newest_written(self._store, self._name, log.where)  # Before it is read.
         try:
-            log.look(deadline, end_within_s=ends.left_s(), on_way=self._save_on_way)
+            log.look(deadline, end_within_s=ends.left_s(), on_way=self._decisions_on_way)
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if written is not None:
@@ -362,6 +378,7 @@ class SamplerLogs:
             follower.try_again(self._aside.keys() - self._pressure.passed_over)
 
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
+        self._reads = follower.how_far
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
             self._apply(one, follower)
             self._save_on_way()

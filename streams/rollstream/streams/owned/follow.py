@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
@@ -26,7 +25,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import bounds_in_time
+from rollstream.streams.reading import HowFar, bounds_in_time, how_far
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
@@ -91,6 +90,7 @@ class Follower:
         self._tried: set[TopicPartition] = set()  # Put aside, and read again all the same.
         self.paused: set[TopicPartition] = set()
         self.foreign: Counter[TopicPartition] = Counter()
+        self._ends: dict[TopicPartition, int] = {}  # Up to which `read_to_end` reads.
         self._lost = ""  # Why nothing is read any more.
         for where in self._positions.keys() & (aside or {}).keys():
             self._reader.pause(where)
@@ -205,7 +205,9 @@ class Follower:
         """
         if self._lost:
             raise LogLost(self._lost)
-        ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
+        ends = self._ends = self._find_ends(
+            Deadline(deadline.slice_s(ends_within_s), deadline.clock)
+        )
         for where, end in ends.items():
             while self._positions[where] < end and where not in self.paused:
                 if self.is_aside(where):
@@ -213,11 +215,10 @@ class Follower:
                 if deadline.passed():
                     raise BrokerUnavailable(
                         f"{where} was read up to {self._positions[where]}, not to its end at "
-                        f"{end}, within {deadline.timeout_s} s; allow more time"
+                        f"{end}, within {deadline.timeout_s} s; in all "
+                        f"{how_far(self.how_far())} were read. Allow more time"
                     )
-                at = self._positions[where]
-                said = "{} to be read to its end at {:,}; it was read up to {:,}".format
-                deadline.log_waiting(partial(said, where, end, at))
+                deadline.log_waiting(self._say_how_far)
                 yield from self.poll(records_max, deadline.slice_s(READ_SLICE_S))
 
     def close(self) -> None:
@@ -251,7 +252,14 @@ class Follower:
             del self._aside[where]
             self._tried.discard(where)
 
-    def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
+    def how_far(self) -> list[HowFar]:
+        """How far ``read_to_end`` read each log. Any thread may ask."""
+        return [HowFar(where, self._positions[where], end) for where, end in self._ends.items()]
+
+    def _say_how_far(self) -> str:
+        return f"logs to be read to their ends: {how_far(self.how_far())}"
+
+    def _find_ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
         for where in self._positions:
