@@ -45,6 +45,9 @@ TROUBLE_AFTER_S = 10.0  # What passes sooner is nobody's concern.
 TELL_EVERY_S = 5.0
 HANGS_AFTER_S = 60.0  # A claim may read for long; a flush takes less than a second.
 HANGS = "a step has not ended for a minute: does the store hang (an NFS mount, a dying disk)?"
+CLAIMS = "the seal log is read for a minute to be claimed: it is long, or the broker is slow"
+APPENDS = "the broker has not confirmed what is appended to the seal log for a minute: it is slow"
+WAITS = "a step waits for a minute until those of other partitions have ended: what hinders them?"
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -120,8 +123,9 @@ class Partition:
         self._committed: int | None = None  # None: the group was not asked yet.
         self._told = ""  # The trouble that was committed last.
         self._tell_at_s = 0.0
-        self._timed: Future[Any] | None = None  # The job that runs,
+        self._timed: tuple[Future[Any] | None, bool] = (None, False)  # A job, whether it runs,
         self._timed_from_s = 0.0  # since then.
+        self._claims_log = False  # The job that claims is done with the store.
         self._to_commit = 0
         self._commit_at_s = 0.0
         self._check_at_s = 0.0
@@ -319,9 +323,11 @@ class Partition:
         self._job = context.workers.submit(self._claim)
 
     def _claim(self) -> None:
+        self._claims_log = False
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
             require_log_of_manifests(self._context, self.address)
+        self._claims_log = True
         self._log.claim(self._context.deadline(), hint=self._hint)
 
     def _complete_manifests(self) -> None:
@@ -461,7 +467,18 @@ class Partition:
             return self._told  # `status` finds that by itself, and a commit would wait, too.
         if self._backoff.has_failed_for(TROUBLE_AFTER_S):
             return self._backoff.why
-        if self._job is not self._timed:
-            self._timed, self._timed_from_s = self._job, self._context.clock.monotonic_s()
+        job = (self._job, self._job is not None and self._job.running())
+        if job != self._timed:
+            self._timed, self._timed_from_s = job, self._context.clock.monotonic_s()
         running_s = self._context.clock.monotonic_s() - self._timed_from_s
-        return HANGS if self.busy() and running_s >= HANGS_AFTER_S else ""
+        return self._what_lasts() if self.busy() and running_s >= HANGS_AFTER_S else ""
+
+    def _what_lasts(self) -> str:
+        """What has not ended for so long."""
+        if self._job is not None and not self._job.running():
+            return WAITS
+        if self.state is State.CLAIMING:
+            return CLAIMS if self._claims_log else HANGS
+        if self.state is State.FLUSHING and self._flush is not None:
+            return APPENDS if self._flush.appends() else HANGS
+        return APPENDS if self.state is State.READING else HANGS
