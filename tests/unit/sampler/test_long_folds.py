@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,15 +18,18 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
 from rollstream.sampler.serving import snapshots
+from rollstream.sampler.serving.actor import SamplerActor, Why
 from rollstream.sampler.serving.agreement import Agree
 from rollstream.sampler.serving.logs import READ_TIMEOUT_S_MIN
 from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.serving.pickled import opened
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 FLUSHES = 200
+WAIT_S = 30.0
 pytestmark = pytest.mark.proves("F20")
 
 
@@ -35,8 +41,10 @@ class SlowBroker(FaultyBroker):
         self.by_hand = clock
         self.seconds = 0.0
         self.during: Callable[[], object] = lambda: None
+        self.newest: Mapping[TopicPartition, int] = {}  # Starts of the newest reader.
 
     def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        self.newest = starts
         return SlowReader(self, self.inner.reader(starts, idle_s=idle_s))
 
 
@@ -159,3 +167,32 @@ def test_what_was_folded_to_attach_is_saved_on_the_way(
         owner.execute(Agree(config=world.local.config), 0.0)
     owner.close()
     assert list(world.local.store.list("snapshots/"))
+
+
+def test_who_attaches_to_an_actor_is_told_while_it_folds(world: World) -> None:
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if len(world.broker.newest) > 1:  # Of all seal logs.
+            held.set()
+            assert free.wait(WAIT_S)
+
+    async def attach() -> tuple[Why, Any]:
+        world.broker.seconds, world.broker.during = 0.001, hold
+        local = world.local
+        actor = SamplerActor(local.name, local.config, world.broker, local.store)
+        agree = Agree(config=local.config)
+        answer = asyncio.ensure_future(actor.execute([agree], 0.0))
+        await asyncio.to_thread(held.wait, WAIT_S)
+        why = await asyncio.wait_for(actor.why_waiting(agree), WAIT_S)
+        free.set()
+        try:
+            return why, opened(await answer)
+        finally:
+            with suppress(TypeError):  # Ray's, which has no actor to exit from here.
+                await actor.leave()
+
+    why, (reply,) = asyncio.run(attach())
+    assert " of 2" in why.folding
+    assert ".groups.math.1[0] up to 0 of 2" in why.folding
+    assert reply.value is None
