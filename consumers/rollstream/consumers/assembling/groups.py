@@ -8,10 +8,12 @@ removes its oldest entry at constant cost, which a plain dict does not.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice, takewhile
 
 from rollstream.consumers.assembling.decisions import Settlement
 from rollstream.consumers.assembling.pending import Chain, PendingGroup, PendingKey
 from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.events import Continuation
 
 
 class PendingGroups:
@@ -31,6 +33,7 @@ class PendingGroups:
         self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
         self._named: dict[str, Chain] = {}  # By their other names.
+        self._waiting: OrderedDict[Chain, int] = OrderedDict()  # Since then, the longest first.
         self.prompts: dict[str, PendingGroup] = {}
         self.unnamed: dict[PendingGroup, Settlement] = {}
         self.entries = 0
@@ -158,7 +161,23 @@ class PendingGroups:
         self._forget(chain)
         del chain.group.chains[chain.uid]
 
+    def note_waiting(self, chain: Chain, now_us: int) -> None:
+        """Whether the open trajectory waits for a rollout that it continues may have changed."""
+        if chain.waiting() is None:
+            self._waiting.pop(chain, None)
+        else:
+            self._waiting.setdefault(chain, now_us)
+
+    def waiting_since(self, until_us: int, named_max: int) -> tuple[int, list[Continuation]]:
+        """How many trajectories wait for a rollout that they continue since ``until_us`` or for
+        longer, and the first of them."""
+        newer = sum(1 for _ in takewhile(until_us.__lt__, reversed(self._waiting.values())))
+        count = len(self._waiting) - newer
+        named = islice(self._waiting.items(), min(count, named_max))
+        return count, [_continuation(chain, since_us) for chain, since_us in named]
+
     def _forget(self, chain: Chain) -> None:
+        self._waiting.pop(chain, None)
         del self.chains[chain.uid]
         for uid in chain.names:
             del self._named[uid]
@@ -197,3 +216,11 @@ class PendingGroups:
 
     def _too_old(self, of: PendingGroup | Chain, now_us: int, lag_limit: int) -> bool:
         return of.first_entry < lag_limit or of.first_ts + self._expire_after_us <= now_us
+
+
+def _continuation(chain: Chain, since_us: int) -> Continuation:
+    segment = chain.waiting()
+    assert segment is not None, f"{chain.uid} waits for nothing"
+    group_uid, example_id, *_ = chain.group.key
+    prior = segment.value("continuation_of")
+    return Continuation(segment.uid, segment.segment_idx, prior, example_id, group_uid, since_us)

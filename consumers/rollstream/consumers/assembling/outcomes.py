@@ -177,6 +177,8 @@ class Outcomes:
                 group.names.add(row.names())
             group.rows += chain.pending_rows()
             group.members += 1
+        elif state is ChainState.OPEN:
+            self.pending.note_waiting(chain, self.now_us)
         elif state is ChainState.BROKEN:
             self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
             group.failed += 1
@@ -209,7 +211,7 @@ class Outcomes:
                 self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
         while pending.chains and (chain := pending.next_expired_chain(now_us, lag_limit)):
-            if not chain.waits_for():
+            if chain.waiting() is None:
                 self.decide(chain.ends, chain.pending_rows())
                 continue
             for row in chain.rows():
@@ -264,7 +266,7 @@ class Outcomes:
             self.pending.move_chains(group, self.begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
-        for chain in [one for one in group.chains.values() if one.waits_for()]:
+        for chain in [one for one in group.chains.values() if one.waiting() is not None]:
             self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
         self.pending.remove_whole(group)
         self.decide(group.settlements, group.rows, group, None)

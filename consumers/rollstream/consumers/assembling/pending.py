@@ -159,13 +159,14 @@ class Chain:
         rewarded = self._rows[newest].value("reward") is not None
         return rewarded and newest + 1 == self._fitting
 
-    def waits_for(self) -> str:
-        """The uid of an earlier rollout that a segment continues and that was not read; empty:
-        there is none."""
-        for idx, row in self._rows.items():
-            if idx and idx - 1 not in self._rows and (prior := row.value("continuation_of")):
-                return str(prior)
-        return ""
+    def waiting(self) -> PendingEntry | None:
+        """A segment that names the rollout which it continues and of which the segment before was
+        not read; None: there is none."""
+        if len(self._rows) > self._fitting:
+            for idx, row in self._rows.items():
+                if idx and idx - 1 not in self._rows and row.value("continuation_of"):
+                    return row
+        return None
 
     def _state(self) -> ChainState:
         last = self._last
