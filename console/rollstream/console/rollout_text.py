@@ -215,10 +215,8 @@ def _section(title: str, body: Text, *, full: bool) -> Iterator[Text]:
     yield body
 
 
-def _message(message: Any) -> tuple[str, Text]:
+def _message(message: Mapping[str, Any]) -> tuple[str, Text]:
     """Role and content; whatever else it has follows as JSON."""
-    if not isinstance(message, Mapping):
-        return "message", Text(printable(json.dumps(message, ensure_ascii=False)))
     left = dict(message)
     role, content = left.pop("role", "message"), left.pop("content", "")
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

@@ -109,8 +109,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
                 environment, which are not trained on; None: all True.
             reward (float or None, default None): None: not known, so that the group waits for a
-                score (``ScoreProducer``); in a trajectory, what a later segment earned counts for
-                this one too.
+                score (``ScoreProducer``). In a trajectory only the last segment's None waits; if
+                that one alone has a reward, the others have it too in a batch, else they have 0.
             rewards (mapping of str to float, default {}): named components of the reward.
             stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
                 environment's own.

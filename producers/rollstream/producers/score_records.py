@@ -57,7 +57,7 @@ def score_record(
     if not scores:
         raise InvalidRollout("scores is empty; give a score for each rollout that was scored")
     uids = [checked("rollout_uid", uid) for uid in scores]
-    group = checked_name("group_id", group_id)
+    group = checked("group_id", group_id)
     event = Scored(
         scorer=checked_name("scorer", scorer),
         attempt=checked_name("attempt", attempt),

@@ -200,7 +200,8 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
     that failed. Never waits for readers, nor for room.
 
     A step is a rollout segment of the group ``prompt_uid``: the group is ready for a
-    ``TrajectoryPool`` once ``n_rollouts`` trajectories have ended. Several writers may take steps
+    ``TrajectoryPool`` once all its trajectories have ended, ``n_rollouts`` of them; without that
+    number, once none began for ``prompt_idle_s`` of log time, too. Several writers may take steps
     of one trajectory, in any order; one that is submitted again, here or elsewhere, counts once.
     What ``RolloutProducer`` says of delivery, ``flush``, ``close`` and the end of a process holds
     here too; whole rollouts may be published beside steps.

@@ -56,7 +56,7 @@ class GroupOrigin:
     Attributes:
         flush_offset, index: its event in the seal log of the partition, and which group of it.
         path: of its file, below the store's root.
-        sealed_ts: log time of the flush, microseconds.
+        sealed_ts: log time up to which its partition was read when it was sealed, microseconds.
         failures: members of it that never came, by the reason that their producer gave.
     """
 

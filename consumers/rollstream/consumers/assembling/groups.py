@@ -42,7 +42,7 @@ class PendingGroups:
         self._fresh: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         # Prompts of which a trajectory began within ``prompt_idle_s``; the longest ago first.
         self._busy: OrderedDict[PendingGroup, None] = OrderedDict()
-        self.prompt_idle_us = round(config.prompt_idle_s * 1e6)
+        self.prompt_idle_us = round(min(config.prompt_idle_s, config.seal_timeout_s) * 1e6)
         self._capped = config.max_per_replica is not None
         self._seal_timeout_us = round(config.seal_timeout_s * 1e6)
         self._expire_after_us = round(config.expire_after_s * 1e6)
@@ -96,13 +96,16 @@ class PendingGroups:
         """The group that began first; None without any."""
         return next(iter(self.by_key.values()), None)
 
-    def oldest_ts(self) -> int | None:
-        """Log time from which the oldest group or trajectory counts; None without any."""
+    def due_us(self) -> int | None:
+        """Log time from which a time-out may be due; None without any group or trajectory."""
         group = self.oldest()
         if group is None:
             return None
         chain = next(iter(self.chains.values()), None)
-        return group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+        oldest_ts = group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+        due_us = oldest_ts + self._seal_timeout_us
+        prompt = next(iter(self._busy), None)
+        return due_us if prompt is None else min(due_us, prompt.begun_us + self.prompt_idle_us)
 
     def next_timed_out(self, now_us: int) -> PendingGroup | None:
         """A group whose seal time-out has passed; it counts as overdue from now on."""

@@ -5,7 +5,7 @@ are settings with which nothing could progress."""
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
@@ -20,6 +20,7 @@ from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.runtime.config.section import Section
 
+PolicyVersion = Annotated[str, Field(min_length=1)]
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
 _PENDING_BYTES_MIN = 32 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
@@ -87,7 +88,7 @@ class EnvironmentConfig(Section):
     its first segment at which an unfinished trajectory expires."""
     prompt_idle_s: float = Field(default=30.0, gt=0)
     """Log time after the begin of its newest trajectory at which a prompt whose steps give no
-    n_rollouts is sealed, once all that began have ended."""
+    n_rollouts is sealed, once all that began have ended; seal_timeout_s, where that is shorter."""
     partial_trajectories: Literal["drop", "train"] = "drop"
     """Whether a trajectory whose end has not come is a member of its group when that is sealed at
     seal_timeout_s, or would expire: train: with the segments that came, where none is missing
@@ -98,7 +99,7 @@ class EnvironmentConfig(Section):
     either. Empty: all are sealed, and each sampler drops its own."""
     max_per_replica: int | None = Field(default=None, ge=1)
     """Most members of a group from one env replica; none: no limit."""
-    accept_policy_versions: tuple[str, ...] | None = None
+    accept_policy_versions: tuple[PolicyVersion, ...] | None = Field(default=None, min_length=1)
     """The policy versions that are admitted; none: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
     """Most unsealed entries of a partition (rollouts, and what is said about groups); above it the
@@ -168,7 +169,7 @@ class SamplerConfig(Section):
     """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
     """Least share of a batch that the newest policy sampled; the rest may be of any."""
-    prefer_policy_versions: tuple[str, ...] = ()
+    prefer_policy_versions: tuple[PolicyVersion, ...] = ()
     """Published versions whose groups come first; others follow where these are too few."""
     recent_n_versions: int | None = Field(default=None, ge=1)
     """Groups of versions before so many that were published last are dropped as stale; before the

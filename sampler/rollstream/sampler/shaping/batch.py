@@ -44,8 +44,8 @@ class Batch(NamedArrays):
         loss_mask: bool [total]; False at prompts and where the segment's own mask is.
         logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the whole
             output of a segment that was published without any.
-        rewards: float32 [n], of each segment; one without has that of the next one of its
-            trajectory.
+        rewards: float32 [n], of each segment. If only the last segment of a trajectory has one,
+            each of its rows has that one; if several have one, a row without one has 0.
         reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
         trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
