@@ -138,8 +138,7 @@ def assemble(
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
         "scores": _scores(parts),
-        "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
-        "group_uids": _texts(parts, "group_uid") if "group_uids" in columns else None,
+        **_requested_texts(parts, columns, uids),
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "carried_stale": carried_stale,
@@ -163,6 +162,21 @@ def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
         "current_step": served.current_step,
         "groups_ready": groups_ready,
     }
+
+
+def _requested_texts(
+    parts: Sequence[GroupRows], columns: Collection[str], uids: Sequence[str]
+) -> dict[str, Any]:
+    """Texts of each row that are not in every batch; None where they were not asked for."""
+    found: dict[str, Any] = dict.fromkeys(("metadata", "group_uids", "trajectory_uids"))
+    if "metadata" in columns:
+        found["metadata"] = list(_texts(parts, "metadata"))
+    if "group_uids" in columns:
+        found["group_uids"] = _texts(parts, "group_uid")
+    if "trajectory_uids" in columns:
+        named = zip(_texts(parts, "trajectory_uid"), uids, strict=True)
+        found["trajectory_uids"] = tuple([name or uid for name, uid in named])
+    return found
 
 
 def _weights(

@@ -22,6 +22,7 @@ ON_REQUEST = {
     "logprob_sums": "logprob_sum",
     "metadata": "metadata",
     "group_uids": "group_uid",
+    "trajectory_uids": "trajectory_uid",
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""
