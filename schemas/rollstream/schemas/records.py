@@ -45,6 +45,9 @@ class RolloutRecord:
     """One rollout segment; the fields are those of ``rollstream.schemas.fields``.
 
     Attributes:
+        rollout_uid: of a step, ``rollstream.schemas.ids.step_rollout_uid``.
+        trajectory_uid: of a step, as its writer named the trajectory; empty where that is
+            ``rollout_uid``.
         prompt_tokens: int32 [prompt_count].
         output_tokens: int32 [token_count].
         logprobs: float32 [token_count], under the policy that sampled.
@@ -74,6 +77,7 @@ class RolloutRecord:
     is_last_segment: bool = True
     continuation_of: str = ""
     prefix_hash: str = ""
+    trajectory_uid: str = ""
     lineage: str = ""
     policy_epoch: int = 0
     weight_step: int = UNKNOWN_STEP

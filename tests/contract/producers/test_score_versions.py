@@ -21,6 +21,7 @@ from rollstream.producers import (
 )
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.scoring import NewestVersions
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -159,6 +160,19 @@ def test_a_call_whose_answer_was_lost_is_repeated(world: World, layout: Layout, 
         make().upsert_scores(OTHER, {"a": reward}, attempt="x", expect_version=0)
     assert newest(world, layout, GROUP, "a") == (1.0, 1)
     assert newest(world, layout, OTHER, "a") == (2.0, 1)
+
+
+def test_scores_by_trajectory_are_those_of_its_rollout_and_conflicts_name_what_was_given(
+    make: Make, world: World, layout: Layout
+) -> None:
+    scores = make()
+    scores.upsert_scores("g", {"t": 1.0, "u": 2.0}, prompt_uid="p", expect_version=0)
+    uid = step_rollout_uid("p", "t")
+    assert newest(world, layout, "g", uid) == (1.0, 1)
+    scores.upsert_scores("g", {uid: 3.0}, expect_version=1)
+    with pytest.raises(VersionConflict, match="the scores of t; do count: those of u"):
+        scores.upsert_scores("g", {"t": 9.0, "u": 4.0}, prompt_uid="p", expect_version=1)
+    assert newest(world, layout, "g", uid) == (3.0, 2)
 
 
 def test_groups_and_scorers_count_apart(make: Make) -> None:

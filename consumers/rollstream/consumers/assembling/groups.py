@@ -11,7 +11,12 @@ from collections import OrderedDict
 from itertools import islice, takewhile
 
 from rollstream.consumers.assembling.decisions import Settlement
-from rollstream.consumers.assembling.pending import Chain, PendingGroup, PendingKey
+from rollstream.consumers.assembling.pending import (
+    Chain,
+    PendingEntry,
+    PendingGroup,
+    PendingKey,
+)
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.events import Continuation
 
@@ -125,6 +130,15 @@ class PendingGroups:
     def chain_of(self, uid: str) -> Chain | None:
         """The trajectory that has, or waits for, a rollout of this uid; None: none that is open."""
         return self.chains.get(uid) or self._named.get(uid)
+
+    def ended_chain(self, end: PendingEntry) -> Chain | None:
+        """The open trajectory that an entry says has ended, by whichever of its names."""
+        group_uid, own = end.value("group_uid"), end.step_uids()
+        found = self.chain_of(own.rollout_uid)
+        if group_uid and (found is None or found.group.key[0] != group_uid):
+            other = self.chain_of(own.trajectory_uid or own.digest(group_uid))
+            found = other if other and other.group.key[0] == group_uid else found
+        return found
 
     def begin_chain(self, chain: Chain) -> None:
         """The newest trajectory."""

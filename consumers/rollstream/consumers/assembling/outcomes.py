@@ -29,6 +29,7 @@ from rollstream.consumers.assembling.pending import (
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import SegmentId, prompt_id
+from rollstream.schemas.ingest.entry import STEP_KINDS
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # A pending group expires at the latest when this many entries were read after its first, and so
@@ -113,6 +114,8 @@ class Outcomes:
         ``given`` one."""
         if chain is not None:
             self._drop_chain(chain, reason)
+        if entry.kind in STEP_KINDS:
+            group.remember(entry)
         group.fail(entry.uid, count, given)
         later = SettleReason.FAILED if reason is not SettleReason.BROKEN_CHAIN else reason
         named = () if chain is None else (chain.uid, *chain.names)
@@ -155,8 +158,7 @@ class Outcomes:
         """A trajectory of which steps are pending has so many, or as many as were read; the first
         entry that says so counts. It stays with the trajectory, as a restart has to read it again.
         """
-        uid, segments = entry.value("rollout_uid"), entry.value("segment_idx")
-        chain = self.pending.chain_of(uid)
+        segments, chain = entry.value("segment_idx"), self.pending.ended_chain(entry)
         if chain is None or chain.has_end:
             self.pass_over(entry, SettleReason.NOT_OPEN)
             return

@@ -107,7 +107,7 @@ def test_a_rollout_is_shown_with_its_tokens_rewards_provenance_and_what_became_o
     assert (segment["prompt_tokens"], segment["output_tokens"]) == ([1, 2], [7, 8, 9])
     assert segment["masked"] == [[1, 3]]
     assert (segment["metadata"], segment["replica_id"]) == ({"temperature": 0.8}, "worker-1")
-    (traced,) = run.read("lineage", "--uid", "a-1")["entries"]
+    (traced,) = run.read("lineage", "--uid", "a-1")[0]["entries"]
     assert found["path"] == traced["group"]["path"]
     (row,) = traced["group"]["segments"]
     assert (segment["row"], segment["log_offset"], segment["log_entry"]) == (
@@ -294,7 +294,7 @@ def test_a_segment_without_a_reward_adds_nothing_wherever_a_return_is_shown(
             producer.submit_step(step, environment="math")
     run.seal(1)
     (shown,) = run.read("show", "--lowest-reward", "9", "--from-files")
-    assert (shown["rollout_uid"], shown["reward"]) == ("t", pytest.approx(1.0))
+    assert (shown["trajectory_uid"], shown["reward"]) == ("t", pytest.approx(1.0))
     assert [segment["reward"] for segment in shown["segments"]] == list(rewards)
     with run.sampler() as sampler:
         sampler.resume(None)
