@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.brokers import until
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld, SecondClient
+from harness.sampler_worlds import IN_MEMORY, WITHOUT_RAY, SamplerWorld, SecondClient
 from rollstream.sampler import (
     InvalidRequest,
     Policy,
@@ -131,6 +131,7 @@ class InterruptedClient(SecondClient):
         return super()._execute(command, wait_s)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3")
 def test_no_group_is_acknowledged_by_one_reader_and_fetched_by_another(
     world: SamplerWorld, sampler: SamplerApi
@@ -164,6 +165,7 @@ def test_a_reader_that_waits_is_fenced_at_once(world: SamplerWorld, sampler: Sam
     assert fetched(second) == "b"
 
 
+@WITHOUT_RAY
 def test_two_pools_of_one_sampler_object_are_two_readers(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
@@ -190,6 +192,7 @@ class OvertakenClient(SecondClient):
         super().acknowledge_fetch(*given, **named)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3")
 def test_an_acknowledgement_is_of_the_reader_whose_fetch_it_was(
     world: SamplerWorld, sampler: SamplerApi
@@ -208,6 +211,7 @@ def test_an_acknowledgement_is_of_the_reader_whose_fetch_it_was(
     assert fetched(second) == "b"
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B4")
 def test_a_full_pool_drops_its_oldest_ready_group_on_record(world: SamplerWorld) -> None:
     world.configure(**POOL, capacity_groups=2)
@@ -224,6 +228,7 @@ def test_a_full_pool_drops_its_oldest_ready_group_on_record(world: SamplerWorld)
     assert (stats.evictions, stats.outcomes["capacity"]) == (2, 2)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_off_policy_steps_stay_marked_and_weighted(
     world: SamplerWorld, sampler: SamplerApi
@@ -245,6 +250,7 @@ def test_off_policy_steps_stay_marked_and_weighted(
     assert found.importance_weights[order].tolist() == [0.25, 1.0, 1.0, 1.0]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_weights_that_were_not_published_are_off_policy(
     world: SamplerWorld, sampler: SamplerApi
@@ -258,6 +264,7 @@ def test_weights_that_were_not_published_are_off_policy(
     assert found.importance_weights[order].tolist() == [1.0, 0.5, pytest.approx(1e-18)]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_policy_is_of_one_epoch_whether_it_is_published_before_the_first_fetch_or_after(
     world: SamplerWorld, sampler: SamplerApi
@@ -275,6 +282,7 @@ def test_a_policy_is_of_one_epoch_whether_it_is_published_before_the_first_fetch
     assert sampler.publish_policy(1, policy_version="v1").epoch == before.epoch + 1
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_pool_drops_prompts_of_another_lineage_on_record(
     world: SamplerWorld, sampler: SamplerApi
@@ -288,6 +296,7 @@ def test_a_pool_drops_prompts_of_another_lineage_on_record(
     until(lambda: sampler.stats().outcomes["other_lineage"] == 2)  # By the thread that reads.
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_reader_that_comes_after_marks_what_is_behind_the_policies_before_it(
     world: SamplerWorld, sampler: SamplerApi
@@ -341,6 +350,7 @@ def marks(pool: TrajectoryPool) -> tuple[str, bool, float]:
     return found.batch.example_ids[0], marked, weight
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_what_a_resume_went_back_behind_is_marked_with_several_fetches_a_policy(
     world: SamplerWorld, sampler: SamplerApi
@@ -389,6 +399,7 @@ def test_a_fetch_has_the_same_marks_when_it_comes_again_after_a_policy(
     assert marks(pool) == ("b", True, 0.5)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_trainer_that_says_what_it_goes_on_with_has_marks_from_the_first_fetch(
     world: SamplerWorld, sampler: SamplerApi
@@ -403,6 +414,7 @@ def test_a_trainer_that_says_what_it_goes_on_with_has_marks_from_the_first_fetch
     assert [marks(pool) for _ in range(2)] == [("kept", False, 1.0), ("left", True, 0.5)]
 
 
+@WITHOUT_RAY
 def test_a_reader_alone_that_begins_again_leaves_no_weights(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
@@ -416,17 +428,20 @@ def test_a_reader_alone_that_begins_again_leaves_no_weights(
     assert marks(pool) == ("kept", False, 1.0)
 
 
+@IN_MEMORY
 @pytest.mark.parametrize("wrong", [-1, 0.5])
 def test_weights_to_go_on_with_that_are_none_are_refused(sampler: SamplerApi, wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="weight_step"):
         TrajectoryPool(sampler, weight_step=wrong)
 
 
+@IN_MEMORY
 def test_weights_that_cannot_be_there_yet_are_refused(sampler: SamplerApi) -> None:
     with pytest.raises(UnknownStep, match="weights 1 cannot be there yet: 0 groups were fetched"):
         TrajectoryPool(sampler, weight_step=1).fetch_batch()
 
 
+@WITHOUT_RAY
 def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: SamplerApi) -> None:
     writer = world.writer()
     writer.flush(prompt("a"), prompt("b"))
@@ -442,6 +457,7 @@ def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: Sample
     assert found.importance_weights.tolist() == [0.5, 0.5]
 
 
+@IN_MEMORY
 def test_a_weight_that_is_none_is_refused(world: SamplerWorld, sampler: SamplerApi) -> None:
     world.writer().flush(prompt("a"), prompt("b"))
     weights: list[Any] = [
@@ -464,6 +480,7 @@ def test_a_weight_that_is_none_is_refused(world: SamplerWorld, sampler: SamplerA
     assert found.importance_weights.tolist() == [0.0, 0.5]
 
 
+@IN_MEMORY
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
@@ -483,6 +500,7 @@ def test_a_sampler_that_would_drop_or_reorder_is_refused_with_the_remedy(
         TrajectoryPool(world.open())
 
 
+@IN_MEMORY
 @pytest.mark.parametrize("wrong", [-1, float("nan"), "0.1", None])
 def test_a_threshold_that_is_none_is_refused(sampler: SamplerApi, wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="staleness_threshold"):
