@@ -29,9 +29,6 @@ WITHOUT_RAY = pytest.mark.parametrize(
 """For a test whose commands and replies cross to an actor in other tests: what else it tests is the
 same code there, and each actor is a process to be started."""
 
-IN_MEMORY = pytest.mark.parametrize("world", ["memory"], indirect=True)
-"""For a test of what is refused before anything is sent or written."""
-
 ENVIRONMENTS = {"code": 1, "math": 2}
 TIMEOUT_S = 30.0
 

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from harness.brokers import until
 from harness.groups import GroupSpec
-from harness.sampler_worlds import IN_MEMORY, WITHOUT_RAY, SamplerWorld, SecondClient
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, SecondClient
 from rollstream.sampler import (
-    InvalidRequest,
     Policy,
     PoolBatch,
     SamplerApi,
     TrajectoryPool,
-    UnknownStep,
 )
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.streams.errors import Fenced
@@ -428,19 +426,6 @@ def test_a_reader_alone_that_begins_again_leaves_no_weights(
     assert marks(pool) == ("kept", False, 1.0)
 
 
-@IN_MEMORY
-@pytest.mark.parametrize("wrong", [-1, 0.5])
-def test_weights_to_go_on_with_that_are_none_are_refused(sampler: SamplerApi, wrong: Any) -> None:
-    with pytest.raises(InvalidRequest, match="weight_step"):
-        TrajectoryPool(sampler, weight_step=wrong)
-
-
-@IN_MEMORY
-def test_weights_that_cannot_be_there_yet_are_refused(sampler: SamplerApi) -> None:
-    with pytest.raises(UnknownStep, match="weights 1 cannot be there yet: 0 groups were fetched"):
-        TrajectoryPool(sampler, weight_step=1).fetch_batch()
-
-
 @WITHOUT_RAY
 def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: SamplerApi) -> None:
     writer = world.writer()
@@ -455,53 +440,3 @@ def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: Sample
     found = pool.fetch_batch(timeout_s=WAIT_S)
     assert found is not None
     assert found.importance_weights.tolist() == [0.5, 0.5]
-
-
-@IN_MEMORY
-def test_a_weight_that_is_none_is_refused(world: SamplerWorld, sampler: SamplerApi) -> None:
-    world.writer().flush(prompt("a"), prompt("b"))
-    weights: list[Any] = [
-        [1.0] * 9,
-        [-0.5, 0.5],
-        [np.nan, 0.5],
-        [np.inf, 0.5],
-        [1e300, 0.5],
-        ["x", "y"],
-    ]
-    given = iter([*weights, [0.0, 0.5]])
-    pool = TrajectoryPool(sampler, weight_of_lag=lambda _: np.array(next(given)))
-    assert fetched(pool) == "a"
-    sampler.publish_policy(1, policy_version="v1")
-    for _ in weights:
-        with pytest.raises(InvalidRequest, match="a finite number for each, 0 or more"):
-            pool.fetch_batch(timeout_s=WAIT_S)
-    found = pool.fetch_batch(timeout_s=WAIT_S)
-    assert found is not None
-    assert found.importance_weights.tolist() == [0.0, 0.5]
-
-
-@IN_MEMORY
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ({"order": "age"}, "order is 'age', and a pool needs 'ready'"),
-        ({"max_policy_lag": 8}, "max_policy_lag is 8, and a pool needs -1"),
-        ({"max_rollout_step_delay": 3}, "max_rollout_step_delay is 3"),
-        ({"max_rollout_timestamp_delay": 60.0}, "max_rollout_timestamp_delay is 60.0"),
-        ({"off_branch": "drop"}, "off_branch is 'drop', and a pool needs 'keep'"),
-        ({"max_samples": 2}, "max_samples is 2, and a pool needs 1"),
-    ],
-)
-def test_a_sampler_that_would_drop_or_reorder_is_refused_with_the_remedy(
-    world: SamplerWorld, setting: dict[str, Any], told: str
-) -> None:
-    world.configure(**{**POOL, **setting})
-    with pytest.raises(InvalidRequest, match=told):
-        TrajectoryPool(world.open())
-
-
-@IN_MEMORY
-@pytest.mark.parametrize("wrong", [-1, float("nan"), "0.1", None])
-def test_a_threshold_that_is_none_is_refused(sampler: SamplerApi, wrong: Any) -> None:
-    with pytest.raises(InvalidRequest, match="staleness_threshold"):
-        TrajectoryPool(sampler, staleness_threshold=wrong)
