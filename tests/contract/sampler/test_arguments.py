@@ -234,6 +234,7 @@ def test_who_looks_and_replays_is_told_the_same(world: SamplerWorld) -> None:
         check_from_files(world.name, wrong, store=world.store, **given)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A16")
 def test_a_batch_is_acked_by_its_id_as_by_itself(world: SamplerWorld) -> None:
     world.writer().flush(*(GroupSpec(example_id=f"ex-{n}") for n in range(6)))
@@ -258,6 +259,7 @@ def test_a_batch_is_acked_by_its_id_as_by_itself(world: SamplerWorld) -> None:
         sampler.ack(newer.batch_id, outcomes={"trained": [0]})
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_threshold_below_one_step_is_none(world: SamplerWorld) -> None:
     world.configure(order="ready", max_policy_lag=-1, off_branch="keep")

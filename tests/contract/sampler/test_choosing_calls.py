@@ -108,6 +108,7 @@ def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
     assert check_from_files(world.name, 5, config=world.config, store=world.store).same
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("E4", "F3")
 def test_a_group_is_served_again_once_acked_and_rewinds_give_uses_back(
     world: SamplerWorld,
@@ -215,6 +216,7 @@ def test_a_batch_takes_what_sample_groups_takes_and_is_made_again_by_it(
     assert [one.same for one in decisions] == [True, True]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A14")
 def test_a_replacement_is_of_the_version_that_the_batch_was_asked_of(world: SamplerWorld) -> None:
     sampler = published_twice(world)
