@@ -178,8 +178,7 @@ def decide(
     kept = rounds[len(used) :]
     plan = _plan(offered, used, config.pack_length, ranks) if used else None
     left = np.zeros(len(offered.version), np.bool_)
-    for one in (waiting, *[one.trajectories for one in kept]):
-        left[one] = True
+    left[_of([waiting, *[one.trajectories for one in kept]])] = True
     trained = _of([one.trajectories for one in used])
     outcomes = {"trained": trained, "kept": np.flatnonzero(left), "stale": _of(stale)}
     metrics: dict[str, float] = {
