@@ -123,7 +123,9 @@ class PrintedPage:
                 elif block.title and block.language in ("python", "toml"):
                     self.write(block.title, self._before.get(block.title, "") + block.text)
                 elif block.language == "sh" and not block.installs:
-                    self.finish(["bash", "-euo", "pipefail", "-c", self._here(block.text)], block.line)
+                    self.finish(
+                        ["bash", "-euo", "pipefail", "-c", self._here(block.text)], block.line
+                    )
                 elif block in session[-1:]:
                     self.write(".session.py", self._before.get("", "") + program)
                     self.finish([sys.executable, ".session.py"], block.line)
@@ -184,7 +186,6 @@ class PrintedPage:
     @staticmethod
     def _environment() -> dict[str, str]:
         return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-
 
     @contextmanager
     def after_the_quickstart(self) -> Iterator[None]:

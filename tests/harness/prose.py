@@ -107,30 +107,37 @@ def is_for_newcomers(name: str) -> bool:
     return name == "README.md" or name.removeprefix("docs/").startswith(PATH_OF_A_NEWCOMER)
 
 
+def totals(texts: dict[str, str]) -> tuple[Prose, int]:
+    """The figures of README and guides together, and the words below docs/."""
+    guides, words = Prose(0, []), 0
+    for name, text in texts.items():
+        one = measured(text)
+        words += one.words if name != "README.md" else 0
+        guides += one if is_for_newcomers(name) else Prose(0, [])
+    return guides, words
+
+
 def broken_bounds(texts: dict[str, str]) -> list[str]:
     """One line for each figure that is beyond its bound."""
-    each = {name: measured(text) for name, text in texts.items()}
-    empty = Prose(0, [])
-    guides = sum((one for name, one in each.items() if is_for_newcomers(name)), empty)
-    docs = sum((one for name, one in each.items() if name != "README.md"), empty)
+    guides, words = totals(texts)
     found = [
-        f"{name}: {one.words} words, at most {GUIDE_WORDS_MAX} are wanted of a guide"
-        for name, one in each.items()
-        if name.startswith("docs/guides/") and one.words > GUIDE_WORDS_MAX
+        f"{name}: {measured(text).words} words; a guide has at most {GUIDE_WORDS_MAX}"
+        for name, text in texts.items()
+        if name.startswith("docs/guides/") and measured(text).words > GUIDE_WORDS_MAX
     ]
     if guides.words > GUIDES_WORDS_MAX:
-        found.append(f"README and guides: {guides.words} words, at most {GUIDES_WORDS_MAX}")
-    if docs.words > PAGES_WORDS_MAX:
-        found.append(f"docs: {docs.words} words, at most {PAGES_WORDS_MAX}")
+        found.append(f"README and guides: {guides.words} words; at most {GUIDES_WORDS_MAX}")
+    if words > PAGES_WORDS_MAX:
+        found.append(f"docs: {words} words; at most {PAGES_WORDS_MAX}")
     if guides.mean > SENTENCE_WORDS_MEAN_MAX:
         found.append(
-            f"README and guides: {guides.mean:.1f} words a sentence, at most "
+            f"README and guides: {guides.mean:.1f} words a sentence; at most "
             f"{SENTENCE_WORDS_MEAN_MAX:g}"
         )
     if guides.long_share > LONG_SENTENCES_SHARE_MAX:
         found.append(
             f"README and guides: {guides.long_share:.1%} of the sentences have more than "
-            f"{LONG_SENTENCE_WORDS} words, at most {LONG_SENTENCES_SHARE_MAX:.0%}"
+            f"{LONG_SENTENCE_WORDS} words; at most {LONG_SENTENCES_SHARE_MAX:.0%}"
         )
     return found
 
@@ -141,16 +148,16 @@ def main(names: list[str]) -> int:
     texts = pages()
     for name, text in texts.items():
         one = measured(text)
-        print(f"{one.words:>6} words {one.mean:>5.1f} a sentence {one.long_share:>6.1%} long  {name}")
+        print(
+            f"{one.words:>6} words {one.mean:>5.1f} a sentence {one.long_share:>6.1%} long  {name}"
+        )
     for name in names:
         text = Path(name).read_text(encoding="utf-8")
         print(*(f"{name}: {one}" for one in long_sentences(text)), sep="\n")
-    each = [(is_for_newcomers(name), measured(text)) for name, text in texts.items()]
-    guides = sum((one for newcomers, one in each if newcomers), Prose(0, []))
-    docs = sum((one for _, one in each), Prose(0, [])).words - measured(texts["README.md"]).words
+    guides, words = totals(texts)
     print(
         f"README and guides: {guides.words:,} words, {guides.mean:.1f} a sentence, "
-        f"{guides.long_share:.1%} longer than {LONG_SENTENCE_WORDS}; docs: {docs:,} words"
+        f"{guides.long_share:.1%} longer than {LONG_SENTENCE_WORDS}; docs: {words:,} words"
     )
     broken = broken_bounds(texts)
     print(*broken, sep="\n")

@@ -25,7 +25,9 @@ from rollstream.runtime.config.sections import RollstreamConfig
 
 README = "../README.md"
 GUIDES = sorted(f"guides/{path.name}" for path in (ROOT / "docs/guides").glob("*.md"))
-COMING_FROM = sorted(f"coming_from/{path.name}" for path in (ROOT / "docs/coming_from").glob("*.md"))
+COMING_FROM = sorted(
+    f"coming_from/{path.name}" for path in (ROOT / "docs/coming_from").glob("*.md")
+)
 OPERATING = sorted(f"operating/{path.name}" for path in (ROOT / "docs/operating").glob("*.md"))
 RUN = [*GUIDES, *COMING_FROM]
 # They need a library that the tests' environment has not; ``tests/trainers`` has it.
