@@ -36,6 +36,24 @@ def train(batch):
     assert batch.num_groups == 64
 """
 
+# The quickstart's trainer, for a step.
+_TRAINED = """
+from pathlib import Path
+
+import numpy as np
+
+from rollstream.sampler import Sampler
+
+weights = Path("weights.npy").resolve()
+np.save(weights, np.zeros((10, 10, 19)))
+with Sampler("trainer-a", config="rollstream.toml") as sampler:
+    sampler.resume(None)
+    sampler.publish_policy(0, policy_version="step-0", weights=weights)
+    sampler.ack(sampler.next_batch(0, num_groups=8, timeout_s=60))
+    sampler.checkpointed(0)
+"""
+
 NAMES: dict[str, dict[str, str]] = {
+    "guides/reading_the_data.md": {"query.py": _TRAINED},
     "../README.md": {"worker.py": _README_WORKER, "trainer.py": _README_TRAINER},
 }

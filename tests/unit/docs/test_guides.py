@@ -9,8 +9,6 @@ from typing import Any
 import datasets
 import duckdb
 import numpy as np
-import pandas
-import polars
 import pytest
 
 from harness.documented_run import (
@@ -20,16 +18,22 @@ from harness.documented_run import (
     STEPS,
     DocumentedRun,
 )
-from harness.pages import snippets
+from harness.printed_pages import PRINTED_FOLDER, blocks
 from rollstream.producers import ScoreProducer
 from rollstream.store import open_dataset
 
 READING = "guides/reading_the_data.md"
+ROOT_OF_THE_PAGE = f"file://{PRINTED_FOLDER}/data"
 
 
-def executed(page: str, marker: str, **names: Any) -> dict[str, Any]:
-    """The names after the one Python snippet of the page that holds the marker."""
-    (snippet,) = (text for text in snippets(page, "python") if marker in text)
+def snippets(language: str) -> list[str]:
+    """The page's blocks of that language, in their order."""
+    return [block.text for block in blocks(READING) if block.language == language]
+
+
+def executed(marker: str, **names: Any) -> dict[str, Any]:
+    """The names after the one Python snippet that holds the marker."""
+    (snippet,) = (text for text in snippets("python") if marker in text)
     exec(snippet, names)
     return names
 
@@ -41,7 +45,7 @@ def test_queries_read_what_was_sealed_and_served(
     with connected(run) as connection:
         statements = [
             statement
-            for text in snippets(READING, "sql")
+            for text in snippets("sql")
             for statement in text.split(";")
             if statement.strip()
         ]
@@ -81,28 +85,26 @@ def test_queries_use_the_scores_in_effect(tmp_path: Path) -> None:
     run.seal(1)  # A sealer that starts files the scores.
     assert batch.rewards.tolist() == [3.0] * 3
     with contextlib.chdir(run.root), connected(run) as connection:
-        each = [text.split(";") for text in snippets(READING, "sql")]
+        each = [text.split(";") for text in snippets("sql")]
         results = [
             connection.execute(one).fetchall() for text in each for one in text if one.strip()
         ]
         by_weight_step, by_step = results[4], results[8]
         assert ("math", STEPS - 1, 1.5, 10) in by_weight_step
         assert by_step[-1][:3] == (STEPS - 1, "math", 3.0)
-        names = executed(READING, "def decisions")
-        found = executed(READING, "in_polars", **names, pl=polars, pd=pandas)
+        found = executed("in_polars", connection=connection)
     for frame in (found["in_polars"], found["in_pandas"]):
         assert set(frame["reward"]) == {3.0}
 
 
 def test_the_decisions_that_count_are_those_that_no_release_took_back(run: DocumentedRun) -> None:
-    (snippet,) = (text for text in snippets(READING, "python") if "def decisions" in text)
-    names: dict[str, Any] = {}
-    exec(snippet.partition("trained_on =")[0], names)
-    counted = names["decisions"](run.root, "trainer-a")
+    with contextlib.chdir(run.root), connected(run) as connection:
+        for text in snippets("sql"):
+            if "CREATE OR REPLACE" in text:
+                connection.execute(text)
+        counted = connection.execute("SELECT step, digest FROM batches").fetchall()
     newest = {batch.step: batch for batch in run.served if batch.step < STEPS - 1}
-    assert {step: one["digest"] for step, one in counted.items()} == {
-        step: batch.digest.hex() for step, batch in newest.items()
-    }
+    assert dict(counted) == {step: batch.digest.hex() for step, batch in newest.items()}
 
 
 def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_p
     assert batch.rewards.tolist() == [1.0, 2.0]
     with contextlib.chdir(run.root), connected(run) as connection:
         views, ways = (
-            [text for text in snippets(READING, "sql") if marker in text]
+            [text for text in snippets("sql") if marker in text]
             for marker in ("CREATE OR REPLACE", "step = 7")
         )
         for statement in views:
@@ -134,17 +136,16 @@ def test_what_a_step_was_trained_on_has_no_rows_that_an_age_limit_left_out(tmp_p
         rows, means = (connection.execute(text).fetchall() for text in ways[0].split(";")[:2])
         assert sorted(row[0] for row in rows) == sorted(batch.uids)
         assert means[-1][:3] == (STEPS - 1, "math", 1.5)
-        names = executed(READING, "def decisions")
-        found = executed(READING, "in_polars", **names, pl=polars, pd=pandas)
+        found = executed("in_polars", connection=connection)
     for frame in (found["in_polars"], found["in_pandas"]):
         assert sorted(frame["rollout_uid"]) == sorted(batch.uids)
 
 
 def reading(run: DocumentedRun, marker: str, **names: Any) -> dict[str, Any]:
     """``executed``, in the root's folder, over this run's data."""
-    (snippet,) = (text for text in snippets(READING, "python") if marker in text)
+    (snippet,) = (text for text in snippets("python") if marker in text)
     with contextlib.chdir(run.root):
-        exec(snippet.replace("file:///data/run-17", run.root.as_uri()), names)
+        exec(snippet.replace(ROOT_OF_THE_PAGE, run.root.as_uri()), names)
     return names
 
 
@@ -155,8 +156,8 @@ def sealed(run: DocumentedRun) -> list[dict[str, Any]]:
 
 def test_polars_reads_what_was_sealed(run: DocumentedRun) -> None:
     rows = sealed(run)
-    uid = rows[0]["rollout_uid"]
-    found = reading(run, "import polars", uid=uid)
+    found = reading(run, "import polars")
+    uid = found["worst"]["rollout_uid"][0]
     assert found["one"]["rollout_uid"].unique().to_list() == [uid]
     train = [row for row in rows if row["split"] == "train"]
     assert sum(found["mean"]["len"]) == len(train)
@@ -166,9 +167,8 @@ def test_polars_reads_what_was_sealed(run: DocumentedRun) -> None:
 
 def test_pandas_reads_what_was_sealed(run: DocumentedRun) -> None:
     rows = sealed(run)
-    uid = rows[0]["rollout_uid"]
-    found = reading(run, "import pandas", uid=uid)
-    assert set(found["one"].rollout_uid) == {uid}
+    found = reading(run, "import pandas")
+    assert set(found["one"].rollout_uid) == {found["worst"].rollout_uid.iloc[0]}
     assert len(found["train"]) == sum(row["split"] == "train" for row in rows)
     assert set(found["worst"].reward) == {0.0}
     assert found["means"].to_dict() == {"format": 1.0}
@@ -196,5 +196,5 @@ def test_named_arrays_come_back_as_they_were_published(run: DocumentedRun) -> No
     }
     assert found["of_first_row"].shape == ROUTED_EXPERTS.shape
     row = next(row for row in sealed(run) if row["environment"] == "math")
-    decoded = executed(READING, "np.frombuffer", row=row)["of_row"]
+    decoded = executed("np.frombuffer", row=row)["of_row"]
     np.testing.assert_array_equal(decoded, ROUTED_EXPERTS)
