@@ -49,6 +49,8 @@ EVERY_COLUMN = (
     "token_weight_steps",
     "metadata",
     "group_uids",
+    "worker_ids",
+    "created_ts",
 )
 """What ``next_batch`` may be asked for of groups with ``every_extra``."""
 

@@ -319,6 +319,19 @@ def test_a_run_acks_each_micro_batch_publishes_each_step_and_goes_on_from_a_chec
         assert sampler.stats().outcomes == {"trained": 8}
 
 
+def test_a_checkpoint_before_the_first_step_makes_nothing_final(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-0"
+    folder.mkdir()
+    with closing(memory_world()) as world:
+        sampler = world.open()
+        callback = SamplerCallback(sampler, first_step=sampler.resume(None))
+        state = transformers.TrainerState(is_world_process_zero=True)
+        args = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+        callback.on_save(args, state, transformers.TrainerControl())
+        assert checkpointed_step(folder) is None
+        assert sampler.resume(checkpointed_step(folder)) == 0
+
+
 def test_inputs_are_the_examples_with_prompts_to_the_left_and_completions_to_the_right() -> None:
     batch = real_batch(tools=True)
     examples = Examples.of(batch, "rloo")

@@ -21,8 +21,8 @@ class Score:
     Attributes:
         reward: finite in float32; it takes the place of the reward of the rollout's last segment.
         rewards: named components, finite in float32.
-        flags: texts for people, and for readers of the set of scores; of a mapping to booleans,
-            those that are true.
+        flags: texts that stay with the score; of a mapping to booleans those that are true. Batches
+            have them, and samplers may filter by them.
     """
 
     reward: float

@@ -23,6 +23,7 @@ from rollstream.producers.settings import check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker, Delivery, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, BadName
@@ -64,6 +65,7 @@ class ScoreProducer:
         ...     producer.upsert_scores(group_id, {"uid-1": 1.0, "uid-2": 0.0}, flags=["slow"])
     """
 
+    @refuses(environment_name="environment")
     def __init__(
         self,
         bootstrap: str | None = None,
@@ -92,6 +94,7 @@ class ScoreProducer:
         self._refusal: RollstreamError | None = None
         watch(self)
 
+    @refuses(environment_name="environment")
     def publish(
         self,
         *,
@@ -109,9 +112,13 @@ class ScoreProducer:
         Args:
             reward: finite in float32; what the rollout's last segment earned.
             rollout_uid: as the env worker published it; or give ``group_id``.
-            group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files.
+            group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files. A score of no
+                such group is taken and scores nothing: ``stats().scores_unused`` counts it as
+                ``no_group``.
             rewards: named components, which go before published ones of the same names.
-            flags: texts that stay with the score; of a mapping to booleans those that are true.
+            flags: texts that stay with the score; of a mapping to booleans those that are true. A
+                batch has them, and ``exclude_flags`` and ``require_flags`` of a sampler filter by
+                them.
             attempt: names what may be done again with another result and is to count once.
             scorer: empty: the producer's.
             environment: empty: the producer's.
@@ -131,6 +138,7 @@ class ScoreProducer:
         scores = {rollout_uid: Score(reward, rewards or {}, flags)}
         self._send(scores, group_id, attempt, scorer, environment)
 
+    @refuses(environment_name="environment")
     def upsert_scores(
         self,
         group_id: str,

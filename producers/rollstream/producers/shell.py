@@ -37,6 +37,7 @@ from rollstream.producers.validate import checked, group_address
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, BufferFull
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -55,6 +56,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     """A producer whose blocks are ``GroupT``, ``TrajectoryT`` and ``AdmittedT`` (see
     ``RolloutProducer``)."""
 
+    @refuses(environment_name="environment")
     def __init__(
         self,
         bootstrap: str | None = None,
@@ -106,6 +108,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         self._begin()
         watch(self)
 
+    @refuses(environment_name="environment")
     def dispatch(
         self,
         *,
@@ -134,6 +137,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         Raises:
             NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
                 and the groups that this producer itself holds open.
+            RunOver: on entering the block: the run ended while it waited.
             InvalidRollout, InvalidSettings: name argument, value and remedy.
             SeveralLineages: on entering the block: samplers of two models grant shares, and the
                 producer names no lineage.
@@ -149,6 +153,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         named = f"{membership.address.group_uid} of {example_id}"
         return self._group(membership, self._share_wanted(environment, 1, named, timeout_s))
 
+    @refuses(environment_name="environment")
     def admit(
         self,
         *,
@@ -169,7 +174,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                 at all, once the broker said what is granted (within the producer's ``timeout_s``).
 
         Raises:
-            NotAdmitted, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
+            NotAdmitted, RunOver, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
             TooManyGroups: on entering the block: so many can never be open at one time.
             NotAuthorised, BrokerUnavailable: likewise.
         """
@@ -177,6 +182,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         environment = checked("environment", environment or self._outbox.environment)
         return self._admitted(self._share_wanted(environment, groups, "", timeout_s))
 
+    @refuses(environment_name="environment")
     def trajectory(
         self,
         *,

@@ -44,6 +44,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -163,6 +164,7 @@ class _Entries:
 class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
     """What both kinds are made with."""
 
+    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
     def __init__(
         self,
         bootstrap: str | None = None,

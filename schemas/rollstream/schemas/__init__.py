@@ -18,5 +18,6 @@ Map, a line a file:
 - ``order``            policies: lag, branches
 - ``ids``              segment ids, group ids, group keys, partition addresses
 - ``digest``           xxh3 over decoded rows
+- ``other_names``      refuses other systems' names of arguments, with ours
 - ``errors``           the root of all errors
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from types import MappingProxyType, UnionType
@@ -100,6 +100,14 @@ class Choosing:
     min_mean_reward: float | None = None
     max_mean_reward: float | None = None
     reward_weighting: RewardWeighting = "uniform"
+    exclude_flags: tuple[str, ...] = ()  # New settings come last: see __setstate__.
+    require_flags: tuple[str, ...] = ()
+
+    def __setstate__(self, values: Sequence[Any]) -> None:
+        """Settings that were saved before the last of these were there have their defaults."""
+        for at, field in enumerate(fields(self)):
+            value = values[at] if at < len(values) else field.default
+            object.__setattr__(self, field.name, value)
 
     def recorded(self) -> str:
         """As decisions record it: canonical JSON."""
@@ -158,6 +166,17 @@ class Choosing:
     def bounds_reward(self) -> bool:
         """Whether what its rollouts earned keeps a group from being served."""
         return self.min_mean_reward is not None or self.max_mean_reward is not None
+
+    @property
+    def bounds_flags(self) -> bool:
+        """Whether the flags of its rollouts' scores keep a group from being served."""
+        return bool(self.exclude_flags or self.require_flags)
+
+    @property
+    def filters(self) -> tuple[Any, ...]:
+        """The settings by which a group is filtered as soon as its rewards are there."""
+        flags = self.exclude_flags, self.require_flags
+        return self.min_mean_reward, self.max_mean_reward, *flags
 
     @property
     def takes_turns(self) -> bool:

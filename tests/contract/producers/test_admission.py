@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.admission import announce, granted
+from harness.admission import announce, announced, granted
 from harness.granting import Granting
 from harness.producer_stage import Stage
 from harness.producers import AnyProducer, sampled
@@ -19,6 +19,7 @@ from rollstream.producers import (
     InvalidSettings,
     NotAdmitted,
     ProducerClosed,
+    RunOver,
     SeveralLineages,
     TooManyGroups,
 )
@@ -81,6 +82,37 @@ def test_a_producer_that_nobody_knows_tells_that_it_waits_and_begins_what_it_is_
     assert max(begun) == 3
     telling = {one.record for one in stage.log() if one.record.producer is not None}
     assert all({EntryKind.DISPATCHED, EntryKind.ALIVE} & {*one.kinds} for one in telling)
+
+
+def test_those_that_wait_when_the_run_ends_begin_nothing(stage: Stage, granting: Granting) -> None:
+    announce(stage.broker, granting.topic, announced(5))
+    granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        waiting = [asyncio.ensure_future(play(producer)) for _ in range(3)]
+        await elsewhere(granting.until_told, 0, 3)
+        announce(stage.broker, granting.topic, announced(5, offset=6, over=True))
+        await elsewhere(partial(granting.grant, valid_s=-1.0))
+        for one in waiting:
+            with pytest.raises(RunOver, match=r"the run of sampler 'a' is over"):
+                await one
+        await play(producer, timeout_s=0)  # Who begins later is not limited.
+
+    stage.play(scenario)
+    assert [one.entry.kind for one in stage.log()].count(EntryKind.DISPATCHED) == 1
+
+
+def test_those_that_wait_begin_once_admission_is_off(stage: Stage, granting: Granting) -> None:
+    announce(stage.broker, granting.topic, announced(5))
+    granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        waiting = asyncio.ensure_future(play(producer))
+        await elsewhere(granting.until_told, 0, 1)
+        await elsewhere(partial(granting.grant, valid_s=-1.0))
+        await waiting
+
+    stage.play(scenario)
 
 
 def test_those_that_wait_are_admitted_in_their_order(stage: Stage, granting: Granting) -> None:

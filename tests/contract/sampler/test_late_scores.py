@@ -219,6 +219,61 @@ def test_scores_filter_and_weigh_and_the_batch_replays_after_an_edit(
     assert replayed.same
 
 
+def test_flags_reach_the_batch_and_leave_groups_out_and_the_batch_replays(
+    world: SamplerWorld, scores: ScoreProducer
+) -> None:
+    world.configure(score_timeout_s=FOR_EVER_S, exclude_flags=["toxic"], require_flags=["checked"])
+    specs = [GroupSpec(rewards=(None, None), example_id=f"ex-{number}") for number in range(4)]
+    flushed = world.writer().flush(*specs)
+    sampler = world.open()
+    sampler.resume(None)
+    verdicts = (
+        {"checked": True, "toxic": True},  # Of the second rollout; the first one is clean.
+        {"checked": False},
+        {"checked": True, "toxic": False, "terse": True},
+        {"checked": True},
+    )
+    clean = {"checked": True, "toxic": False}
+    for number, (group, flags) in enumerate(zip(flushed.groups, verdicts, strict=True)):
+        first, second = uids(flushed)[2 * number : 2 * number + 2]
+        scored = {first: Score(0.0, flags=clean), second: Score(1.0, flags=flags)}
+        scores.upsert_scores(group.group_id, scored)
+    scores.publish(group_id=flushed.groups[3].group_id, reward=1.0, flags={"toxic": True})
+    scores.flush()
+    sampler.flush()  # All are known.
+    batch = served(sampler)
+    assert set(batch.example_ids) == {"ex-2"}
+    flags_by_row = {row: score.flags for row, score in batch.scores.items()}
+    assert flags_by_row == {0: ("checked",), 1: ("checked", "terse")}
+    assert sampler.stats().outcomes == {"filtered": 3}
+    with pytest.raises(NotEnoughGroups) as short:
+        sampler.next_batch(1, 1, timeout_s=0.5)
+    assert 'exclude_flags = ["toxic"] or require_flags = ["checked"]' in str(short.value)
+    world.restart()
+    edited = world.config.model_copy(update={"samplers": {}})
+    (replayed,) = replay_step(world.name, 0, config=edited, broker=world.broker(), timeout_s=WAIT_S)
+    assert replayed.same
+
+
+@WITHOUT_RAY
+def test_a_flag_is_of_the_score_in_effect_alone(world: SamplerWorld, scores: ScoreProducer) -> None:
+    world.configure(score_timeout_s=FOR_EVER_S, scorer="judge", exclude_flags=["toxic"])
+    flushed = world.writer().flush(*[GroupSpec(example_id=f"ex-{number}") for number in range(3)])
+    other, taken_back, left_out = (group.group_id for group in flushed.groups)
+    scores.publish(group_id=other, reward=1.0, flags=["toxic"])  # Of another scorer.
+    with scorer(world, "judge") as judge:
+        judge.publish(group_id=taken_back, reward=0.0, flags=["toxic"])
+        judge.publish(group_id=taken_back, reward=0.0, flags=[])
+        judge.publish(group_id=left_out, reward=0.0, flags=["toxic"])
+    scores.flush()
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.flush()
+    batch = served(sampler, num_groups=2)
+    assert {*batch.sampled.group_ids} == {other, taken_back}
+    assert sampler.stats().outcomes == {"filtered": 1}
+
+
 def test_one_extreme_reward_or_score_stops_no_sampler_and_loses_no_other_group(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:

@@ -12,7 +12,7 @@ from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
-from rollstream.sampler import ChannelA, ChannelB, ReadyPacks, SamplerApi
+from rollstream.sampler import ChannelA, ChannelB, InvalidRequest, ReadyPacks, SamplerApi
 
 METRICS = "stage2_ab/async/"
 DEFAULTS: dict[str, Any] = {"pack_length": 8192, "schedule": {"b_ratio": 0.5}}
@@ -103,6 +103,52 @@ def test_groups_that_the_window_would_drop_are_not_taken() -> None:
         steps = [ready.next_step(step) for step in (5, 6)]
         assert {step for one in steps for step in one.batch.weight_steps.tolist()} == {5}
         assert isinstance(steps[1], ChannelB)
+
+
+@pytest.mark.proves("C4", "C7")
+@pytest.mark.parametrize(
+    ("ranks", "changed"),
+    [
+        (1, {}),
+        (4, {}),
+        (4, {"schedule": {"b_ratio": 1.0}}),
+        (1, {"schedule": {"b_ratio": 1.0}, "gradient_accumulation_steps": 4}),
+    ],
+)
+def test_queues_stay_near_their_target_while_each_step_has_a_new_policy(
+    ranks: int, changed: dict[str, Any]
+) -> None:
+    config = section(**changed)
+    with closing(memory_world()) as world:
+        world.configure(ready_packs=config)
+        writer, sampler = world.writer(), world.open()
+        sampler.resume(None)
+        packs = ReadyPacksConfig.model_validate(config)
+        every = [ReadyPacks(sampler, packs, dp_rank=rank, dp_size=ranks) for rank in range(ranks)]
+        found, groups = [], 16 * ranks
+        for step in range(8):
+            sampler.publish_policy(step, policy_version=f"step-{step}")
+            writer.flush(*long_groups(groups * step, groups, version=step))
+            ready_groups(sampler, groups)
+            decided = [ready.next_step(step) for ready in every]
+            every[0].ack(decided[0])
+            sampler.checkpointed(step)
+            found.append(decided[0])
+    depths = [metric(one, "queue_depth") for one in found]
+    assert all(8 <= depth <= 10 for depth in depths[1:]), str(depths)
+    assert sum(metric(one, "b_step_skipped_due_to_queue") for one in found) == 0
+
+
+def test_another_window_than_the_samplers_is_refused_with_both() -> None:
+    with closing(memory_world()) as world:
+        world.configure(ready_packs=section())
+        sampler = world.open()
+        sampler.resume(None)
+        other = ReadyPacksConfig.model_validate(section(version_window=3))
+        ready = ReadyPacks(sampler, other, dp_rank=0, dp_size=1)
+        with pytest.raises(InvalidRequest, match=r"is 3, .* has 2"):
+            ready.next_step(0)
+        assert sampler.progress().next_step == 0
 
 
 @pytest.mark.proves("C4", "F5")

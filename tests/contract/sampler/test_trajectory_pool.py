@@ -23,6 +23,7 @@ from rollstream.sampler import (
     UnknownStep,
 )
 from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.history import replay_step
 from rollstream.streams.errors import Fenced
 
 SampledBy = dict[str, int]
@@ -209,10 +210,15 @@ def test_an_acknowledgement_is_of_the_reader_whose_fetch_it_was(
 
 
 @pytest.mark.proves("B4")
-def test_a_full_pool_drops_its_oldest_ready_group_on_record(world: SamplerWorld) -> None:
-    world.configure(**POOL, capacity_groups=2)
+@pytest.mark.parametrize(
+    ("capacity_groups", "max_queue_size"), [(2, None), (2, 9), (9, 2)], ids=str
+)
+def test_a_full_pool_drops_its_oldest_ready_group_on_record(
+    world: SamplerWorld, capacity_groups: int, max_queue_size: int | None
+) -> None:
+    world.configure(**POOL, capacity_groups=capacity_groups)
     sampler = world.open()
-    pool = TrajectoryPool(sampler)
+    pool = TrajectoryPool(sampler, max_queue_size=max_queue_size)
     writer = world.writer()
     writer.flush(prompt("held"))
     assert fetched(pool) == "held"
@@ -222,6 +228,10 @@ def test_a_full_pool_drops_its_oldest_ready_group_on_record(world: SamplerWorld)
     assert [fetched(pool) for _ in range(2)] == ["c", "d"]
     stats = sampler.stats()
     assert (stats.evictions, stats.outcomes["capacity"]) == (2, 2)
+    (replayed,) = replay_step(
+        world.name, 1, config=world.config, broker=world.broker(), timeout_s=WAIT_S
+    )
+    assert replayed.same
 
 
 @pytest.mark.proves("B6")

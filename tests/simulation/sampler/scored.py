@@ -70,12 +70,17 @@ class LateRewards(Trainers):
         dice = self._choosing
         self.reached["scores"] += 1
         attempt, reward = dice.choice(("", "", "a", "b")), dice.choice((0.0, 0.5, 1.0))
+        flags = dice.choice(((), (), ("cheats",)))
         if not self._flushed or dice.random() < 0.2:
             environment, partition = dice.choice([*ENVIRONMENTS]), 0
             # Of a group that is sealed next, if any is.
             uid = f"{environment}-{partition}-{dice.randrange(9)}-{dice.randrange(30)}-g0-0"
             self._scores.publish(
-                rollout_uid=uid, reward=reward, attempt=attempt, environment=environment
+                rollout_uid=uid,
+                reward=reward,
+                flags=flags,
+                attempt=attempt,
+                environment=environment,
             )
             self._scores.flush()
             return
@@ -83,7 +88,11 @@ class LateRewards(Trainers):
         index = dice.randrange(len(event.groups))
         group = event.groups[index].group_id
         uids = event.segments.uids[MEMBERS * index : MEMBERS * (index + 1)]
-        given: dict[str, Any] = {"attempt": attempt, "environment": environment}
+        given: dict[str, Any] = {
+            "attempt": attempt,
+            "environment": environment,
+            "flags": flags,
+        }
         match dice.choice(("all", "each", "each", "one")):
             case "all":
                 self._scores.publish(group_id=group, reward=reward, **given)
@@ -110,6 +119,7 @@ class LateRewards(Trainers):
             "recency": "uniform",
             "reward_weighting": self._choosing.choice(("uniform", "spread")),
             "min_mean_reward": self._choosing.choice((None, None, 0.1)),
+            "exclude_flags": self._choosing.choice(((), ("cheats",))),
         }
 
     def _writer(self, environment: str, partition: int) -> Any:

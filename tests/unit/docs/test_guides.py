@@ -50,7 +50,7 @@ def test_queries_read_what_was_sealed_and_served(
             if statement.strip()
         ]
         results = [connection.execute(statement).fetchall() for statement in statements]
-        assert all(results[4:6])
+        assert all(results[5:7])
         trained = connection.execute("SELECT step, trainer_epoch FROM batches ORDER BY step")
         assert trained.fetchall() == [(step, 1) for step in range(RELEASED_FROM)] + [
             (RELEASED_FROM, 2)
@@ -89,12 +89,42 @@ def test_queries_use_the_scores_in_effect(tmp_path: Path) -> None:
         results = [
             connection.execute(one).fetchall() for text in each for one in text if one.strip()
         ]
-        by_weight_step, by_step = results[4], results[8]
+        by_weight_step, by_step = results[5], results[9]
         assert ("math", STEPS - 1, 1.5, 10) in by_weight_step
         assert by_step[-1][:3] == (STEPS - 1, "math", 3.0)
         found = executed("in_polars", connection=connection)
     for frame in (found["in_polars"], found["in_pandas"]):
         assert set(frame["reward"]) == {3.0}
+
+
+def test_the_return_of_turns_with_and_without_a_reward_is_that_of_the_batch(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    with run.sampler() as sampler:
+        sampler.ack(run.served[-1])
+        run.clock.advance(2 * AGE_S)  # No older group is left for it.
+        policy = sampler.publish_policy(STEPS - 1, policy_version="newer")
+        with run.producer() as producer, producer.dispatch(example_id="x", group_size=2) as group:
+            for rewards in ((None, 0.3, 0.7), (0.25, None, 0.25)):
+                with group.trajectory() as trajectory:
+                    for reward in rewards:
+                        trajectory.turn(
+                            policy=policy, output_tokens=[1], logprobs=[-0.1], reward=reward
+                        )
+        run.seal(1)
+        batch = sampler.next_batch(STEPS - 1, 1, timeout_s=1.0)
+        sampler.flush()
+    metrics = batch.metrics()
+    assert metrics["reward/mean"] == pytest.approx(0.75)
+    with contextlib.chdir(run.root), connected(run) as connection:
+        each = [text.split(";") for text in snippets("sql")]
+        results = [
+            connection.execute(one).fetchall() for text in each for one in text if one.strip()
+        ]
+        returns = connection.execute("SELECT return FROM trajectories WHERE example_id = 'x'")
+        assert sorted(value for (value,) in returns.fetchall()) == [0.5, pytest.approx(1.0)]
+    *_, (step, environment, mean, lag) = results[9]
+    assert (step, environment) == (STEPS - 1, "math")
+    assert (mean, lag) == (pytest.approx(0.75), metrics["lag/mean"])
 
 
 def test_the_decisions_that_count_are_those_that_no_release_took_back(run: DocumentedRun) -> None:

@@ -236,6 +236,17 @@ def test_wrong_variable_is_named(tmp_path: Path) -> None:
     assert "did you mean bootstrap?" in line
 
 
+@pytest.mark.parametrize(
+    ("key", "ours"), [("rng_seed", "seed"), ("max_queue_size", "capacity_groups")]
+)
+def test_the_key_of_another_system_is_refused_with_ours(
+    tmp_path: Path, key: str, ours: str
+) -> None:
+    sampler = f'{MINIMAL}\n[samplers.trainer-a]\nenvironments = ["math"]\n{key} = 3\n'
+    (line,) = refusal(tmp_path, sampler)
+    assert f"{key} = 3: there is no such key; did you mean {ours}?" in line
+
+
 def test_variable_that_leads_into_a_value_is_named(tmp_path: Path) -> None:
     (line,) = refusal(tmp_path, MINIMAL, ROLLSTREAM_KAFKA__BOOTSTRAP__HOST="x")
     assert line.startswith("ROLLSTREAM_KAFKA__BOOTSTRAP__HOST='x': kafka.bootstrap is")

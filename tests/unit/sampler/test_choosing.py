@@ -434,6 +434,7 @@ def test_an_unknown_choice_is_an_error_and_never_another_one(
         ({"reward_weighting": "mean"}, "reward_weighting"),
         ({"min_mean_reward": 0.6, "max_mean_reward": 0.5}, "every group would be dropped"),
         ({"min_mean_reward": float("nan")}, "min_mean_reward"),
+        ({"exclude_flags": ["a", "b"], "require_flags": ["b"]}, "both name 'b': every group"),
         ({"max_mean_reward": float("inf")}, "max_mean_reward"),
     ],
 )

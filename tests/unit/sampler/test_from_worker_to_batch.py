@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from harness.published_run import Run
+from rollstream.producers import RolloutProducer
 
 EXPERTS = np.arange(3 * 2 * 4, dtype=np.uint8).reshape(3, 2, 4)
 ENTROPY = np.array([0.25, 0.5, 0.125], np.float64)
@@ -57,3 +58,38 @@ def test_masks_arrays_steps_of_tokens_and_images_reach_the_batch_unharmed(tmp_pa
         assert record.messages == ({"role": "user", "content": "2 + 2 = ?"},)
     assert not batch.loss_mask[: batch.prompt_lengths[0]].any()
     assert batch.metadata == ({"temperature": 0.8},) * 2
+
+
+@pytest.mark.proves("E1")
+def test_who_published_a_rollout_and_when_reaches_the_batch(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    broker, clock = run.line.broker(), run.line.clock
+    made_us = []
+    for worker in ("worker-0", "worker-1"):
+        clock.advance(1.5)
+        made_us.append(clock.now_us())
+        with RolloutProducer(
+            environment="math", worker_id=worker, broker=broker, clock=clock
+        ) as producer:
+            producer.publish(
+                example_id="ex",
+                group_uid="g",
+                group_size=2,
+                policy_version="step-0",
+                weight_step=0,
+                prompt_tokens=[1],
+                output_tokens=[2],
+                reward=1.0,
+            )
+    run.seal(1)
+    with run.sampler() as sampler:
+        sampler.resume(None)
+        plain = sampler.next_batch(0, 1, timeout_s=0.0)
+        batch = sampler.next_batch(0, 1, timeout_s=0.0, columns=["worker_ids", "created_ts"])
+        records = batch.records(0)
+    assert (plain.worker_ids, plain.created_ts) == (None, None)
+    assert batch.created_ts is not None
+    assert batch.created_ts.dtype == np.int64
+    assert batch.worker_ids == ("worker-0", "worker-1")
+    assert batch.created_ts.tolist() == made_us
+    assert [one.rollout_metadata.worker_id for one in records] == ["worker-0", "worker-1"]

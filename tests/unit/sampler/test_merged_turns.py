@@ -198,7 +198,8 @@ def values_of(batch: Batch, row: int) -> list[list[Any]]:
     span = slice(*batch.offsets[row : row + 2].tolist())
     named = {name: getattr(batch, name) for name in EVERY_COLUMN if hasattr(batch, name)}
     arrays: list[NDArray[Any]] = [batch.token_arrays["routed_experts"]]
-    arrays += [named[name] for name in sorted(named) if isinstance(named[name], np.ndarray)]
+    of_tokens = {"old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps"}
+    arrays += [named[name] for name in sorted(of_tokens & named.keys())]
     columns = [batch.loss_mask, np.where(batch.loss_mask, batch.logprobs, 0), *arrays]
     return [column[span].tolist() for column in columns]
 

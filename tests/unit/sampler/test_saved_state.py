@@ -110,9 +110,10 @@ def test_the_state_of_another_sampler_log_or_root_is_refused(name: str) -> None:
 def test_the_state_of_other_settings_or_logs_is_refused() -> None:
     settings_differ = Decider(max_open_batches=4, seed=1).fresh()
     unbounded = Decider(max_open_batches=4, max_policy_lag=-1).fresh()
+    filtering = Decider(max_open_batches=4, exclude_flags=("toxic",)).fresh()
     same = decided().fresh()
     logs_differ = SamplerState(same.name, same.choosing, LOGS[:2])
-    for like in (settings_differ, unbounded, logs_differ):
+    for like in (settings_differ, unbounded, filtering, logs_differ):
         with pytest.raises(UnusableState, match="other settings or seal logs"):
             from_bytes(DATA, IDENTITY, like)
 

@@ -201,7 +201,7 @@ def test_a_batch_has_no_trace_of_what_its_memory_held_before() -> None:
         for held in (0x00, 0xA5, 0xFF):
             np.full(size, held, np.uint8)  # Freed at once: the batch is made there.
             made.append(batch_of(specs, columns=EVERY_COLUMN).arrays())
-        assert len(made[0]) == 18
+        assert len(made[0]) == 19
         for name, array in made[0].items():
             assert {array.tobytes()} == {other[name].tobytes() for other in made}, name
 

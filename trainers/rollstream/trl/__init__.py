@@ -1,7 +1,8 @@
 """Batches for TRL; needs ``pip install '.[trl]'``. Tested with TRL 1.16.
 
-- ``grpo``    ``grpo_inputs``: examples as the inputs of ``GRPOTrainer``'s loss
-- ``trainer`` ``RolloutTrainer``, ``SamplerCallback``, ``checkpointed_step``; imports TRL
+- ``grpo``       ``grpo_inputs``: examples as the inputs of ``GRPOTrainer``'s loss
+- ``checkpoint`` ``checkpointed_step``: the sampler's step in a checkpoint's folder
+- ``trainer``    ``RolloutTrainer``, ``SamplerCallback``; imports TRL
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@ tells the sampler what was trained on."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from os import PathLike
@@ -20,24 +19,16 @@ from rollstream.sampler import Batch, InvalidRequest, SamplerApi, TrainingBatch
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.serving.given_sampler import a_sampler
 from rollstream.sampler.shaping.examples import Examples
+from rollstream.trl.checkpoint import checkpointed_step, write_step
 from rollstream.trl.grpo import grpo_inputs
+
+__all__ = ["Publish", "RolloutTrainer", "SamplerCallback", "Step", "checkpointed_step"]
 
 Step = Batch | TrainingBatch
 """What a micro-batch is made of: ``next_batch`` or ``TrainingBatches.next`` returned it."""
 Publish = Callable[[int, Any], str | PathLike[str]]
 """Is called with a weight step and the model, writes the weights where env workers load them, and
 returns where."""
-CHECKPOINT = "rollstream.json"
-"""The file in a checkpoint's folder that names the sampler's step."""
-
-
-def checkpointed_step(folder: str | PathLike[str] | None) -> int | None:
-    """Returns the sampler's step that a checkpoint of ``RolloutTrainer`` holds, for ``resume``;
-    None: there is no folder, so the run begins."""
-    if folder is None:
-        return None
-    step: int = json.loads((Path(folder) / CHECKPOINT).read_text(encoding="utf-8"))["step"]
-    return step
 
 
 class SamplerCallback(transformers.TrainerCallback):
@@ -85,14 +76,15 @@ class SamplerCallback(transformers.TrainerCallback):
         self._publish_policy(state, kwargs["model"])
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Marks what the checkpoint holds as final."""
+        """Marks what the checkpoint holds as final; nothing before the first step."""
         if not state.is_world_process_zero:
             return
-        step = self._next_step - 1
+        step = self._next_step - 1 if self._next_step else None
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if folder.is_dir():
-            (folder / CHECKPOINT).write_text(json.dumps({"step": step}) + "\n", encoding="utf-8")
-        self._sampler.checkpointed(step)
+            write_step(folder, step)
+        if step is not None:
+            self._sampler.checkpointed(step)
 
     def _publish_policy(self, state: Any, model: Any) -> None:
         if self._publish is None:

@@ -33,25 +33,25 @@ async def newest_policy(
             may have been started before the trainer that extends the run, so it waits for that one
             until the time is up.
     """
-    seen, failure = 0, None
+    seen, failure, what = 0, None, str(wanted)
     while True:
         try:
             seen, failure = await wait(seen, deadline.slice_s(LOG_WAITING_EVERY_S)), None
         except BrokerError as error:
             failure = error
         try:
-            found = wanted.among(log.policies)
-        except RunOver:
+            found, what = wanted.among(log.policies), str(wanted)
+        except RunOver as over:
             if wanted.newer_than is not None or deadline.passed():
                 raise
-            found = None
+            found, what = None, f"a trainer: {over}"
         if found is not None:
             return found
         if deadline.passed():
             raise NoPolicy(_late(wanted, deadline.timeout_s, failure)) from failure
         if failure is not None:
             await pause(deadline.slice_s(_AGAIN_S))
-        deadline.log_waiting(partial(str, wanted))
+        deadline.log_waiting(partial(str, what))
 
 
 class SharedWait:

@@ -9,11 +9,13 @@ from contextlib import suppress
 from functools import partial
 
 from rollstream.producers.admission.log import AdmissionLog
+from rollstream.producers.admission.policies import Wanted
 from rollstream.producers.admission.shares import Allowance, Limit
 from rollstream.producers.admission.standing import Request, Standing
 from rollstream.producers.errors import (
     NotAdmitted,
     ProducerDied,
+    RunOver,
     SeveralLineages,
     TooManyGroups,
     counted,
@@ -130,7 +132,7 @@ class AdmissionQueue:
         with self._lock:
             now_s = self._clock.monotonic_s()
             limit = self._limit(now_s)
-            self._standing.serve(limit, now_s)
+            self._serve_those_that_wait(limit, now_s)
             if request.waits:
                 error = self._not_admitted(request, timeout_s, limit, now_s)
                 self._end(request, 0)
@@ -189,29 +191,39 @@ class AdmissionQueue:
         with self._lock:
             now_s = self._clock.monotonic_s()
             limit = self._limit(now_s)
-            if limit.groups is None and self._standing.waiting:
-                _log.warning(
-                    "%s of %r waited and are begun: no sampler of their lineage limits them any "
-                    "more, since its run is over or its admission off",
-                    counted(self._standing.groups_waiting, "group"),
-                    self._environment,
-                )
             if limit.most is not None:
                 error_of = partial(self._too_many, by=limit.most)
                 self._standing.refuse_over(limit.most.most, error_of)
-            self._standing.serve(limit, now_s)
+            self._serve_those_that_wait(limit, now_s)
             if not self._standing.waiting:
                 self._is_served = False
                 return None
             self._log_waiting(limit, now_s)
             return min(max(0.0, limit.changes_s - now_s), LOG_WAITING_EVERY_S)
 
+    def _serve_those_that_wait(self, limit: Limit, now_s: float) -> None:
+        """Admits those that may begin. Ends the waits if the run is over: nobody would train on
+        what they begin."""
+        if limit.groups is None and self._standing.waiting:
+            try:
+                Wanted(self._environment, self._lineage, None).among(self._admission_log.policies)
+            except RunOver as over:
+                self._standing.refuse(over)
+                return
+            _log.warning(
+                "%s of %r waited and are begun: no sampler of their lineage limits them any more, "
+                "since its admission is off",
+                counted(self._standing.groups_waiting, "group"),
+                self._environment,
+            )
+        self._standing.serve(limit, now_s)
+
     def _end(self, request: Request, begun: int) -> None:
         self._standing.end(request, begun)
         if self._standing.waiting:
             now_s = self._clock.monotonic_s()
             with suppress(SeveralLineages):  # Those that wait are told by who serves them.
-                self._standing.serve(self._limit(now_s), now_s)
+                self._serve_those_that_wait(self._limit(now_s), now_s)
 
     def _limit(self, now_s: float) -> Limit:
         return self._allowance.limit(self._admission_log.shares(), self._standing.used, now_s)

@@ -22,6 +22,7 @@ _KINDS = {  # By pydantic's type of error, without its "_type" or "_parsing".
     "dict": "a section",
     "model": "a section",
 }
+_ELSEWHERE = {"max_queue_size": "capacity_groups"}  # Other systems' keys that no key looks like.
 _SECRET = ("gateway", "tokens")  # Its values are shown to nobody.
 _EXAMPLES = {  # For keys without a default.
     "kafka.bootstrap": 'bootstrap = "localhost:9092"',
@@ -73,7 +74,9 @@ def _wrong(problem: ErrorDetails) -> str:
 def _instead(where: tuple[str, ...]) -> str:
     model = _model_at(where[:-1])
     known = list(model.model_fields) if model else []
-    close = get_close_matches(where[-1].lower(), known, n=1)
+    key = where[-1].lower()
+    close = [one for one in known if one == _ELSEWHERE.get(key)]
+    close = close or get_close_matches(key, known, n=1)
     if close:
         return f"did you mean {close[0]}?"
     return f"remove it, or use one of: {', '.join(known)}"

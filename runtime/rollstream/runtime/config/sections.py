@@ -229,6 +229,13 @@ class SamplerConfig(Section):
     max_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
     """Groups whose rollouts earned more on average are dropped as filtered, being too easy; none:
     no limit."""
+    exclude_flags: tuple[str, ...] = ()
+    """Groups with a rollout whose score in effect has one of these flags are dropped as
+    filtered."""
+    require_flags: tuple[str, ...] = ()
+    """Groups with a rollout that has no score in effect, or one without all of these flags, are
+    dropped as filtered; they wait for a score only where a rollout was published without a reward.
+    """
     reward_weighting: Literal["uniform", "spread"] = "uniform"
     """spread: among examples that waited longest, four times as many as are wanted, those are drawn
     whose rewards differ: by the standard deviation of what the group's rollouts earned; uniform:
@@ -336,6 +343,12 @@ class SamplerConfig(Section):
             raise ValueError(
                 f"min_mean_reward {low:g} is above max_mean_reward {high:g}: every group would be "
                 "dropped; lower it, or raise the other"
+            )
+        both = sorted({*self.exclude_flags} & {*self.require_flags})
+        if both:
+            raise ValueError(
+                f"exclude_flags and require_flags both name {both[0]!r}: every group would be "
+                "dropped; leave it out of one"
             )
         if self.reward_weighting != "uniform" and self.recency != "uniform":
             raise ValueError(

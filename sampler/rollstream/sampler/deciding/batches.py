@@ -56,6 +56,7 @@ from rollstream.sampler.errors import (
 )
 from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.share import Share
+from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.refs import ref_of
@@ -279,12 +280,16 @@ class NextBatch(BatchCommand):
         if is_recorded(self.step, state):
             return []
         check_new_step(state, self.asked())
-        choice, drops = choose(state, state.choosing, self.asked(), now["now_ts"])
+        choice, drops = choose(state, self._choosing(state), self.asked(), now["now_ts"])
         events = drop_events(drops, now)
         if choice is None or held_back(state, self.num_groups, unfit_groups(drops)):
             return events
         decided = batch_served(state, now, self.asked(), self.request(), choice)
         return [*events, decided]
+
+    def _choosing(self, state: SamplerState) -> Choosing:
+        """The settings to choose by."""
+        return state.choosing
 
     def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
         """The shares of all ranks in the batch that would be decided now for the next step, asked

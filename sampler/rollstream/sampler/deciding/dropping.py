@@ -52,7 +52,8 @@ def useless_groups(
         left = [ref for ref in filtered if ref not in dropped]
         drops[DropReason.FILTERED] = dict.fromkeys(left, _ALL)
         dropped.update(left)
-    drops[DropReason.CAPACITY] = dict.fromkeys(_over_capacity(state, dropped), _ALL)
+    excess = _over_capacity(state, choosing, dropped)
+    drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
     return drops
 
 
@@ -181,7 +182,9 @@ def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
         DropReason.OTHER_LINEAGE: foreign,
         DropReason.UNSCORED: unscored,
         DropReason.FILTERED: filtered,
-        DropReason.CAPACITY: _over_capacity(state, {*unknown, *foreign, *unscored, *filtered}),
+        DropReason.CAPACITY: _over_capacity(
+            state, state.choosing, {*unknown, *foreign, *unscored, *filtered}
+        ),
     }
     events = drop_events(drops, now)
     if state.cursor_is_due:
@@ -212,11 +215,13 @@ def _dropped(ref: GroupRef, rows: KeptRows) -> DroppedGroup:
     )
 
 
-def _over_capacity(state: SamplerState, without: Collection[GroupRef]) -> list[GroupRef]:
+def _over_capacity(
+    state: SamplerState, choosing: Choosing, without: Collection[GroupRef]
+) -> list[GroupRef]:
     """The oldest groups beyond the capacities, once those ``without`` are gone."""
     refs: set[GroupRef] = set()
     gone = set(without)
-    limits = [*capacities(state).items(), (None, state.choosing.capacity_groups)]
+    limits = [*capacities(state).items(), (None, choosing.capacity_groups)]
     for environment, most in limits:
         dropped = [ref for ref in gone if environment in (None, ref.environment)]
         excess = _count(state, environment) - len(dropped) - most

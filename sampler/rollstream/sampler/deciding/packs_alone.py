@@ -23,7 +23,8 @@ def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfi
     would take groups, and nobody would carry the queue on.
 
     A sampler serves ready packs if its configuration has the section, or if ``ReadyPacks`` shaped
-    the step before in the trainer epoch in effect.
+    the step before in the trainer epoch in effect. Where there is a section, ``ReadyPacks`` has
+    its ``version_window``: the sampler chooses no groups that the window drops.
     """
     if not isinstance(command, NextBatch | NextShapedBatch):
         return
@@ -31,6 +32,7 @@ def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfi
     if step in state.batches or is_recorded(step, state):
         return
     if isinstance(command, NextShapedBatch) and _of_packs(json.loads(command.settings)):
+        _check_window(json.loads(command.settings)[READY_PACKS]["version_window"], state, config)
         return
     before = state.batches.get(step - 1)
     if config.ready_packs is not None:
@@ -49,6 +51,16 @@ def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfi
         f"({why}). Ask with ReadyPacks.next_step({step}); take groups for another purpose from "
         f"another sampler. To leave ready packs, {remedy}"
     )
+
+
+def _check_window(window: int, state: SamplerState, config: SamplerConfig) -> None:
+    section = config.ready_packs
+    if section is not None and section.version_window != window:
+        raise InvalidRequest(
+            f"version_window of ReadyPacks is {window}, and sampler {state.name!r} has "
+            f"{section.version_window}. The sampler would choose groups that ReadyPacks drops. "
+            f"Give ReadyPacks the section [samplers.{state.name}.ready_packs] that the sampler has"
+        )
 
 
 def _of_packs(settings: object) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from rollstream.runtime.config.sections import SamplerConfig
+from rollstream.sampler.deciding.batches import NextBatch
 from rollstream.sampler.deciding.command import Command, Now, ResultContext
 from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
 from rollstream.sampler.errors import UnknownStep
-from rollstream.schemas.choosing import POOL_SETTINGS, differs_from_pool
+from rollstream.schemas.choosing import POOL_SETTINGS, Choosing, differs_from_pool
 from rollstream.schemas.events import Resumed, SamplerEvent
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -86,6 +87,24 @@ class ResumePool(Command[PoolReading]):
 
     def result(self, state: SamplerState, context: ResultContext) -> PoolReading:
         return PoolReading(state.final_step + 1, state.trainer_epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchGroup(NextBatch):
+    """The next group of the pool.
+
+    Attributes:
+        max_queue_size: ready groups from which the oldest are dropped first, on record; None: only
+            ``capacity_groups`` bounds them. No part of the request.
+    """
+
+    max_queue_size: int | None = None
+
+    def _choosing(self, state: SamplerState) -> Choosing:
+        if self.max_queue_size is None:
+            return state.choosing
+        most = min(self.max_queue_size, state.choosing.capacity_groups)
+        return replace(state.choosing, capacity_groups=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

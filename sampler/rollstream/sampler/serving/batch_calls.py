@@ -10,6 +10,7 @@ from rollstream.sampler.arguments import (
     reason_given,
     shares,
     text,
+    version_given,
     whole_number,
     whole_numbers,
 )
@@ -21,6 +22,7 @@ from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.sampler.shaping.carried import Shaping
 from rollstream.sampler.shaping.requested import column_names
+from rollstream.schemas.other_names import refuses
 from rollstream.streams.folds.sampler.eligible import Accept
 
 
@@ -33,6 +35,7 @@ class HandsBatchesOver(ABC):
     @abstractmethod
     def _ask_if_recorded(self, command: AskRecorded) -> Batch | None: ...
 
+    @refuses(rng_seed="seed", local_batch_size="num_groups for all ranks, dp_rank and dp_size")
     def next_batch(
         self,
         step: SupportsIndex,
@@ -64,9 +67,10 @@ class HandsBatchesOver(ABC):
             mix: shares by environment, relative to their sum; None: all examples take turns.
             columns: what the batch is to have besides: ``old_logprobs``, ``ref_logprobs``,
                 ``token_rewards``, ``token_weight_steps``, ``logprob_sums``, ``metadata``,
-                ``group_uids``, and names of producers' ``token_arrays``. Only these are read from
-                the store. No part of the request: another call for the step, or another rank, may
-                name others. One that no group has raises ``ArrayMissing`` at the access to it.
+                ``group_uids``, ``worker_ids``, ``created_ts``, and names of producers'
+                ``token_arrays``. Only these are read from the store. No part of the request:
+                another call for the step, or another rank, may name others. One that no group has
+                raises ``ArrayMissing`` at the access to it.
             payloads: who reads the rows from the store: the ``sampler``, which hands them over, or
                 the ``rank``, in this process: the same bytes. The sampler's work then does not grow
                 with tokens; what cannot be read here is asked of it, with a warning. No part of the
@@ -94,9 +98,7 @@ class HandsBatchesOver(ABC):
             grouping=grouping,
             seed=None if seed is None else whole_number("seed", seed),
             start_offset=whole_number("start_offset", start_offset),
-            policy_version=None
-            if policy_version is None
-            else text("policy_version", policy_version),
+            policy_version=version_given(policy_version),
             dp_rank=rank,
             dp_size=ranks,
             columns=column_names(columns),

@@ -22,6 +22,7 @@ from rollstream.sampler.deciding.requests import check_chosen_by
 from rollstream.sampler.deciding.sampling import GROUPS_MAX, GroupSummary, ReadGroups, SampleGroups
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Recency
+from rollstream.schemas.other_names import refuses
 from rollstream.schemas.records import RolloutGroup
 from rollstream.streams.folds.sampler.eligible import Accept
 
@@ -37,6 +38,7 @@ class LooksAtGroups(ABC):
         served, or that has more than 512 final ones after it."""
         return self._ask(AskBatch(step=whole_number("step", step)))
 
+    @refuses(rng_seed="seed")
     def sample_groups(
         self,
         num_groups: SupportsIndex,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
+from rollstream.sampler.deciding.batches import BatchCommand
 from rollstream.sampler.deciding.command import Command, R
-from rollstream.sampler.deciding.pool import AcknowledgeFetch, AskPool, PoolReading, ResumePool
+from rollstream.sampler.deciding.pool import (
+    AcknowledgeFetch,
+    AskPool,
+    FetchGroup,
+    PoolReading,
+    ResumePool,
+)
 from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -41,9 +47,21 @@ class ReadsPool(ABC):
         )
 
     def fetch_group(
-        self, step: int, *, trainer_epoch: int, timeout_s: float, columns: tuple[str, ...]
+        self,
+        step: int,
+        *,
+        trainer_epoch: int,
+        timeout_s: float,
+        columns: tuple[str, ...],
+        max_queue_size: int | None = None,
     ) -> Batch:
-        """As ``next_batch`` of one group, by the reader of this epoch. Raises as that, and
-        ``Fenced`` as ``acknowledge_fetch``."""
-        command = NextBatch(step=step, num_groups=1, columns=columns, trainer_epoch=trainer_epoch)
+        """As ``next_batch`` of one group, by the reader of this epoch, which keeps so many ready
+        groups at most. Raises as that, and ``Fenced`` as ``acknowledge_fetch``."""
+        command = FetchGroup(
+            step=step,
+            num_groups=1,
+            columns=columns,
+            trainer_epoch=trainer_epoch,
+            max_queue_size=max_queue_size,
+        )
         return self._ask_for_batch(command, timeout_s)

@@ -90,7 +90,8 @@ class ReadyPacks:
     Args:
         sampler: that serves; its steps are asked for through this object alone. What a step on
             channel A trains on comes from elsewhere.
-        config: ``[samplers.<name>.ready_packs]``.
+        config: ``[samplers.<name>.ready_packs]``, of the configuration that the sampler has: it
+            chooses no groups that ``version_window`` drops.
         dp_rank: which of the trainer's data-parallel ranks this is.
         dp_size: how many there are.
         advantages: as ``Examples.of`` has them.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.arguments import array, number, whole_number
+from rollstream.sampler.arguments import array, at_least, number, whole_number
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.serving.api import SamplerApi
 from rollstream.sampler.serving.given_sampler import a_sampler
@@ -66,13 +66,17 @@ class TrajectoryPool:
     raises ``Fenced``: what one of them acknowledged the other never fetches, and what was fetched
     and not acknowledged the new one fetches again.
 
-    With ``capacity_groups`` in the pool the oldest one is dropped when another becomes ready:
-    counted (``stats().evictions``) and recorded; what is unfinished is in no sampler, so it stays.
+    Beyond ``max_queue_size``, or the sampler's ``capacity_groups``, the oldest ready groups are
+    dropped: counted (``stats().evictions``) and recorded. What is unfinished is in no sampler, so
+    it stays.
 
     Args:
         sampler: of its own: the pool counts its fetches as steps and resumes where they ended. The
             trainer publishes its policies through the same object; their steps are optimizer steps,
             at most one ahead of fetches.
+        max_queue_size: most ready groups; each fetch drops the oldest beyond it first. None: only
+            the sampler's ``capacity_groups`` bounds them, whenever one is sealed; so it does where
+            it is the smaller one.
         staleness_threshold: optimizer steps that a step may be behind and still be on policy; below
             1 it may be none behind.
         weight_step: of the weights that the trainer goes on with, where it begins again: rollouts
@@ -96,10 +100,14 @@ class TrajectoryPool:
         self,
         sampler: SamplerApi,
         *,
+        max_queue_size: int | None = None,
         staleness_threshold: float = 0,
         weight_step: int | None = None,
         weight_of_lag: WeightOfLag | None = None,
     ) -> None:
+        self._max_queue_size = (
+            None if max_queue_size is None else at_least("max_queue_size", max_queue_size, 1)
+        )
         threshold = number("staleness_threshold", staleness_threshold)
         if threshold < 0:
             raise InvalidRequest(f"staleness_threshold is {threshold}; give 0 or more")
@@ -168,7 +176,11 @@ class TrajectoryPool:
             self._fetched = None
             self._step += 1
         return self._sampler.fetch_group(
-            self._step, trainer_epoch=epoch, timeout_s=timeout_s, columns=_COLUMNS
+            self._step,
+            trainer_epoch=epoch,
+            timeout_s=timeout_s,
+            columns=_COLUMNS,
+            max_queue_size=self._max_queue_size,
         )
 
     def _weighed(self, batch: Batch) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:

@@ -114,7 +114,7 @@ def assemble(
         "trajectory_returns": _returns(own_rewards, trajectories),
         **_weights(parts, branches or {}),
         **_components(parts, len(uids)),
-        **(_logprob_sums(parts) if "logprob_sums" in columns else {}),
+        **_numbers_asked_for(parts, columns),
     }
     used, carried_stale = _used(served, parts, per_row)
     per_row.update(used)
@@ -138,8 +138,7 @@ def assemble(
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
         "scores": _scores(parts),
-        "metadata": list(_texts(parts, "metadata")) if "metadata" in columns else None,
-        "group_uids": _texts(parts, "group_uid") if "group_uids" in columns else None,
+        **_texts_asked_for(parts, columns),
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "carried_stale": carried_stale,
@@ -314,7 +313,7 @@ def _trajectories(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
     return np.cumsum(np.concatenate([np.empty(0, np.bool_), *begins]), dtype=np.int32) - 1
 
 
-def _logprob_sums(parts: Sequence[GroupRows]) -> dict[str, NDArray[np.float32]]:
+def _logprob_sums(parts: Sequence[GroupRows]) -> NDArray[np.float32]:
     """float32 [n]: as published, else the sum of what was published for each token."""
     sums: NDArray[np.float64] = _numbers(parts, "logprob_sum", np.float64)
     start = 0
@@ -325,7 +324,29 @@ def _logprob_sums(parts: Sequence[GroupRows]) -> dict[str, NDArray[np.float32]]:
             if np.isnan(sums[at]) and values is not None:
                 sums[at] = values.sum(dtype=np.float64)
         start += part.group.group.rows
-    return {"logprob_sums": _as_float32(sums)}
+    return _as_float32(sums)
+
+
+def _numbers_asked_for(
+    parts: Sequence[GroupRows], columns: Collection[str]
+) -> dict[str, NDArray[Any]]:
+    """Of each row, those among ``columns``."""
+    found: dict[str, NDArray[Any]] = {}
+    if "logprob_sums" in columns:
+        found["logprob_sums"] = _logprob_sums(parts)
+    if "created_ts" in columns:
+        found["created_ts"] = _numbers(parts, "created_ts", np.int64)
+    return found
+
+
+def _texts_asked_for(
+    parts: Sequence[GroupRows], columns: Collection[str]
+) -> dict[str, Sequence[str] | None]:
+    """Of each row, those among ``columns``; the others are None."""
+    return {
+        name: _texts(parts, ON_REQUEST[name]) if name in columns else None
+        for name in ("metadata", "group_uids", "worker_ids")
+    }
 
 
 def _rewards(

@@ -78,6 +78,9 @@ class Batch(NamedArrays):
         metadata: [n], what the producer gave; None: not asked for.
         group_uids: [n], as the producer named the group of each row; empty where it named none;
             None: not asked for.
+        worker_ids: [n], the process that published each row; None: not asked for.
+        created_ts: int64 [n], when that was, by its clock, in microseconds since 1970, UTC; 0 where
+            a client of another language gave none; None: not asked for.
         used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out,
             and those that have become too old: they are here for what their group's returns say.
             None: nothing is carried.
@@ -132,6 +135,8 @@ class Batch(NamedArrays):
     logprob_sums: NDArray[np.float32] | None = None
     metadata: tuple[Mapping[str, Any], ...] | None = None
     group_uids: tuple[str, ...] | None = None
+    worker_ids: tuple[str, ...] | None = None
+    created_ts: NDArray[np.int64] | None = None
     used: NDArray[np.bool_] | None = None
     carried_groups: int = 0
     carried_stale: int = 0

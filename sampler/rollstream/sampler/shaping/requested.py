@@ -22,6 +22,8 @@ ON_REQUEST = {
     "logprob_sums": "logprob_sum",
     "metadata": "metadata",
     "group_uids": "group_uid",
+    "worker_ids": "worker_id",
+    "created_ts": "created_ts",
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""

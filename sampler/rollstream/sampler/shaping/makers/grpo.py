@@ -19,6 +19,7 @@ from rollstream.sampler.shaping.makers.reservoir import (
     of_both_signs,
     shuffled,
 )
+from rollstream.schemas.other_names import refuses
 
 
 class GrpoBatchMaker(BatchMaker):
@@ -43,6 +44,7 @@ class GrpoBatchMaker(BatchMaker):
         reservoir_size: trajectories that are kept at most; 0: none is.
     """
 
+    @refuses(rng_seed="seed")
     def __init__(
         self,
         *,

@@ -55,7 +55,10 @@ class Decision:
         carried: to the next step.
         outcomes: trajectories of the batch that this step trains on, that are carried, and that are
             dropped as stale; the others are filtered.
-        ready: packs that are ready for each rank after this step.
+        queued: the weight steps that sampled the packs that are ready for each rank after this
+            step, the oldest first.
+        waiting: the weight step that sampled what fills no pack yet; None: nothing waits.
+        current: the weight step that the trainer has.
         sizes: by which the next step tells how many groups it needs.
         built: the packs of the queue, which the next decision does not build again.
         metrics: see ``decide``.
@@ -66,10 +69,17 @@ class Decision:
     policy_epochs: tuple[int, ...]
     carried: tuple[CarriedGroup, ...]
     outcomes: Mapping[str, NDArray[np.int64]]
-    ready: int
+    queued: tuple[int, ...]
+    waiting: int | None
+    current: int
     sizes: Sizes
     built: BuiltRounds
     metrics: Mapping[str, float]
+
+    @property
+    def ready(self) -> int:
+        """Packs that are ready for each rank after this step."""
+        return len(self.queued)
 
 
 def wants_b(step: int, b_ratio: Fraction) -> bool:
@@ -81,9 +91,10 @@ def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decisi
     """Returns how many new groups ``step`` asks for at most.
 
     It asks for as many as bring each rank's queue to ``prefetch_target_packs`` after the step, and
-    for none that would make more than ``queue_limit`` packs. A group and a pack are taken to have
-    as many tokens as those in the step before had on average. After a step without groups a group
-    is taken for ``PACKS_A_GROUP`` packs.
+    for none that would make more than ``queue_limit`` packs. Packs that this step drops as stale do
+    not count, where the trainer's weights are one step newer than in the step before. A group and
+    a pack are taken to have as many tokens as those in the step before had on average. After a step
+    without groups a group is taken for ``PACKS_A_GROUP`` packs.
 
     Args:
         before: the decision of the step before; None: there was none, or it is not known.
@@ -93,7 +104,7 @@ def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decisi
     if config.channel_b.mode == "step":
         return (most or GROUPS_A_STEP) if wanted else 0
     used = config.gradient_accumulation_steps if wanted else 0
-    ready = before.ready if before else 0
+    ready, waiting = _fresh_after(before, config.version_window) if before else (0, 0)
     lacking = min(config.prefetch_target_packs + used, config.queue_limit) - ready
     if lacking <= 0 or not b_ratio:
         return 0
@@ -105,14 +116,23 @@ def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decisi
         a_round = Fraction(ranks * config.pack_length)
         if sizes.rounds:
             a_round = Fraction(sizes.of_rounds, sizes.rounds)
-        space = (config.queue_limit - ready) * a_round - sizes.waiting
+        space = (config.queue_limit - ready) * a_round - waiting
         # One token more: a pack is ready once something found no space in it.
-        needed = lacking * a_round - sizes.waiting + 1
+        needed = lacking * a_round - waiting + 1
         asked = min(ceil(needed / a_group), floor(space / a_group))
         # A group that has more packs than a queue is asked for once a step could not go on.
         least = 1 if ready < config.gradient_accumulation_steps else 0
         asked = max(asked, least)
     return asked if most is None else min(asked, most)
+
+
+def _fresh_after(before: Decision, version_window: int) -> tuple[int, int]:
+    """The packs that are ready for each rank, and the tokens that fill none yet, which the next
+    step does not drop as stale."""
+    oldest = before.current + 1 - version_window
+    ready = sum(version >= oldest for version in before.queued)
+    fresh = before.waiting is not None and before.waiting >= oldest
+    return ready, before.sizes.waiting if fresh else 0
 
 
 def decide(
@@ -176,11 +196,13 @@ def decide(
     metrics |= _counts(offered, outcomes) | ({} if plan is None else plan.metrics())
     return Decision(
         plan=plan,
-        versions=tuple([int(offered.steps[one.version]) for one in used]),
+        versions=_versions(offered, [one.version for one in used]),
         policy_epochs=tuple([int(offered.epochs[one.version]) for one in used]),
         carried=offered.carried(left),
         outcomes=outcomes,
-        ready=len(kept),
+        queued=_versions(offered, [one.version for one in kept]),
+        waiting=int(offered.steps[offered.version[waiting[0]]]) if len(waiting) else None,
+        current=current,
         built=queue.built,
         sizes=_sizes(offered, queue, config.pack_length),
         metrics={f"{METRICS}{name}": float(value) for name, value in metrics.items()},
@@ -198,6 +220,11 @@ def _fresh(
     if len(waiting) and offered.steps[offered.version[waiting[0]]] < oldest:
         stale, waiting = [*stale, waiting], waiting[:0]
     return rounds, waiting, stale
+
+
+def _versions(offered: Offered, versions: Sequence[int]) -> tuple[int, ...]:
+    """The weight step of each."""
+    return tuple(offered.steps[np.asarray(versions, np.int64)].tolist())
 
 
 def _of(trajectories: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, off_branch
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.earned import mean_of
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.scored import served_scores
 
 Accept = Literal["nonzero_std"]
 Waits = Literal["eval", "reward", "lineage"]
@@ -46,12 +47,25 @@ def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
 
 def _is_filtered(known: KnownGroup, choosing: Choosing) -> bool:
     """Whether its rollouts earned too little or too much on average, by their scores as far as they
-    have any; those that are too old are among them."""
+    have any, or the flags of these keep it out; rollouts that are too old are among them."""
+    if choosing.bounds_flags and _has_wrong_flags(known, choosing):
+        return True
     if not choosing.bounds_reward:
         return False
     mean = mean_of(known.returns())
     low, high = choosing.min_mean_reward, choosing.max_mean_reward
     return (low is not None and mean < low) or (high is not None and mean > high)
+
+
+def _has_wrong_flags(known: KnownGroup, choosing: Choosing) -> bool:
+    flags = [{*score.flags} for score in served_scores(known, choosing)]
+    if any(not one.isdisjoint(choosing.exclude_flags) for one in flags):
+        return True
+    if not choosing.require_flags:
+        return False
+    return len(flags) < len(known.returns()) or any(
+        not one.issuperset(choosing.require_flags) for one in flags
+    )
 
 
 def dropped_for(

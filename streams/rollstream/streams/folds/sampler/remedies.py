@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -101,18 +102,14 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             )
         case DropReason.CAPACITY:
             counts = _capacities(choosing)
+            pool = choosing.order == "ready"
             return (
-                f"more than {_either(counts)} were kept, and they were the oldest; raise samplers."
-                f"{name}.{' or '.join(counts)}"
+                f"more than {_either(counts)}{' or max_queue_size' if pool else ''} were kept, and "
+                f"they were the oldest; raise samplers.{name}.{' or '.join(counts)}"
+                f"{', or max_queue_size of TrajectoryPool' if pool else ''}"
             )
         case DropReason.FILTERED:
-            bounds = _reward_bounds(name, choosing)
-            return (
-                "their rewards were all equal where accept='nonzero_std' was asked for, "
-                f"{bounds and f'were on average beyond {bounds}, '}or "
-                "replace() put other groups into their slots; wait for groups whose rewards "
-                f"differ, or ask without accept{bounds and f', or change {bounds}'}"
-            )
+            return _why_filtered(name, choosing)
         case DropReason.UNREADABLE:
             return (
                 "their files are missing or damaged; look at the sampler's log for the paths, and "
@@ -132,6 +129,18 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             return "the trainer itself dropped them, with drop(groups, reason) or purge()"
         case _:
             assert_never(reason)
+
+
+def _why_filtered(name: str, choosing: Choosing) -> str:
+    bounds = _set_of(name, choosing, "min_mean_reward", "max_mean_reward")
+    flags = _set_of(name, choosing, "exclude_flags", "require_flags")
+    return (
+        "their rewards were all equal where accept='nonzero_std' was asked for, "
+        f"{bounds and f'were on average beyond {bounds}, '}"
+        f"{flags and f'had scores with or without the flags of {flags}, '}or "
+        "replace() put other groups into their slots; wait for groups whose rewards differ, or ask "
+        f"without accept{''.join(f', or change {one}' for one in (bounds, flags) if one)}"
+    )
 
 
 def _why_of_other_lineage(name: str, choosing: Choosing) -> str:
@@ -173,9 +182,12 @@ def given_up_without_bound(samplers: Mapping[str, Choosing]) -> str:
     )
 
 
-def _reward_bounds(name: str, choosing: Choosing) -> str:
-    bounds = {key: getattr(choosing, key) for key in ("min_mean_reward", "max_mean_reward")}
-    found = [f"{key} = {one:g}" for key, one in bounds.items() if one is not None]
+def _set_of(name: str, choosing: Choosing, *keys: str) -> str:
+    """Those of these settings that are set, as TOML; empty: none is."""
+    values = {key: getattr(choosing, key) for key in keys}
+    found = [
+        f"{key} = {json.dumps(one)}" for key, one in values.items() if one is not None and one != ()
+    ]
     return f"samplers.{name}.{' or '.join(found)}" if found else ""
 
 

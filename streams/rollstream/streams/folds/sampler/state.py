@@ -53,7 +53,7 @@ FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the 
 NOTHING = -1
 _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
-    *("min_mean_reward", "max_mean_reward", "takes_turns", "least_of_aged"),
+    *("filters", "takes_turns", "least_of_aged"),
 )
 _FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
 
