@@ -3,8 +3,8 @@
 A page's blocks are taken in their order, in an empty folder:
 
 - a block with ``title="worker.py"`` becomes that file;
-- ``sh`` runs to its end, and must succeed; with ``title="terminal 2"`` it runs beside the rest, until
-  the page ends;
+- ``sh`` runs to its end, and must succeed; with ``title="terminal 2"`` it runs beside the rest,
+  until the page ends;
 - the ``python`` blocks without a title are one program, which runs where the last of them stands.
 
 Only Kafka's port and the page's folder differ from what is printed.
@@ -94,8 +94,8 @@ class PrintedPage:
         name: the page, by its path under ``docs/``.
         folder: an empty folder.
         port: of the Kafka, on this machine.
-        before: Python that runs before the page's own, and gives it names: by a file's title; ``""``
-            for the program of the blocks without one.
+        before: Python that runs before the page's own, and gives it names: by a file's title;
+            ``""`` for the program of the blocks without one.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class PrintedPage:
         logs = sorted(self._folder.glob(".beside-*.log"))
         others = "\n".join(f"{log.name}: {log.read_text(encoding='utf-8')[-2000:]}" for log in logs)
         where = f"{self._name}, line {line}"
-        print(done.stdout)
+        print(done.stdout)  # noqa: T201 - pytest shows it where the page fails.
         assert done.returncode == 0, f"{where}: {done.returncode}\n{done.stdout}\n{others}"
         return done.stdout
 

@@ -1,4 +1,4 @@
-"""How long the docs are, and how long their sentences: the figures that ``make docs`` prints and keeps.
+"""How long the docs are, and how long their sentences: figures that ``make docs`` prints and keeps.
 
 Counted is what a reader reads: paragraphs, lists and tables, not code blocks.
 """
