@@ -116,8 +116,10 @@ def rows(world: SealWorld) -> list[tuple[str, int]]:
     """Trajectory and step of each sealed row, once everything is settled."""
     with world.sealer(workers=None) as sealer:
         world.until(sealer)
-    table = open_dataset(world.config.store.root).to_table(columns=["rollout_uid", "segment_idx"])
-    return sorted((row["rollout_uid"], row["segment_idx"]) for row in table.to_pylist())
+    table = open_dataset(world.config.store.root).to_table(
+        columns=["trajectory_uid", "segment_idx"]
+    )
+    return sorted((row["trajectory_uid"], row["segment_idx"]) for row in table.to_pylist())
 
 
 def steps_of(numbers: range) -> list[tuple[str, int]]:
@@ -164,7 +166,7 @@ def test_kill_9_loses_nothing_that_was_answered_and_retries_add_nothing(
 def logged(world: SealWorld) -> list[tuple[str, int]]:
     """Trajectory and step of each segment in the ingest log."""
     found = published(world.broker, world.layout, "math", world.environment.partitions)
-    return [(one["rollout_uid"], one["segment_idx"]) for one in segments_of(found)]
+    return [(one["trajectory_uid"], one["segment_idx"]) for one in segments_of(found)]
 
 
 def test_two_gateways_share_trajectories_and_sigterm_drains_them(
@@ -216,7 +218,7 @@ def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Pat
         (EntryKind.ENDED, 3),
         (EntryKind.STEP, 2),
     ]
-    assert {one.fields["rollout_uid"] for one in found} == {"run-17"}
+    assert {one.fields["trajectory_uid"] for one in found} == {"run-17"}
     compact = found[-1].fields
     assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2023, 2748]
     assert np.frombuffer(compact["logprobs"], "<f4").tolist() == [np.float32(-0.02)]

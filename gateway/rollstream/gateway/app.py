@@ -250,8 +250,8 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
 async def complete_trajectory(
     request: Request, environment: _Environment, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
-    """The trajectory has ended with the newest step that was submitted. Not needed where that step
-    has `is_last`."""
+    """The trajectory of this prompt, named by its uid or its rollout's, has ended with the newest
+    step that was submitted. Not needed where that step has `is_last`."""
     intake = _intake(request)
     async with intake.request() as turn:
         body = await _body(turn, request, CompleteBody)

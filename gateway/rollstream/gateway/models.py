@@ -108,7 +108,7 @@ class StepBody(Body, frozen=True, kw_only=True):
     trajectory_uid: Annotated[
         _Uid,
         Meta(
-            description="Unique among all; with `step_index` it makes a retry harmless.",
+            description="Unique within its prompt; with that and `step_index` a retry is harmless.",
         ),
     ]
     prompt_uid: Annotated[

@@ -101,6 +101,7 @@ class ScoreProducer:
         reward: float,
         rollout_uid: str = "",
         group_id: str = "",
+        prompt_uid: str = "",
         rewards: Mapping[str, float] | None = None,
         flags: Flags = (),
         attempt: str = "",
@@ -111,7 +112,10 @@ class ScoreProducer:
 
         Args:
             reward: finite in float32; what the rollout's last segment earned.
-            rollout_uid: as the env worker published it; or give ``group_id``.
+            rollout_uid: as the env worker published it, or as ``SealedGroups``, batches and files
+                have it; or give ``group_id``.
+            prompt_uid: of a trajectory that was submitted in steps: then ``rollout_uid`` is its
+                ``trajectory_uid``.
             group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files. A score of no
                 such group is taken and scores nothing: ``stats().scores_unused`` counts it as
                 ``no_group``.
@@ -136,7 +140,7 @@ class ScoreProducer:
                 "upsert_scores(group_id, {rollout_uid: reward})"
             )
         scores = {rollout_uid: Score(reward, rewards or {}, flags)}
-        self._send(scores, group_id, attempt, scorer, environment)
+        self._send(scores, group_id, attempt, scorer, environment, prompt_uid)
 
     @refuses(environment_name="environment")
     def upsert_scores(
@@ -145,6 +149,7 @@ class ScoreProducer:
         scores: Mapping[str, float | Score],
         flags: Flags = (),
         *,
+        prompt_uid: str = "",
         attempt: str = "",
         scorer: str = "",
         environment: str = "",
@@ -164,6 +169,7 @@ class ScoreProducer:
             group_id: as sealed.
             scores: by rollout uid, a reward or a ``Score``.
             flags: of all of them.
+            prompt_uid: of a group of steps: then ``scores`` are by ``trajectory_uid``.
             attempt: as for ``publish``, which raises the same.
             scorer: likewise.
             environment: likewise.
@@ -181,7 +187,7 @@ class ScoreProducer:
         if not isinstance(scores, Mapping) or "" in scores:
             raise InvalidRollout(f"scores is {scores!r:.80}; give a reward by rollout uid")
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
-        self._send(each, group_id, attempt, scorer, environment, expect_version)
+        self._send(each, group_id, attempt, scorer, environment, prompt_uid, expect_version)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -249,6 +255,7 @@ class ScoreProducer:
         attempt: Any,
         scorer: Any,
         named: Any,
+        prompt_uid: Any,
         expect_version: Any = None,
     ) -> None:
         record = score_record(
@@ -257,6 +264,7 @@ class ScoreProducer:
             scorer=scorer or self._scorer,
             attempt=attempt,
             now_us=self._clock.now_us(),
+            prompt_uid=prompt_uid,
             expect_version=expect_version,
         )
         topic = self._topic(named or self._environment)
@@ -301,7 +309,8 @@ class ScoreProducer:
         where = TopicPartition(at.topic, at.partition)
         found = versions.lost(where, at.offset, deadline)
         if found:
-            raise VersionConflict(record.event, found)
+            given = {record.given.get(uid, uid): version for uid, version in found.items()}
+            raise VersionConflict(record.event, given)
 
     def _append(self, topic: str, record: ScoreRecord, delivered: list[Delivery]) -> bool:
         if self._outstanding >= OUTSTANDING_MAX:

@@ -96,17 +96,20 @@ class _Entries:
                 of, entry, bytes_ = self._outbox.segment(arguments)
                 kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
                 entry = entry._replace(kind=kind)
-                outgoing.append(self._outbox.rollout((of, entry, bytes_)))
+                outgoing.append(self._outbox.step((of, entry, bytes_), step.trajectory_uid))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
         contents = contents_of(given, outgoing)
-        self._submitted.get(environment, _NOTHING).check(found, contents)
+        uids = [one.rollout_uid for one in outgoing]
+        self._submitted.get(environment, _NOTHING).check(found, uids, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
-        environment, steps, sizes, _, contents = submission
-        self._open.setdefault(environment, self._open_prompts(environment)).add(steps, sizes, now_s)
-        self._submitted.setdefault(environment, Submitted()).add(steps, contents)
+        environment, steps, sizes, outgoing, contents = submission
+        prompts = self._open.setdefault(environment, self._open_prompts(environment))
+        uids = [one.rollout_uid for one in outgoing]
+        prompts.add(steps, uids, sizes, now_s)
+        self._submitted.setdefault(environment, Submitted()).add(steps, uids, contents)
 
     def lose(self, outgoing: Iterable[Outgoing]) -> None:
         """These did not reach the log, or perhaps did not: others may come in their place, from the
@@ -131,17 +134,12 @@ class _Entries:
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        known = self._open_prompts(environment).prompt_of(uid)
-        prompt = prompt_uid or known
-        if not prompt:
-            raise InvalidRollout(
-                f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
-                "name its prompt"
-            )
-        prompt = checked_uid("prompt_uid", prompt)
+        prompts = self._open_prompts(environment)
+        known = prompts.prompt_of_rollout(uid)
+        prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
         if known not in ("", prompt):
             raise Contradiction(
-                f"prompt_uid is {prompt!r}, and trajectory {uid} belongs to prompt {known!r}; name "
+                f"prompt_uid is {prompt!r}, and rollout {uid} belongs to prompt {known!r}; name "
                 "that one"
             )
         count = 0 if steps is None else checked_whole("steps", steps)
@@ -149,11 +147,15 @@ class _Entries:
             raise InvalidRollout(
                 f"steps is {count}; give 1 or more, or None where each step is in the log by now"
             )
-        self._submitted.get(environment, _NOTHING).check_end(uid, count)
-        return self._outbox.ended(GroupAddress(environment, prompt, prompt, 0, "train"), uid, count)
+        address = GroupAddress(environment, prompt, prompt, 0, "train")
+        end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
+        self._submitted.get(environment, _NOTHING).check_end(end, count)
+        return end
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        self._open_prompts(environment).end(ended.rollout_uid, ended.group_uid, now_s)
+        self._open_prompts(environment).end(
+            ended.rollout_uid, ended.trajectory_uid, ended.group_uid, now_s
+        )
         self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
 
     def _open_prompts(self, environment: str) -> OpenPrompts:
@@ -200,7 +202,8 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
     that failed. Never waits for readers, nor for room.
 
     A step is a rollout segment of the group ``prompt_uid``: the group is ready for a
-    ``TrajectoryPool`` once ``n_rollouts`` trajectories have ended. Several writers may take steps
+    ``TrajectoryPool`` once all its trajectories have ended, ``n_rollouts`` of them; without that
+    number, once none began for ``prompt_idle_s`` of log time, too. Several writers may take steps
     of one trajectory, in any order; one that is submitted again, here or elsewhere, counts once.
     What ``RolloutProducer`` says of delivery, ``flush``, ``close`` and the end of a process holds
     here too; whole rollouts may be published beside steps.
@@ -287,15 +290,19 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
         nothing.
 
         Args:
+            trajectory_uid: as its steps give it; or its rollout's uid
+                (``rollstream.schemas.ids.step_rollout_uid``).
             prompt_uid: may be left out where steps of it were submitted here in the last 300 s, and
-                of no more than 65,536 other trajectories since; so in a repeated call, too.
+                of no more than 65,536 other trajectories since; so in a repeated call, too. Where
+                trajectories of several such prompts have the uid, it must be given.
             steps: how many it has; it is complete once all of them are in the log. None: those up
                 to the newest one that is in the log before this; a step behind it breaks the
                 trajectory. So give it where other connections submit steps, or one may have failed.
                 Before the first step is in the log an end counts for nothing: repeat it.
 
         Raises:
-            InvalidRollout: the prompt is not known here and none is named; or names what is wrong.
+            InvalidRollout: none is named, and no prompt, or several ones, are known here; or names
+                what is wrong.
             Contradiction: it is another trajectory's length, or prompt, than was submitted here.
             BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as
                 ``submit_steps``.

@@ -12,6 +12,7 @@ from rollstream.producers.validate import (
     checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.metadata import ObjectText
 
 
@@ -23,7 +24,8 @@ class Step(NamedTuple):
         response_ids: token ids that it sampled; a step has a token in one of them at least.
         reward: that this step earned; the trajectory's return is their sum. None: it has none of
             its own.
-        trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
+        trajectory_uid: unique within its prompt; with it and ``step_index`` a retry is harmless.
+            ``rollstream.schemas.ids.step_rollout_uid`` makes the ``rollout_uid`` of both uids.
         prompt_uid: of the prompt whose trajectories make one group.
         step_index: from 0, without gaps; steps may come in any order.
         policy_version: of the weights that sampled, as its trainer published it; or, a number,
@@ -114,7 +116,7 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
         "example_id": step.example_id or step.prompt_uid,
         "group_uid": step.prompt_uid,
         "group_size": size,
-        "rollout_uid": step.trajectory_uid,
+        "rollout_uid": step_rollout_uid(step.prompt_uid, step.trajectory_uid),
         "segment_idx": step.step_index,
         "is_last_segment": step.is_last,
         "policy_version": step.policy_version,

@@ -64,6 +64,10 @@ WRONG: dict[str, tuple[Call, str]] = {
     "checkpointed -1": (lambda s, b: s.checkpointed(-1), r"step -1 is negative; steps count from"),
     "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
     "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
+    "version mixed": (
+        lambda s, b: s.publish_policy(1, policy_version="mixed"),
+        r"policy_version is 'mixed', the name of groups .* give this policy another name",
+    ),
     "version empty": (lambda s, b: s.publish_policy(1, policy_version=""), r"version is '' of 0"),
     "version long": (
         lambda s, b: s.publish_policy(1, policy_version="v" * 201),

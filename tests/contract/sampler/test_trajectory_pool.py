@@ -72,6 +72,16 @@ def test_prompts_come_as_they_became_ready_each_once_and_then_none(
     assert fetched(pool) == "d"
 
 
+def test_a_pool_gives_trajectories_the_names_of_their_writers(
+    world: SamplerWorld, sampler: SamplerApi
+) -> None:
+    world.writer().flush(prompt("a", extras=[{"trajectory_uid": "t"}, {}]))
+    found = TrajectoryPool(sampler).fetch_batch(timeout_s=WAIT_S)
+    assert found is not None
+    whole = found.batch.uids[1]  # As one that was published whole, or by an older writer.
+    assert found.batch.trajectory_uids == ("t", whole)
+
+
 @pytest.mark.proves("B3", "F2")
 def test_a_crash_gives_the_same_group_again_and_none_that_was_acknowledged(
     world: SamplerWorld, sampler: SamplerApi

@@ -78,8 +78,8 @@ class SamplerStats:
         policy_lag_histogram: the same by how many steps the oldest policy of a group is behind the
             weights that the next batch updates (below 0: ahead); without those of unknown steps and
             of other lineages.
-        ingest_per_s: rollout segments that ended, in a group or with a reason, over the last minute
-            of log time, by ``now_ts`` of the flushes.
+        ingest_per_s: rollout segments that ended, in a group or with a reason, over the last
+            minute, by the log time of the flushes' records.
         seal_per_s: groups that were sealed, over the same.
         seal_time_ms_p50, seal_time_ms_p99: from when the first rollout of a group was made, by its
             worker's clock, to its flush: of the newest 512 groups a partition. A sealer's own

@@ -62,8 +62,9 @@ class LooksAtGroups(ABC):
 
         Args:
             num_groups: how many.
-            seed: of the draws, where ``recency`` or ``reward_weighting`` draws. This and the
-                settings below are those of ``[samplers.<name>]`` where they are None.
+            seed: of the draws of ``recency`` linear or exp, and of ``reward_weighting`` spread.
+                With both at their default, ``uniform``, nothing is drawn, and it changes nothing.
+                This and the settings below are those of ``[samplers.<name>]`` where they are None.
             start_offset: examples that are passed over before the first; they come last. Groups,
                 where ``recency`` draws them or ``order`` is ready. A multiple of ``num_groups``
                 shows what would come later.

@@ -22,7 +22,7 @@ ONE_READER = (
     "a pool share what one reader fetches; one that is to have every prompt reads a pool of its "
     "own: another [samplers.<name>] of the same environments"
 )
-_COLUMNS = ("group_uids",)
+_COLUMNS = ("group_uids", "trajectory_uids")
 WeightOfLag = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
@@ -37,7 +37,8 @@ class PoolBatch:
 
     Attributes:
         prompt_uid: of the group; empty where rollouts were published without ``group_uid``.
-        batch: as recorded; ``batch.step`` counts fetches.
+        batch: as recorded; ``batch.step`` counts fetches, and ``batch.trajectory_uids`` are those
+            that writers of steps gave.
         off_policy: bool [rows]; more than ``staleness_threshold`` optimizer steps behind, or
             sampled by weights that a resume went back behind, or by weights ahead of that policy,
             which its trainer had not published. Never where ``weight_step`` is not

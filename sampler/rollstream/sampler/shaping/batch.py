@@ -44,14 +44,15 @@ class Batch(NamedArrays):
         loss_mask: bool [total]; False at prompts and where the segment's own mask is.
         logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the whole
             output of a segment that was published without any.
-        rewards: float32 [n], of each segment; one without has that of the next one of its
-            trajectory.
+        rewards: float32 [n], of each segment. If only the last segment of a trajectory has one,
+            each of its rows has that one; if several have one, a row without one has 0.
         reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
         trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
         trajectory_returns: float32 [m], m trajectories: the sum of what the segments of each were
             published with; infinite where float32 has no room for it.
-        uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same.
+        uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same; of a
+            step, ``rollstream.schemas.ids.step_rollout_uid``.
         weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
         policy_epochs: int32 [n]; the policy epoch of those weights. It rises with each resume that
             goes back, after which the same step names other weights.
@@ -81,6 +82,8 @@ class Batch(NamedArrays):
         worker_ids: [n], the process that published each row; None: not asked for.
         created_ts: int64 [n], when that was, by its clock, in microseconds since 1970, UTC; 0 where
             a client of another language gave none; None: not asked for.
+        trajectory_uids: [n], as the writer of steps named the trajectory of each row; of a rollout
+            that was published whole, its uid; None: not asked for.
         used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out,
             and those that have become too old: they are here for what their group's returns say.
             None: nothing is carried.
@@ -137,6 +140,7 @@ class Batch(NamedArrays):
     group_uids: tuple[str, ...] | None = None
     worker_ids: tuple[str, ...] | None = None
     created_ts: NDArray[np.int64] | None = None
+    trajectory_uids: tuple[str, ...] | None = None
     used: NDArray[np.bool_] | None = None
     carried_groups: int = 0
     carried_stale: int = 0
