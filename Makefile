@@ -84,9 +84,10 @@ architecture: install ## the code about itself: who imports whom, purity, featur
 	$(BIN)/python -m pytest --confcutdir=tests/architecture tests/architecture
 
 # Complaints about docstrings end the build too; it does not count them itself.
-docs: install ## the site with guides and reference, in site/
+docs: install ## the site with guides and reference, in site/, and how long pages and sentences are
 	@log=$$($(BIN)/zensical build --strict --clean 2>&1); status=$$?; echo "$$log"; \
 		! echo "$$log" | grep -q '^griffe: ' && exit $$status
+	cd tests && ../$(BIN)/python -m harness.prose
 
 wheel: install ## the wheel, in dist/
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -15,8 +15,8 @@ INVARIANT = re.compile(r"^\| (I\d+) \| (.+) \|$")
 
 
 def features() -> dict[str, str]:
-    """Id to state, as docs/features.md has them."""
-    text = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+    """Id to state, as docs/developers/rows.md has them."""
+    text = (ROOT / "docs" / "developers" / "rows.md").read_text(encoding="utf-8")
     rows = [ROW.match(line) for line in text.splitlines()]
     return {row[1]: row[2] for row in rows if row}
 
@@ -115,5 +115,5 @@ def test_every_proof_names_a_row_of_the_docs() -> None:
 
 def test_what_is_called_done_is_proved_by_a_test() -> None:
     done = {name for name, state in features().items() if state == "done"}
-    assert done, "docs/features.md calls nothing done; is its table as this test reads it?"
+    assert done, "docs/developers/rows.md calls nothing done; is its table as this test reads it?"
     assert done - set(proofs()) == set()

@@ -1,10 +1,10 @@
-"""The words that ``docs/glossary.md`` retires are nowhere: not in names, texts, or docs."""
+"""Words that are retired (``harness.retired_words``) are nowhere: not in names, texts, or docs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from harness.retired_words import GLOSSARY, retired, uses
+from harness.retired_words import HERE, retired, uses
 from harness.source_tree import ROOT
 
 KINDS = ("*.py", "*.md", "*.avsc", "*.toml", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
@@ -26,12 +26,12 @@ def texts() -> list[Path]:
     found = {path for kind in KINDS for path in ROOT.rglob(kind) if path.is_file()}
     return sorted(
         path
-        for path in found - {GLOSSARY, Path(__file__)}
+        for path in found - {HERE, Path(__file__)}
         if not NOT_OURS.intersection(path.relative_to(ROOT).parts)
     )
 
 
-def test_the_glossary_ends_with_what_is_retired() -> None:
+def test_retired_words_are_found_in_a_text() -> None:
     assert len(retired()) > 20
     assert uses("and its claim was heard by SamplerDoor", "here")
 

@@ -37,11 +37,11 @@ AnswerTimeoutOption = Annotated[
         callback=_timeout,
     ),
 ]
-SamplerOption = Annotated[str, typer.Option(help="Whose.", metavar="NAME")]
-StepOption = Annotated[int, typer.Option(help="Of the trainer.", metavar="N")]
+SamplerOption = Annotated[str, typer.Option(help="The sampler.", metavar="NAME")]
+StepOption = Annotated[int, typer.Option(help="The trainer's step.", metavar="N")]
 TrainerEpochOption = Annotated[
     int | None,
-    typer.Option(help="In which it was decided; else the newest.", metavar="N"),
+    typer.Option(help="Of a decision; by default the newest.", metavar="N"),
 ]
 CONFIG_FILE = Path("rollstream.toml")
 TIMEOUT_S = 60.0

@@ -51,12 +51,13 @@ Answers = Sequence[_Answer]
 
 
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmitted]):
-    """Each ``await publish(…)`` returns once the broker has the rollout, or raises.
+    """Publishes rollouts with ``await``: each call returns once the broker has the rollout.
 
-    Belongs to one event loop; all its coroutines may share it, and what they publish in one turn of
-    the loop shares records. The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a
-    whole publish, the broker's answer included. A publish that is cancelled before it was sent is
-    not in the log; one that is cancelled later may be.
+    All coroutines of one event loop may share it. Rollouts that are published in one turn of the
+    loop share records. The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole
+    publish, the broker's answer included. ``flush`` has a time of its own, and librdkafka's
+    ``message.timeout.ms`` is five minutes. A publish that is cancelled before it was sent is not in
+    the log. One that is cancelled later may be.
 
     Examples:
         >>> async with AsyncRolloutProducer("kafka:9092", environment="math") as producer:
@@ -79,11 +80,11 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     @takes(RolloutArguments)
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
-        """Checks, stamps and publishes one rollout segment; returns its uid once it is in the log.
+        """Publishes one rollout segment; returns its uid once it is in the log.
 
-        Arguments and errors are those of ``RolloutProducer.publish``, but ``DeliveryFailed``: this
-        rollout is not, or perhaps not, in the log; and ``BufferFull``: it was not sent within
-        ``timeout_s``.
+        Arguments and errors are those of ``RolloutProducer.publish``, with two differences.
+        ``DeliveryFailed``: this rollout is not, or perhaps not, in the log. ``BufferFull``: it was
+        not sent within ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         await self._deliver(outgoing)
@@ -91,8 +92,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     @takes(AppendedArguments)
     async def append_to_group(self, **rollout: Unpack[AppendedArguments]) -> str:
-        """``RolloutProducer.append_to_group``, which returns once the rollout is in the log; errors
-        are those of ``publish``."""
+        """Publishes one more rollout of a group, as ``RolloutProducer.append_to_group`` does;
+        returns once it is in the log. The errors are those of ``publish``.
+        """
         outgoing = self._outbox.rollout(self._outbox.appended(rollout))
         await self._deliver(outgoing)
         return outgoing.rollout_uid
@@ -105,8 +107,9 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         lineage: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> FollowedPolicy:
-        """The newest policy that the environment's trainer published (see
-        ``RolloutProducer.policy``). However many coroutines wait, one thread does."""
+        """Returns the newest policy, as ``RolloutProducer.policy`` does. One thread waits for all
+        coroutines.
+        """
         check_timeout(timeout_s, zero_allowed=True)
         wanted = self._wanted_policy(newer_than, environment, lineage)
         deadline = Deadline(timeout_s, self._clock)
@@ -123,8 +126,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
 
-        Errors are those of ``RolloutProducer.flush``; ``DeliveryFailed`` names those whose own
-        ``publish`` was cancelled or ran out of time (any other one raised it there).
+        The errors are those of ``RolloutProducer.flush``. ``DeliveryFailed`` names rollouts whose
+        ``publish`` was cancelled or ran out of time; others were named there.
         """
         self._refuse()
         check_timeout(timeout_s, zero_allowed=True)
@@ -134,7 +137,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
             raise FlushTimedOut(self._outbox.broker, left, timeout_s)
 
     def take_failures(self) -> DeliveryFailed | None:
-        """What ``flush`` would raise by now of failed deliveries, once; None: there are none."""
+        """Returns the failed deliveries that ``flush`` would raise, once; None: there are none."""
         try:
             self._outbox.raise_failures()
         except DeliveryFailed as failed:

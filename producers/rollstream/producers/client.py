@@ -38,29 +38,34 @@ _ROOM_POLL_S = 0.05  # How long one thread holds the writer while it waits for a
 
 
 class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
-    """Publishes rollouts in batches, in the background; an error names every one that failed.
+    """Publishes rollouts in batches, in the background.
 
-    A rollout whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
-    block, returns without an error; otherwise ``DeliveryFailed`` names it. What is published within
-    50 ms shares records; the end of a group's block does not wait for that. Order within a group
-    is that of the calls. Threads may share a producer; processes may not. Where a process ends, or
-    an exception ends it, without ``close``, or where a producer that was not closed is collected
-    (with a ``ResourceWarning``), what was published is sent all the same, for up to 5 s, and a log
-    message names what did not arrive.
+    A rollout is in the log once ``flush``, or the end of the ``with`` block, returns without an
+    error. Otherwise ``DeliveryFailed`` names it. Rollouts that are published within 50 ms share
+    records. The order within a group is the order of the calls.
+
+    Threads may share a producer. Processes may not: make one in each. If a process ends without
+    ``close``, the producer still sends for up to 5 s, and a log message names what did not arrive.
+    A producer that is collected without ``close`` does the same, with a ``ResourceWarning``.
+
+    Three times bound different things. ``timeout_s`` bounds a ``publish`` that waits for a full
+    queue, and the end of the ``with`` block. ``flush`` has a time of its own. A delivery fails only
+    after librdkafka's ``message.timeout.ms``, which is five minutes. To shorten it, pass
+    ``broker=KafkaBroker("kafka:9092", {"message.timeout.ms": "60000"})`` of
+    ``rollstream.streams.kafka``.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
-        environment: used where a call names none.
-        replica_id: the env replica; one replica's share of a group can be capped.
+        environment: the default of all calls.
+        replica_id: the env replica; ``max_per_replica`` bounds its share of a group.
         worker_id: this process; empty: host name and process id.
-        lineage: of the model to sample with, whose samplers limit ``dispatch`` and ``admit``;
-            empty: the default one; None: the only one in training, and the default one of what is
-            published without ``policy=``. Policies are compared only within one.
-        namespace: the first part of topics' names.
-        generation: the last part of topics' names.
+        lineage: the model to sample with; its samplers limit ``dispatch`` and ``admit``. Empty: the
+            default one. None: the only model in training. Name it if two models are trained.
+        namespace: the first part of topics' names, as ``kafka.namespace`` of the sealers.
+        generation: the last part of topics' names, as ``kafka.generation`` of the sealers.
         timeout_s: how long a publish may wait for room and for the topic, and the end of the
             ``with`` block for records on their way.
-        broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
+        broker: ``MemoryBroker`` for tests; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
     Raises:
@@ -86,70 +91,67 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
 
     @takes(RolloutArguments)
     def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
-        """Checks, stamps and queues one rollout segment; returns its uid at once.
+        """Queues one rollout segment and returns its uid at once; its arrays are copied by then.
 
-        Arrays are lists, NumPy arrays, torch tensors, or whatever else NumPy can read; they have
-        been copied when it returns. n is the number of output tokens.
+        Arrays are lists, NumPy arrays, torch tensors or whatever NumPy can read; masked arrays are
+        refused. n is the number of output tokens. A rollout that was aborted before its first token
+        has none: its reward counts in its group.
 
         Args:
-            example_id (str): the problem that was worked on.
-            policy (PolicyLike): what sampled, as ``policy()`` returned it, or whatever has its
-                ``version``, ``step``, ``epoch`` and ``lineage``. It stands for the next four.
-            policy_version (str): the policy that sampled, as the trainer named it; never reused.
-            weight_step (int or int64 [n]): optimizer steps behind its weights: one number, or one
-                for each output token; -1: not known, and no trainer with a bound on staleness is
-                given such a rollout. Without ``policy`` it must be given.
-            policy_epoch (int, default 0): ``epoch`` of the policy.
+            example_id (str): the problem.
+            policy (PolicyLike): what sampled, as ``policy()`` returned it. It gives the next four.
+            policy_version (str): the policy that sampled, as the trainer named it.
+            weight_step (int or int64 [n]): optimizer steps behind its weights, one number or one
+                for each output token. -1: not known, and samplers with a limit of lag drop it.
+                Needed without ``policy``.
+            policy_epoch (int, default 0): ``epoch`` of the policy. Without it, samples from after a
+                trainer's resume count as sampled before it.
             lineage (str, default the producer's): policies are compared only within one.
             prompt_tokens (int32 [prompt], default empty): token ids, none negative.
             output_tokens (int32 [n], default empty): token ids, none negative.
-            logprobs (float32 [n], float or None, default None): ``logprobs[i]`` is the natural
-                logarithm of the probability of ``output_tokens[i]`` under the policy that sampled
-                it; or one number, their sum. Batches have NaN where a token's is not known.
+            logprobs (float32 [n], float or None, default None): natural logarithms of the
+                probabilities of ``output_tokens`` under the policy that sampled, or their sum.
+                Batches have NaN for None.
             loss_mask (bool [n] or None, default None): False for tokens of tools and of the
-                environment, which are not trained on; None: all True.
-            reward (float or None, default None): None: not known, so that the group waits for a
-                score (``ScoreProducer``). In a trajectory only the last segment's None waits; if
-                that one alone has a reward, the others have it too in a batch, else they have 0.
+                environment. None: all True.
+            reward (float or None, default None): None: the group waits for a score
+                (``ScoreProducer``), for ``score_timeout_s``. In a trajectory only the last
+                segment's None waits; if that one alone has a reward, the others have it too in a
+                batch, else they have 0.
             rewards (mapping of str to float, default {}): named components of the reward.
-            stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a value of the
-                environment's own.
-            metadata (mapping, default {}): anything that JSON can hold, under strings as keys.
+            stop_reason (str, default 'stop'): ``stop``, ``length``, ``abort``, or a word of your
+                own.
+            metadata (mapping, default {}): anything that JSON can hold.
             actor_logprobs (float32 [n], float or None, default None): another name for
-                ``logprobs``; both may be given where they are equal.
-            actor_policy_version (str): likewise for ``policy_version``.
-            old_logprobs (float32 [n], float or None, default None): the trainer's recomputation of
-                ``logprobs``, or their sum; None: nobody recomputed them.
+                ``logprobs``.
+            actor_policy_version (str): another name for ``policy_version``.
+            old_logprobs (float32 [n], float or None, default None): the trainer's recomputation.
             old_policy_version (str, default ''): the policy that recomputed.
-            ref_logprobs (float32 [n] or None, default None): under the reference policy, if any.
-            token_rewards (float32 [n] or None, default None): one for each output token, if any.
-            token_arrays (mapping of str to array [n, …], default {}): of any plain dtype; at most
-                1 MiB for each token, and 64 names.
+            ref_logprobs (float32 [n] or None, default None): under the reference policy.
+            token_rewards (float32 [n] or None, default None): one for each output token.
+            token_arrays (mapping of str to array [n, …], default {}): of any plain dtype; at most 1
+                MiB a token, and 64 names.
             attachments (mapping of str to bytes, default {}): together at most 4 MiB.
-            messages (sequence of mappings, default []): the conversation, to be read by people.
-            rollout_uid (str, default a new one): makes a retry idempotent, across processes too,
-                within the sealer's dedupe horizon.
+            messages (sequence of mappings, default []): the conversation, for people to read.
+            rollout_uid (str, default a new one): makes a retry idempotent, across processes too.
             segment_idx (int, default 0): counts the segments of a rollout from 0.
             is_last_segment (bool, default True): whether the rollout ends here.
-            continuation_of (str, default ''): the uid of the rollout whose earlier segment this
-                one continues.
-            prefix_hash (str, default ''): ``rollstream.schemas.ids.prefix_hash`` over the segments
-                before this one.
+            continuation_of (str, default ''): the uid of the rollout that this one goes on with.
+            prefix_hash (str, default ''): ``rollstream.schemas.ids.prefix_hash`` of the segments
+                before.
             environment (str, default the producer's): where the rollout was played.
-            group_uid (str, default ''): members of one group share it; '': the sealer infers it.
-            group_size (int, default 0): members at which the group is complete; 0: the
-                environment's target.
-            split (str, default 'train'): or ``eval``: stored, inspectable, never trained on.
+            group_uid (str, default ''): the members of a group share it; '': the sealer infers it.
+            group_size (int, default 0): members of a complete group; 0: ``target_group_size``.
+            split (str, default 'train'): or ``eval``: stored, and never trained on.
             replica_id (str, default the producer's): the env replica.
 
         Raises:
-            InvalidRollout: names field, value and remedy; nothing was queued.
-            UnknownTopic: the environment has no topic (asked once).
-            BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
-            TopicMismatch: somebody added partitions to the topic; nothing was queued.
-            BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
-            DeliveryFailed: rollouts of earlier calls failed; this call queued nothing (its
-                ``nothing_queued``), so repeat it too.
+            InvalidRollout: names field, value and remedy. A training rollout needs a token.
+            UnknownTopic: the environment has no topic.
+            BrokerUnavailable: the broker did not answer within ``timeout_s``.
+            TopicMismatch: the topic got more partitions; make a new producer.
+            BufferFull: the queue stayed full for ``timeout_s``; nothing was queued.
+            DeliveryFailed: earlier rollouts failed, and this call queued nothing: repeat it too.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         self._send(outgoing, raise_earlier=True, of_a_block=False)
@@ -160,11 +162,12 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         """Publishes a whole rollout that makes the group ``group_uid`` of ``example_id`` one member
         larger; returns its uid at once.
 
-        It is a member where the group has begun and is not sealed when the sealer reads this; else
-        it is in no group, and settled as ``group_sealed``. Whoever knows that more members are to
-        come appends the first of them before the group is full. A retry counts once.
+        The group must have begun and must not be sealed when the sealer reads the rollout.
+        Otherwise it is in no group, and is settled as ``group_sealed``. A full group is sealed at
+        once, so append before the last member is published. A retry counts once.
 
-        Arguments and errors are those of ``publish``; ``InvalidRollout`` where no group is named.
+        Arguments and errors are those of ``publish``. ``InvalidRollout`` is raised if no group is
+        named.
         """
         outgoing = self._outbox.rollout(self._outbox.appended(rollout))
         self._send(outgoing, raise_earlier=True, of_a_block=False)
@@ -178,21 +181,22 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         lineage: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> FollowedPolicy:
-        """The newest policy that the environment's trainer published: at once where one is known,
-        else as soon as one is.
+        """Returns the newest policy that the environment's trainer published; waits for the first.
+
+        Load its weights, then publish with ``policy=``.
 
         Args:
-            newer_than: waits for a newer one than this, by epoch, then step; where the trainer has
-                left the branch that it is on, for any that is on its branch.
+            newer_than: waits for a newer policy than this one, by epoch, then step. If the trainer
+                has left the branch of this one, any policy on the new branch is newer.
             environment: empty: the producer's.
-            lineage: of the model to sample with; None: that of ``newer_than``, else the producer's,
-                else of the only one in training there.
+            lineage: the model to sample with; None: that of ``newer_than``, else the producer's,
+                else the only one in training.
             timeout_s: how long to wait.
 
         Raises:
-            NoPolicy: the time is up; it says what was waited for, and what may be the reason.
-            RunOver: the trainer's run is over, so none will come; a ``NoPolicy``. At once with
-                ``newer_than``; else when the time is up, since a trainer may extend the run.
+            NoPolicy: the time is up; the message says what may be the reason.
+            RunOver: the run is over, so no policy will come (a ``NoPolicy``). With ``newer_than``
+                it is raised at once, else when the time is up, since a trainer may extend the run.
             SeveralLineages: two models are in training, and none is named.
             InvalidSettings: names the argument, its value and what to give instead.
         """
@@ -213,7 +217,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         """Returns once everything published before is in the log.
 
         Raises:
-            DeliveryFailed: some failed; ``outstanding`` more are on their way and stay queued.
+            DeliveryFailed: some failed. ``outstanding`` more stay queued: flush again.
             FlushTimedOut: some were still on their way; they stay queued.
             InvalidSettings: ``timeout_s`` is no number of seconds.
         """
@@ -229,7 +233,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted]):
         """Flushes within ``timeout_s`` and releases everything. Idempotent.
 
         Raises:
-            DeliveryFailed: names what is not, or perhaps not, in the log.
+            DeliveryFailed: names the rollouts that are not, or perhaps not, in the log.
         """
         if not self._closes_now():
             return

@@ -1,4 +1,4 @@
-"""The errors that a producer raises."""
+"""Every error that a producer raises."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class ProducerError(RollstreamError):
 
 
 class InvalidSettings(ProducerError, ValueError):
-    """A producer cannot be made, or flushed, with these arguments; the message names the argument,
-    its value and what to give instead."""
+    """An argument is wrong. The message names it, its value and what to give instead."""
 
 
 class ProducerClosed(ProducerError):
@@ -29,8 +28,7 @@ class ProducerClosed(ProducerError):
 
 
 class ProducerDied(ProducerError):
-    """The thread or task that sends in the background has ended with an error; make a new
-    producer."""
+    """The background thread or task of the producer ended with an error. Make a new producer."""
 
     @classmethod
     def of(cls, cause: BaseException) -> Self:
@@ -48,12 +46,13 @@ class ForkedProducer(ProducerError):
 
 
 class NoPolicy(ProducerError, TimeoutError):
-    """No policy, or no newer one, was known when the time was up; the message says what was waited
-    for, and why none may have come."""
+    """No policy, or no newer one, came in time. The message says what was waited for, and why none
+    may have come.
+    """
 
 
 class RunOver(NoPolicy):
-    """No newer policy comes: the run of the trainer that published last is over."""
+    """The run of the trainer that published last is over, so no newer policy comes."""
 
 
 class SeveralLineages(ProducerError, ValueError):
@@ -61,7 +60,7 @@ class SeveralLineages(ProducerError, ValueError):
     one.
 
     Attributes:
-        lineages: of these models, sorted.
+        lineages: the names of these models, sorted.
     """
 
     def __init__(self, environment: str, lineages: Sequence[str], named_by: str) -> None:
@@ -74,15 +73,14 @@ class SeveralLineages(ProducerError, ValueError):
 
 
 class NotAdmitted(ProducerError, TimeoutError):
-    """The samplers let this producer begin no more groups within the time given; nothing was begun.
+    """The samplers let this producer begin no more groups in time. Nothing was begun.
 
     Attributes:
-        sampler: whose shares say so.
-        capacity: how many groups it had room for, from all producers together, when its shares last
-            changed; these have shared them out. 0: for none.
-        away_s: for how many seconds its shares have not been valid: it ended, or cannot be reached;
-            None: they are.
-        open_groups: what this producer's own blocks hold that have not ended, in words.
+        sampler: the one whose limit holds the producer.
+        capacity: how many groups it had room for, from all producers together; 0: for none.
+        away_s: seconds for which its limit has not been renewed, since it ended or cannot be
+            reached; None: it is current.
+        open_groups: the groups that this producer's own blocks hold open, in words.
     """
 
     def __init__(
@@ -109,12 +107,13 @@ class NotAdmitted(ProducerError, TimeoutError):
 
 
 class TooManyGroups(ProducerError, ValueError):
-    """``admit(groups=N)`` asks for more groups than can be open at one time; nothing was begun.
+    """``admit(groups=N)`` asks for more groups than can ever be open at one time. Nothing was
+    begun.
 
     Attributes:
         groups: N.
-        most: the largest N that can be admitted, by the samplers' settings and requests.
-        sampler: whose shares say so.
+        most: the largest N that can be admitted.
+        sampler: the one whose settings say so.
     """
 
     def __init__(self, environment: str, groups: int, most: int, sampler: str) -> None:
@@ -134,9 +133,12 @@ class Contradiction(InvalidRollout):
 
 
 class RolloutTooLarge(InvalidRollout):
-    """A rollout, what is attached to it, or the steps of one call have ``size`` bytes, more than
-    ``limit``; nothing was published. ``limit`` is None where the broker refused it, which does not
-    name its own."""
+    """A rollout, its attachments, or the steps of one call are too large. Nothing was published.
+
+    Attributes:
+        size: bytes.
+        limit: most bytes; None: the broker refused it, and names no limit.
+    """
 
     def __init__(self, what: str, size: int, limit: int | None, remedy: str) -> None:
         over = "more than the broker takes" if limit is None else f"over the limit of {limit}"
@@ -146,19 +148,20 @@ class RolloutTooLarge(InvalidRollout):
 
 
 class DeliveryFailed(ProducerError):
-    """Rollouts that are not, or perhaps not, in the log.
+    """Rollouts are not, or perhaps not, in the log.
 
-    Publishing them again with the same ``rollout_uid`` is safe: duplicates are settled as such.
+    Publish them again with the same ``rollout_uid``: duplicates count once. If ``nothing_queued``
+    is true, repeat the call that raised, too. If ``outstanding`` is not 0, flush again.
 
     Attributes:
         uids: of the rollouts, in the order in which they failed.
-        group_uids: of the groups for which a control event (dispatched, or a member failed) was not
-            delivered; they seal by time-out if nothing else completes them.
-        outstanding: how many more rollouts and events were on their way when the time of a
+        group_uids: of groups whose control event (dispatched, or a member failed) was not
+            delivered; they are sealed by time-out if nothing else completes them.
+        outstanding: how many rollouts and events were still on their way when the time of a
             ``flush`` was up; they stay queued. 0 from every other call.
-        nothing_queued: the failures are those of earlier calls, and what this call was given was
-            not queued: repeat the call too.
-        entries: how many rollout segments and control events failed; several may be of one rollout.
+        nothing_queued: whether the failures are those of earlier calls, and this call queued
+            nothing.
+        entries: how many segments and control events failed.
     """
 
     def __init__(
@@ -195,8 +198,7 @@ class DeliveryFailed(ProducerError):
 
 
 class ScoresNotDelivered(DeliveryFailed):
-    """Scores that are not, or perhaps not, in the log. Publishing them again is safe: what is there
-    already counts once.
+    """Scores are not, or perhaps not, in the log. Publish them again: each counts once.
 
     Attributes:
         uids: of the rollouts that were scored by their uid alone, in the order of failures.
@@ -224,18 +226,17 @@ class ScoresNotDelivered(DeliveryFailed):
 
 
 class VersionConflict(ProducerError):
-    """Scores of this call do not count for some rollouts. Somebody scored these before, so that
-    they have another version than was expected; or the expected version is of the same attempt,
-    which counts once.
+    """Scores of this call do not count for some rollouts. They have another version than was
+    expected, or the expected version is of the same attempt.
 
     Attributes:
         group_id: of the rollouts.
         scorer: whose versions they are.
         expected: the version; 0: none.
-        found: by the uid of each rollout for which its score does not count, the newest version;
-            where that is ``expected``, it is of the same attempt.
+        found: by the uid of each rollout whose score does not count, its newest version; if that
+            is ``expected``, it is of the same attempt.
         attempt: the call's; empty: it named none.
-        counted: the uids of the others; their scores count.
+        counted: the uids of the other rollouts; their scores count.
     """
 
     def __init__(self, event: Scored, found: Mapping[str, int]) -> None:
@@ -276,8 +277,9 @@ class VersionConflict(ProducerError):
 
 
 class FlushTimedOut(BrokerUnavailable):
-    """``outstanding`` rollouts and events were still on their way when the time was up; they stay
-    queued."""
+    """``outstanding`` rollouts and events were still on their way when the time was up. They stay
+    queued.
+    """
 
     def __init__(self, broker: str, outstanding: int, timeout_s: float) -> None:
         super().__init__(

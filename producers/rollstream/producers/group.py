@@ -19,11 +19,10 @@ from rollstream.schemas.errors import RollstreamError
 
 
 class Group:
-    """The members of one group; ``RolloutProducer.dispatch`` makes it.
+    """Publishes the members of one group; ``RolloutProducer.dispatch`` makes it.
 
-    Entering the block waits for admission, then publishes that the group was dispatched. Leaving
-    it, by its end or by an exception, publishes how many members are missing as failed, so the
-    group is complete at once.
+    Entering the block waits for admission, then publishes that the group was dispatched. Leaving it
+    publishes the missing members as failed, so the group is complete at once.
     """
 
     def __init__(
@@ -40,41 +39,47 @@ class Group:
 
     @property
     def group_uid(self) -> str:
-        """What the members share."""
+        """The uid that the members share."""
         return self._membership.address.group_uid
 
     @takes(MemberArguments)
     def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member and returns its uid at once.
 
-        Arguments and errors are those of ``RolloutProducer.publish``, without what ``dispatch`` was
-        given (``environment``, ``example_id``, ``group_uid``, ``group_size``, ``split``) and
-        without ``replica_id``.
+        Arguments and errors are those of ``RolloutProducer.publish``, without ``replica_id`` and
+        the arguments of ``dispatch``.
         """
         return at_once(self._membership.publish(member, self._send))
 
     @takes(WholeArguments)
     def append(self, **rollout: Unpack[WholeArguments]) -> str:
-        """Publishes one whole rollout more than ``group_size`` and returns its uid at once.
+        """Publishes a whole rollout beyond ``group_size`` and returns its uid at once.
 
-        Before the last member is published or failed, as the group is sealed then:
-        ``InvalidRollout`` from then on. It is not waited for where the block is left. Arguments and
-        other errors are those of ``publish``.
+        Call it before the last member is published or failed, since the group is sealed then; later
+        calls raise ``InvalidRollout``. Leaving the block does not wait for such members. Arguments
+        and other errors are those of ``publish``.
         """
         return at_once(self._membership.append(rollout, self._send))
 
     def wanted(self) -> bool:
-        """Whether what the group is sampled by would still be served: the oldest policy that it was
-        published with; before the first one, the newest that was known when this was first asked.
-        False: stop, and leave the block. Asks nobody."""
+        """Returns whether the trainer would still take this group; if False, leave the block.
+
+        It asks nobody: it looks at the oldest policy that a member was published with. Before the
+        first member, it looks at the newest policy that was known when you first asked.
+        """
         return self._membership.wanted()
 
     def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
-        """Publishes that ``count`` members will never come; they count towards the size."""
+        """Publishes that ``count`` members will never come. They count towards the group's size.
+
+        Args:
+            reason: why, as text or an error; the first 200 characters are kept.
+            count: how many members.
+        """
         at_once(self._membership.fail(self._send, reason, count))
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
-        """A member of several segments (see ``RolloutProducer.trajectory``)."""
+        """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
         return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
@@ -99,7 +104,9 @@ class Group:
 
 
 class AsyncGroup:
-    """``Group`` with ``await``: each call returns once the broker has what it published."""
+    """Publishes the members of one group with ``await``; see ``Group``. Each call returns once the
+    broker has what it published.
+    """
 
     def __init__(
         self, membership: Membership, deliver: Send, admitted: AsyncAdmitted | None
@@ -110,7 +117,7 @@ class AsyncGroup:
 
     @property
     def group_uid(self) -> str:
-        """What the members share."""
+        """The uid that the members share."""
         return self._membership.address.group_uid
 
     @takes(MemberArguments)
@@ -120,19 +127,21 @@ class AsyncGroup:
 
     @takes(WholeArguments)
     async def append(self, **rollout: Unpack[WholeArguments]) -> str:
-        """One rollout more (see ``Group.append``); returns its uid once the broker has it."""
+        """Publishes one more rollout, as ``Group.append`` does; returns its uid once the broker has
+        it.
+        """
         return await self._membership.append(rollout, self._deliver)
 
     def wanted(self) -> bool:
-        """As ``Group.wanted``; not awaited."""
+        """Returns what ``Group.wanted`` returns; it is not awaited."""
         return self._membership.wanted()
 
     async def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
-        """Publishes that ``count`` members will never come; they count towards the size."""
+        """Publishes that ``count`` members will never come, as ``Group.fail`` does."""
         await self._membership.fail(self._deliver, reason, count)
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
-        """A member of several segments (see ``RolloutProducer.trajectory``)."""
+        """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
         return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
 
     async def __aenter__(self) -> Self:

@@ -17,13 +17,13 @@ Flags = Sequence[str] | Mapping[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one rollout is given.
+    """Holds the score of one rollout.
 
     Attributes:
-        reward: finite in float32; it takes the place of the reward of the rollout's last segment.
+        reward: finite in float32. It replaces the reward of the rollout's last segment.
         rewards: named components, finite in float32.
-        flags: texts that stay with the score; of a mapping to booleans those that are true. Batches
-            have them, and samplers may filter by them.
+        flags: texts that stay with the score, or a mapping of texts to booleans, of which the true
+            ones stay. Batches have them, and samplers filter by them.
     """
 
     reward: float

@@ -119,30 +119,33 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         split: str = "train",
         timeout_s: float = ADMISSION_TIMEOUT_S,
     ) -> GroupT:
-        """A group that this env replica works on, for a ``with`` (``async with``) block.
+        """Returns a group that this env replica works on, for a ``with`` (``async with``) block.
 
-        Entering the block waits while the trainers of the producer's lineage have all that they can
-        use: until a sampler lets this producer begin one more group. Those that wait are admitted
-        in their order. Nothing is waited for where no sampler ever granted any, nor for ``eval``.
+        Entering the block waits until a sampler of the producer's lineage lets one more group
+        begin. Producers that wait are admitted in their order. Nothing is waited for if no sampler
+        grants any groups yet, nor with ``split="eval"``. Ask for the policy inside the block, since
+        a newer one may have come.
+
+        Leaving the block early fails the members that are missing, so the group is complete.
 
         Args:
             example_id: the problem.
-            group_size: members at which the group is complete, failed ones among them.
+            group_size: members of the complete group, failed ones included.
             environment: empty: the producer's.
             group_uid: empty: a new one.
             split: ``train`` or ``eval``.
-            timeout_s: how long to wait for admission, the broker's first answers included; 0: not
-                at all, once the broker said what is granted (within the producer's ``timeout_s``).
+            timeout_s: how long to wait for admission; 0: not at all, once the broker said what is
+                granted (within the producer's ``timeout_s``).
 
         Raises:
-            NotAdmitted: on entering the block: ``timeout_s`` is over; it names what was waited for,
-                and the groups that this producer itself holds open.
+            NotAdmitted: on entering the block: the time is up. It says which sampler holds you, and
+                which groups this producer holds open. End one block before you wait for the next.
             RunOver: on entering the block: the run ended while it waited.
             InvalidRollout, InvalidSettings: name argument, value and remedy.
             SeveralLineages: on entering the block: samplers of two models grant shares, and the
                 producer names no lineage.
-            NotAuthorised, BrokerUnavailable: on entering the first block: what samplers grant may
-                not, or could not, be read.
+            NotAuthorised, BrokerUnavailable: on entering the first block: the shares may not, or
+                could not, be read.
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
@@ -161,22 +164,24 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         environment: str = "",
         timeout_s: float = ADMISSION_TIMEOUT_S,
     ) -> AdmittedT:
-        """Waits until so many more groups may be begun, for those who publish without ``dispatch``.
+        """Returns a block that may begin so many groups, for workers that publish without
+        ``dispatch``.
 
-        Entering the ``with`` (``async with``) block waits as ``dispatch`` does; while it lasts the
-        groups are taken from this producer's share. Those for which nothing was published in the
-        environment meanwhile, by this producer, are given back when it ends.
+        Entering the ``with`` (``async with``) block waits as ``dispatch`` does, until all of the
+        groups may be begun. So ask for few at once. When the block ends, groups for which nothing
+        was published are given back.
 
         Args:
-            groups: how many, at once; they wait until there is room for all of them.
+            groups: how many.
             environment: empty: the producer's.
-            timeout_s: how long to wait for admission, the broker's first answers included; 0: not
-                at all, once the broker said what is granted (within the producer's ``timeout_s``).
+            timeout_s: as in ``dispatch``.
 
         Raises:
-            NotAdmitted, RunOver, SeveralLineages, InvalidRollout, InvalidSettings: as ``dispatch``.
-            TooManyGroups: on entering the block: so many can never be open at one time.
-            NotAuthorised, BrokerUnavailable: likewise.
+            NotAdmitted, RunOver, SeveralLineages, InvalidRollout, InvalidSettings, NotAuthorised,
+                BrokerUnavailable: as ``dispatch``.
+            TooManyGroups: on entering the block: so many can never be open at one time. It is known
+                only with ``groups_per_step``, or after 8 batches of one size; before, the call
+                waits.
         """
         at_least_1("groups", groups)
         environment = checked("environment", environment or self._outbox.environment)
@@ -193,10 +198,10 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         rollout_uid: str = "",
         split: str = "train",
     ) -> TrajectoryT:
-        """A rollout of several segments, for a ``with`` (``async with``) block.
+        """Returns a rollout of several segments, for a ``with`` (``async with``) block.
 
-        It is complete when the block ends, and failed when the block raises. Arguments are those of
-        ``publish``; ``turn`` takes the others.
+        It is complete when the block ends, and failed when the block raises. The arguments are
+        those of ``publish``; ``turn`` takes the others.
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)

@@ -139,17 +139,18 @@ class _Block(Generic[SendT]):
 
 
 class Trajectory(_Block[Queue]):
-    """The turns of one rollout; ``RolloutProducer.trajectory`` makes it.
+    """Publishes the turns of one rollout; ``RolloutProducer.trajectory`` makes it.
 
     The rollout is complete when the block ends, and failed when it raises.
     """
 
     @takes(TurnArguments)
     def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it. One that raises is discarded.
+        """Adds a turn, and publishes the one before it. A turn that raises is discarded.
 
-        The arguments are described at ``RolloutProducer.publish``. Each turn gives its whole
-        context as ``prompt_tokens``; a trajectory's return is the sum of its turns' rewards.
+        The arguments are those of ``RolloutProducer.publish``. Each turn gives its whole context as
+        ``prompt_tokens``. A trajectory's return is the sum of its turns' rewards. If no later score
+        comes, give the last turn a reward.
         """
         at_once(self._turns.turn(segment, self._send))
 
@@ -161,11 +162,11 @@ class Trajectory(_Block[Queue]):
 
 
 class AsyncTrajectory(_Block[Send]):
-    """``Trajectory`` with ``await``: each call returns once the broker has what it published."""
+    """Publishes the turns of one rollout with ``await``; see ``Trajectory``."""
 
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
-        """Checks this turn, and publishes the one before it (see ``Trajectory.turn``)."""
+        """Adds a turn, and publishes the one before it, as ``Trajectory.turn`` does."""
         await self._turns.turn(segment, self._send)
 
     async def __aenter__(self) -> Self:

@@ -1,25 +1,29 @@
-"""What the guides to batch makers and to packing show does what they say."""
+"""What the guides to batch makers, to packing and to ready packs show does what they say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from harness.groups import GroupSpec
 from harness.pages import snippets
+from harness.printed_pages import printed
 from harness.sampler_worlds import LocalWorld, config_of
 from harness.source_tree import ROOT
 from rollstream.sampler import (
     ChannelA,
     ChannelB,
-    GrpoBatchMaker,
     MixedBatch,
+    ReadyPacks,
     TrainingBatch,
     TrainingBatches,
 )
@@ -28,129 +32,124 @@ from rollstream.streams.memory import MemoryBroker
 
 MAKERS = "guides/batch_makers.md"
 PACKING = "guides/packing.md"
-GROUPS = 64  # As many as the snippets ask for.
+READY = "guides/ready_packs.md"
+GROUPS = 32  # As many as the programs ask for.
+STEPS = 3  # Of the program that shows a batch maker.
+DIGITS = {  # As the quickstart's worker samples them.
+    "prompt_tokens": np.array([1, 2], "<i4"),
+    "output_tokens": np.array([3], "<i4"),
+    "logprobs": np.array([-1.0], "<f4"),
+}
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalWorld]:
-    """In a folder with its ``rollstream.toml``; step 0 is the next one."""
+    """In a folder with the ``rollstream.toml`` of ready packs; what programs open as ``Sampler`` is
+    this world's."""
     monkeypatch.chdir(tmp_path)
     root = (tmp_path / "data").as_uri()
-    (section,) = snippets(PACKING, "toml")
-    (tmp_path / "rollstream.toml").write_text(
-        f"""[kafka]
-bootstrap = "unused:9092"
-[store]
-root = "{root}"
-[environments.math]
-[samplers.trainer-a]
-environments = ["math"]
-{section}"""
-    )
+    text = re.sub(r"^root = .*", f'root = "{root}"', printed(READY, "rollstream.toml"), flags=re.M)
+    (tmp_path / "rollstream.toml").write_text(text, encoding="utf-8")
     config = config_of(root, "trainer-a")
     with closing(LocalWorld(MemoryBroker(), LocalBlobs(tmp_path / "data"), config)) as found:
-        found.open().resume(None)
+        monkeypatch.setattr(
+            "rollstream.sampler.Sampler", lambda *_, **__: nullcontext(found.open())
+        )
         yield found
 
 
-def executed(page: str, marker: str, **names: Any) -> dict[str, Any]:
-    """The names after the one Python snippet of the page that holds the marker."""
-    (snippet,) = (text for text in snippets(page, "python") if marker in text)
-    exec(snippet, names)
+def ran(page: str, title: str = "", *, until: str = "", **names: Any) -> dict[str, Any]:
+    """The names after a program of the page: its file of that title, or its blocks without one, up
+    to the first that holds a text."""
+    text = printed(page, title) if title else ""
+    for snippet in () if title else snippets(page, "python"):
+        text += snippet
+        if until and until in snippet:
+            break
+    exec(text, names)
     return names
 
 
-def test_a_step_is_made_acked_stored_and_read(world: LocalWorld) -> None:
-    equal = [GroupSpec(example_id="equal", rewards=(1.0, 1.0))]
-    some = [GroupSpec(example_id=f"e-{n}") for n in range(GROUPS - 1)]
-    world.writer().flush(*equal, *some)
-    logged: list[Mapping[str, float]] = []
-    sampler = world.open()
-    made = executed(MAKERS, "batches.next", sampler=sampler, step=0, log=logged.append)
+def test_a_program_trains_on_what_a_maker_made_and_its_examples_are_stored_and_read(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(STEPS):
+        specs = [GroupSpec(example_id=f"e-{step}-{n}", extras=(DIGITS,) * 2) for n in range(GROUPS)]
+        specs[0] = replace(specs[0], rewards=(1.0, 1.0))
+        world.writer().flush(*specs)
+    made = ran(MAKERS, "trainer.py")
     training: TrainingBatch = made["training"]
-    assert len(training.examples) == 2 * (GROUPS - 1) < 256
-    assert logged == [training.metadata]
-    sampler.checkpointed(0)
-    assert sampler.stats().outcomes == {"filtered": 1, "trained": GROUPS - 1}
-    stored = executed(MAKERS, "create_and_store_batch(", **made)["stored"]
+    assert len(training.examples) == 2 * (GROUPS - 1) < 128
+    assert training.metadata["filtered/all_equal"] == 2
+    assert world.open().stats().outcomes == {"filtered": STEPS, "trained": STEPS * (GROUPS - 1)}
+    makers = ModuleType("makers")
+    exec(printed(MAKERS, "makers.py"), makers.__dict__)
+    monkeypatch.setitem(sys.modules, "makers", makers)
+    stored = ran(MAKERS)["stored"]
     assert stored.examples.advantages.tobytes() == training.examples.advantages.tobytes()
     assert stored.metadata == training.metadata
 
 
-def test_a_mixture_has_its_shares_and_a_batch_in_hand_is_made_without_a_record(
-    world: LocalWorld,
-) -> None:
+def test_a_mixture_has_its_shares(world: LocalWorld) -> None:
     for environment in ("math", "code"):
         world.writer(environment).flush(*(GroupSpec(example_id=f"e-{n}") for n in range(GROUPS)))
     sampler = world.open()
-    names = executed(
-        MAKERS,
-        "StableMixtureBatchMaker(",
-        sampler=sampler,
-        GrpoBatchMaker=GrpoBatchMaker,
-        TrainingBatches=TrainingBatches,
-    )
-    made = names["batches"].next(0, timeout_s=10.0).made
+    sampler.resume(None)
+    maker = ran(MAKERS, until="StableMixtureBatchMaker(")["maker"]
+    batches = TrainingBatches(sampler, maker, num_groups=GROUPS, batch_size=128)
+    made = batches.next(0, timeout_s=10.0).made
     assert isinstance(made, MixedBatch)
     assert {name: len(part.trajectories) for name, part in made.parts.items()} == {
         "code": GROUPS,
         "math": GROUPS,
     }
-    found = executed(MAKERS, "= make_batch(", **{**names, "step": 1})
-    assert len(found["examples"]) == len(found["made"].trajectories) == 2 * GROUPS
 
 
-def test_a_maker_of_ones_own_makes_a_step_and_is_checked(world: LocalWorld) -> None:
+def test_a_maker_of_ones_own_trains_on_the_best_and_the_worst(world: LocalWorld) -> None:
     rewards = (0.0, 0.5, 1.0, 0.75)
-    world.writer().flush(
-        *(GroupSpec(example_id=f"e-{n}", rewards=rewards) for n in range(2 * GROUPS))
-    )
+    world.writer().flush(*(GroupSpec(example_id=f"e-{n}", rewards=rewards) for n in range(GROUPS)))
     sampler = world.open()
-    names = executed(MAKERS, "class BestAndWorst", sampler=sampler)
-    training: TrainingBatch = names["batches"].next(0, timeout_s=10.0)
+    sampler.resume(None)
+    maker = ran(MAKERS, "makers.py")["BestAndWorst"]()
+    batches = TrainingBatches(sampler, maker, num_groups=GROUPS, batch_size=128)
+    training = batches.next(0, timeout_s=10.0)
     assert training.metadata["trained"] == training.metadata["filtered/not_chosen"] == 2 * GROUPS
-    names["batches"].ack(training)
-    batch = sampler.next_batch(1, GROUPS)
-    made = executed(MAKERS, "for _ in range(2)", **names, batch=batch)["made"]
-    returns = batch.trajectory_returns[made.trajectories].tolist()
+    returns = training.batch.trajectory_returns[training.made.trajectories].tolist()
     assert sorted(returns) == [0.0] * GROUPS + [1.0] * GROUPS
 
 
 def test_the_guides_maker_is_the_one_of_the_example() -> None:
-    (guide,) = (text for text in snippets(MAKERS, "python") if "class BestAndWorst" in text)
-    shown = guide[guide.index("class BestAndWorst") : guide.index("batches = ")].strip()
+    guide = printed(MAKERS, "makers.py")
+    shown = guide[guide.index("class BestAndWorst") :].strip()
     example = ROOT / "examples/06_a_batch_maker_of_your_own.py"
     assert shown in example.read_text(encoding="utf-8")
 
 
-def forward(**arrays: NDArray[np.int32]) -> int:
-    """How many tokens of the pack are no padding."""
-    return int(arrays["cu_seqlens"][-1])
+def test_ranks_train_on_all_of_a_batch(world: LocalWorld) -> None:
+    world.writer().flush(*(GroupSpec(example_id=f"e-{n}", output=50) for n in range(GROUPS)))
+    found = ran(PACKING, "trainer.py")
+    plan, each = found["plan"], found["each"]
+    assert [len(packs) for packs in each] == [plan.packs_per_rank] * plan.ranks
+    packed = sum(int(ends[-1]) for packs in each for ends in packs.cu_seqlens)
+    assert packed == len(found["batch"].tokens) > GROUPS * 2 * 50
+    assert found["trained"] == GROUPS * 2 * 50
 
 
-class Tokenizer:
-    pad_token_id = 0
+def test_packs_are_ready_at_every_other_step(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ChannelA | ChannelB] = []
+    next_step = ReadyPacks.next_step
 
+    def noted(ready: ReadyPacks, step: int) -> ChannelA | ChannelB:
+        seen.append(next_step(ready, step))
+        return seen[-1]
 
-def test_a_rank_trains_on_its_part_of_a_batch(world: LocalWorld) -> None:
-    world.writer().flush(*(GroupSpec(example_id=f"e-{n}", output=500) for n in range(GROUPS)))
-    batch = world.open().next_batch(0, GROUPS)
-    made = executed(
-        PACKING, "plan_packs(", batch=batch, rank=0, tokenizer=Tokenizer, forward=forward
-    )
-    packs = made["packs"]
-    assert len(packs) == made["plan"].packs_per_rank == 1
-    assert made["loss"] == made["plan"].lengths[made["plan"].rank == 0].sum() > 500
-
-
-def test_packs_are_ready_at_every_other_step(world: LocalWorld) -> None:
-    sampler = world.open()
-    world.writer().flush(*(GroupSpec(example_id=f"e-{n}", output=8_000) for n in range(GROUPS)))
-    kinds = []
-    for step in range(2):
-        found = executed(PACKING, "ReadyPacks(", sampler=sampler, step=step, rank=0)
-        kinds.append(type(found["decided"]))
-    assert kinds == [ChannelA, ChannelB]
-    assert len(found["decided"].packs) == found["section"].gradient_accumulation_steps
-    sampler.checkpointed(1)
-    assert sampler.stats().outcomes["trained"] > 0
+    monkeypatch.setattr(ReadyPacks, "next_step", noted)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    world.writer().flush(*(GroupSpec(example_id=f"e-{n}", output=100) for n in range(GROUPS)))
+    found = ran(READY, "trainer.py")
+    assert [type(decided) for decided in seen[:2]] == [ChannelA, ChannelB]
+    assert isinstance(seen[1], ChannelB)
+    assert len(seen[1].packs) == found["config"].gradient_accumulation_steps
+    assert world.open().stats().outcomes["trained"] > 0

@@ -32,7 +32,8 @@ def audit(
 ) -> None:
     """Accounts for every published entry, and compares every file with its event.
 
-    It holds where entries = pending + sealed + settled and no file differs; else exit code 1.
+    It holds if entries = pending + sealed + settled and no file differs. Otherwise the exit code is
+    1.
     """
     services, settings = services_of(context), load_config(config)
     with services.connected(settings, timeout_s) as broker:

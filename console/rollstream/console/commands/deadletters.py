@@ -111,11 +111,12 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Publishes again what letters hold, as far as it can be read now and was not sealed since; an
-    entry counts once, however often this runs. Exit code 1 where a letter, or a part of it, was
+    """Publishes entries of dead letters again, if they can be read now and were not sealed since.
+
+    An entry counts once, however often you run this. Exit code 1 if a letter, or a part of it, is
     refused.
 
-    Upgrade the sealers first: what they cannot read would come back as another letter.
+    Upgrade the sealers first. Entries that they cannot read come back as another letter.
     """
     if not (numbers or reason or everything):
         raise typer.BadParameter("name letters, or give --reason or --all")

@@ -39,8 +39,10 @@ def evaluations(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What rollouts published with split="eval" earned, by policy: their rewards' mean and standard
-    deviation, and the share that passed. Of the environments of one sampler, from the logs alone.
+    """Prints what evaluation rollouts earned, by policy: mean and standard deviation of their
+    returns, and the share that passed.
+
+    It covers the environments of one sampler, and reads the logs alone.
     """
     services, settings = services_of(context), load_config(config)
     with (

@@ -17,8 +17,9 @@ from rollstream.store.retired import all_retired
 def files(
     context: typer.Context, config: ConfigOption = CONFIG_FILE, as_json: AsJson = False
 ) -> None:
-    """Lists the Parquet files that belong to the data set: those that manifests name. Exit code 1
-    where the root is missing.
+    """Lists the Parquet files that are part of the data set.
+
+    It needs no Kafka. Exit code 1 if the root is missing.
     """
     settings = load_config(config)
     blobs = services_of(context).store(settings)

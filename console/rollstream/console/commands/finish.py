@@ -34,11 +34,10 @@ def finish(
         bool, typer.Option("--force", help="Although its trainer may still run: it is fenced.")
     ] = False,
 ) -> None:
-    """Says that the run is over: `status` then expects nothing more of it.
+    """Records that a run is over, so that `status` expects nothing more of it.
 
-    It is refused while a batch is with a trainer, however long its step takes, or a sampler decided
-    within the last minute; `--force` is for trainers that are gone. Any later decision begins the
-    run again.
+    It is refused while a trainer has a batch, or if a sampler decided within the last minute.
+    `--force` is for trainers that are gone. A later decision begins the run again.
     """
     services, settings = services_of(context), load_config(config)
     if sampler is not None:

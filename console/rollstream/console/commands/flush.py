@@ -31,9 +31,10 @@ def flush(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Asks the sealers to seal the groups of an environment that are pending now, and waits until
-    they are committed. Rollouts that arrive later begin new groups. Exit code 1 where a partition
-    has no sealer that answers in time: that request stands, and the first sealer that owns the
+    """Seals the pending groups of an environment now, and waits until they are committed.
+
+    The sealers do it. Rollouts that arrive later begin new groups. Exit code 1 if a partition has
+    no sealer that answers in time. The request then stands, and the next sealer that owns the
     partition carries it out.
     """
     services, settings = services_of(context), load_config(config)

@@ -50,8 +50,8 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decides a served batch once more, from the logs up to its cursor, and compares it with what
-    was recorded. Exit code 1 where it differs.
+    """Decides a served batch again from the logs, and compares it with the record. Exit code 1 if
+    they differ.
     """
     if root is not None and not from_files:
         raise typer.BadParameter("--root goes with --from-files; logs are found by --config")

@@ -45,10 +45,11 @@ def report(
     environment: Annotated[str | None, typer.Option(help="Of it alone.", metavar="NAME")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Counts rollouts by what became of them: trained, served, waiting, dropped and why, ended
-    before they were sealed; by environment, length, lag and step. From the logs alone.
+    """Counts rollouts by what became of them: trained, served, waiting, dropped and why, or ended
+    before they were sealed.
 
-    Where dropping what is stale starves the longest rollouts, their row says so.
+    The tables are by environment, length, lag and step. It reads the logs alone. If limits of age
+    starve the longest rollouts, their row says so.
     """
     first, stop = _range_of(steps)
     services, settings = services_of(context), load_config(config)

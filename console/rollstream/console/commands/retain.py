@@ -46,11 +46,13 @@ def retain(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Asks the sealers to retire the files of groups that every sampler is done with: in a final
-    batch, or ended for good. Readers leave retired files out at once; they are deleted when every
-    sampler has recorded that it knows. Exit code 1 where a sealer refuses, or stops midway, as it
-    says why: ask again; and where a partition has none that answers in time: that request stands,
-    and the first one that owns the partition carries it out.
+    """Deletes files of groups that every sampler is done with, because their batch is final or they
+    were dropped.
+
+    The sealers do it. Readers leave the files out at once. The files are deleted once every sampler
+    has recorded that it knows. Exit code 1 if a sealer refuses or stops midway: it says why, and
+    you may ask again. Exit code 1 also if a partition has no sealer that answers in time. The
+    request then stands, and the next sealer that owns the partition carries it out.
     """
     older_than_s = _seconds(older_than)
     services, settings = services_of(context), load_config(config)

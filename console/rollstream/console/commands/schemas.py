@@ -35,10 +35,11 @@ def check(
         Path | None, typer.Argument(help="The newer .avsc file, or folder.", metavar="NEW")
     ] = None,
 ) -> None:
-    """Refuses a change with which old or new data could not be read, with the field and the reason.
+    """Refuses a change of a schema with which old or new data could not be read, and names field
+    and reason.
 
-    Two folders are compared by the names of their files. Without either, each version that is
-    shipped is compared with all later ones. Exit code 1 where a change is refused.
+    Two folders are compared by the names of their files. Without arguments, each shipped version is
+    compared with all later ones. Exit code 1 if a change is refused.
     """
     if (old is None) != (new is None):
         raise typer.BadParameter("give both files, or neither")

@@ -56,7 +56,9 @@ def check(
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Lists what differs from the configuration and what to do. Exit code 1 where anything does."""
+    """Lists what differs from the configuration, and says what to do. Exit code 1 if anything
+    differs.
+    """
     services, settings = services_of(context), load_config(config)
     specs, deadline = specs_of(settings), Deadline(timeout_s, services.clock)
     root = root_of(services, settings)

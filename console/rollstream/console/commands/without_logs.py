@@ -32,9 +32,10 @@ def without_logs(
     config: ConfigOption = CONFIG_FILE,
     as_json: AsJson = False,
 ) -> None:
-    """What is known of a sampler whose logs are gone, from the files under the store's root: which
-    steps it decided, and which sealed groups are in none of them. Needs no Kafka, with the
-    configuration as it was; writes nothing.
+    """Prints what the store's files know of a sampler whose logs are gone: which steps it decided,
+    and which sealed groups are in none of them.
+
+    It needs the configuration as it was, and no Kafka. It writes nothing.
     """
     settings = load_config(config)
     known = known_without_logs(sampler, config=settings, store=services_of(context).store(settings))

@@ -81,7 +81,7 @@ class _Block(Generic[T]):
 
 
 class Admitted(_Block[None]):
-    """Groups that may be begun, until the block ends; ``RolloutProducer.admit`` makes it."""
+    """Groups that may be begun until the block ends; ``RolloutProducer.admit`` makes it."""
 
     def enter(self) -> None:
         """Waits until the groups are admitted; ``end`` gives them back."""
@@ -110,7 +110,7 @@ class Admitted(_Block[None]):
 
 
 class AsyncAdmitted(_Block[Awaitable[None]]):
-    """``Admitted`` with ``await``."""
+    """``Admitted``, entered with ``async with``."""
 
     async def enter(self) -> None:
         """Waits until the groups are admitted; ``end`` gives them back."""

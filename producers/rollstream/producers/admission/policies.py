@@ -30,16 +30,17 @@ class PolicyLike(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedPolicy:
-    """A policy as ``producer.policy()`` returns it; equal where all that a trainer said is.
+    """A policy as ``producer.policy()`` returns it. Two are equal if all that the trainer published
+    is equal.
 
     A copy in another process is a plain ``rollstream.schemas.order.Policy``, without ``stale``.
 
     Attributes:
         version: the name of the weights.
-        step: optimizer steps behind them.
-        epoch: of the branch of the run that they are on.
-        lineage: of the model in training.
-        weights: where they are, as the trainer said.
+        step: optimizer steps behind the weights.
+        epoch: counts the branches of the weights.
+        lineage: the model in training.
+        weights: where the weights are, as the trainer said.
         metadata: as the trainer gave it.
     """
 
@@ -52,9 +53,10 @@ class FollowedPolicy:
     _announced: Callable[[], Announced] = field(repr=False, compare=False)
 
     def stale(self) -> bool:
-        """Whether what is sampled with it now would be dropped: it is further behind the newest
-        policy that is known here than the trainer's ``max_policy_lag``, or off the branch that its
-        trainer is on. Asks nobody.
+        """Returns whether samples of this policy would be dropped now. It asks nobody.
+
+        They would be if the policy is further behind the newest known one than the trainer's
+        ``max_policy_lag``, or is off the trainer's branch.
 
         Raises:
             ProducerClosed: the producer that returned it was closed, and follows no policies.

@@ -12,30 +12,26 @@ _TOKEN_CHARS_MIN = 16
 
 
 class GatewayConfig(Section):
-    """The HTTP gateway, through which writers in any language submit steps."""
+    """Configures the HTTP gateway, which takes steps from writers in any language."""
 
     tokens: dict[str, tuple[SecretStr, ...]] = Field(default_factory=dict)
-    """The bearer tokens of each environment, of 16 characters or more and without spaces: several
-    while one is being replaced."""
+    """Bearer tokens of each environment, with 16 characters or more and no spaces. Several while
+    you replace one."""
     allow_anonymous: bool = False
-    """Whether it runs without tokens; then on a loopback address only."""
+    """Whether it runs without tokens. Then it listens on a loopback address only."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
-    """Most bytes of a request's body; beyond it 413. Nothing else is answered while one is checked:
-    about 20 ms a MiB, and up to 100 of metadata that is many short texts. Meanwhile it takes up to
-    25 times its bytes."""
+    """Most bytes of a request's body, else 413. A check takes about 20 ms a MiB, up to 100 ms with
+    many short texts in the metadata, and up to 25 times the bytes in memory."""
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
-    """Most bytes of bodies that are read, and of the steps of others on their way to the broker;
-    beyond it 429."""
+    """Most bytes of bodies that are read and of steps on their way to the broker, else 429."""
     max_requests: int = Field(default=256, ge=1)
-    """Most requests that are answered at once; beyond it 503."""
+    """Most requests that are answered at once, else 503."""
     max_open_prompts: int = Field(default=16_384, ge=1)
-    """Most prompts of each environment that were begun here and have not ended here; beyond it
-    429."""
+    """Most prompts of each environment that began here and have not ended, else 429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
-    """Time within which each request is answered, and the broker has what was accepted."""
+    """Seconds in which a request is answered and the broker has the accepted steps."""
     drain_timeout_s: FiniteFloat = Field(default=20.0, gt=0)
-    """How long an ending gateway waits for open requests, and then for the broker to have what was
-    accepted."""
+    """Seconds that an ending gateway waits for open requests, and then for the broker."""
 
     @field_validator("tokens")
     @classmethod

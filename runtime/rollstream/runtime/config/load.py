@@ -25,7 +25,9 @@ BETWEEN = "__"  # A variable without it names no key and is ignored.
 
 
 class ConfigError(RollstreamError, ValueError):
-    """The configuration is wrong; the message names file, key, value, and what to write instead."""
+    """The configuration is wrong. The message names file, key and value, and says what to write
+    instead.
+    """
 
 
 def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> RollstreamConfig:
@@ -36,8 +38,8 @@ def load_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -
         environ: variables that may override keys; None: those of this process.
 
     Raises:
-        ConfigError: the file is missing or not TOML, a key is unknown or of the wrong type, or
-            nothing could progress with the settings; the message lists every problem.
+        ConfigError: the file is missing or is not TOML; a key is unknown or has a wrong type; or
+            nothing could make progress with the settings. The message lists every problem.
     """
     content = _read(Path(path))
     variables: dict[tuple[str, ...], str] = {}

@@ -1,5 +1,6 @@
 """The sections of ready packs: ``[samplers.<name>.ready_packs]``, with ``schedule`` and
-``channel_b``."""
+``channel_b``.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from rollstream.runtime.config.section import Section
 
 
 class ScheduleConfig(Section):
-    """Which steps train on ready packs."""
+    """Says which steps train on ready packs."""
 
     b_ratio: float = Field(ge=0, le=1)
-    """Share of the steps that are to run on channel B, that is on ready packs: step s does exactly
-    where floor((s + 1) * b_ratio) > floor(s * b_ratio). The others are the trainer's own."""
+    """Share of the steps on channel B, which trains on ready packs. Step s is on channel B if
+    floor((s + 1) × b_ratio) > floor(s × b_ratio). The other steps are the trainer's own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,11 +37,11 @@ class ScheduleConfig(Section):
 
 
 class ChannelBConfig(Section):
-    """How packs come to be ready."""
+    """Says how packs become ready."""
 
     mode: Literal["async", "step"] = "async"
-    """async: packs are queued ahead of the steps that train on them; step: each step on channel B
-    waits for its groups and trains on all of them, in as many packs as they need, on one rank."""
+    """`async`: packs are queued ahead of their steps. `step`: a step on channel B waits for its
+    groups and trains on all of them, on one rank."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,28 +57,29 @@ class ChannelBConfig(Section):
 
 
 class ReadyPacksConfig(Section):
-    """Packs that are ready when a data-parallel trainer's optimizer step begins."""
+    """Configures packs that are ready when an optimizer step of a data-parallel trainer begins."""
 
     schedule: ScheduleConfig
-    """Which steps train on them."""
+    """Which steps train on ready packs."""
     channel_b: ChannelBConfig = Field(default_factory=ChannelBConfig)
-    """How they come to be ready."""
+    """How packs become ready."""
     pack_length: int = Field(ge=1, le=2**31 - 1)
-    """Tokens of a pack; trajectories with a longer segment are left out, and counted."""
+    """Tokens of a pack. Trajectories with a longer segment are left out and counted."""
     num_groups: int | None = Field(default=None, ge=1)
-    """New groups that a step asks for at most; none: as many as the queues need. With
-    channel_b.mode 'step' a step on channel B waits for so many; none: 64."""
+    """New groups that a step asks for at most. None: as many as the queues need, or 64 with `mode =
+    "step"`, in which a step waits for all of them."""
     gradient_accumulation_steps: int = Field(default=1, ge=1)
-    """Packs that each rank trains on in a step on channel B, a micro-batch each."""
+    """Packs that each rank trains on in a step on channel B."""
     queue_limit: int = Field(default=16, ge=1)
-    """Most packs that are ready for each rank; above it the oldest are dropped."""
+    """Most ready packs of each rank. Above it the oldest are dropped."""
     prefetch_target_packs: int = Field(default=8, ge=1)
-    """Packs that are to be ready for each rank after a step, for which it asks for new groups."""
+    """Ready packs of each rank that a step leaves for the next one. It asks for groups accordingly.
+    """
     version_window: int = Field(default=2, ge=0)
-    """A pack sampled by weights v is dropped once v < current step - version_window."""
+    """A pack of weights v is dropped once v < step − version_window."""
     leftovers: Literal["flush", "drop"] = "flush"
-    """What becomes of trajectories of a version that fill no pack any more, once a newer version's
-    are there: flush makes part-filled packs of them, where each rank gets one; drop drops them."""
+    """What becomes of trajectories that fill no pack of their version once a newer version comes.
+    `flush`: part-filled packs, if each rank gets one. `drop`: they are dropped."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:

@@ -1,6 +1,7 @@
-"""One model for each section of ``rollstream.toml``. A section is handed on as it is: the assembler
-takes its ``EnvironmentConfig``, the decider its ``SamplerConfig``. Unknown keys are refused, and so
-are settings with which nothing could progress."""
+"""The sections of ``rollstream.toml``, a frozen model for each.
+
+Unknown keys are refused. So are settings with which nothing could make progress.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size i
 
 
 class KafkaConfig(Section):
-    """The Kafka cluster and the topics."""
+    """Says where Kafka is, and how topics are named."""
 
     bootstrap: str = Field(min_length=1)
-    """Addresses of brokers as host:port, separated by commas."""
+    """Addresses of brokers as `host:port`, separated by commas."""
     namespace: str = "rollstream"
-    """First part of every topic's name."""
+    """First part of every topic's name. Each experiment has its own."""
     generation: int = Field(default=1, ge=1)
-    """Last part of every topic's name; a layout that changes partitions takes a new one."""
+    """Last part of every topic's name. Take the next one if partitions change."""
     retention_hours: float = Field(default=168.0, gt=0)
-    """Hours for which rollouts stay in the ingest log."""
+    """Hours for which Kafka keeps published rollouts."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """Time-out of each request to the broker."""
+    """Seconds that each request to the broker may take."""
     client: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Any librdkafka properties, but those that Rollstream's promises rest on. Passwords are among
-    them, so no ``repr`` shows it."""
+    """Properties of librdkafka, such as those of TLS and SASL. Properties that would break a
+    promise are refused. `repr` hides all of them, since passwords are among them."""
 
     @field_validator("bootstrap")
     @classmethod
@@ -58,10 +59,10 @@ class KafkaConfig(Section):
 
 
 class StoreConfig(Section):
-    """The files of sealed rollouts."""
+    """Says where the files of sealed rollouts are."""
 
     root: str = Field(min_length=1)
-    """A local folder, as file:///an/absolute/folder."""
+    """A local folder: `file:///an/absolute/folder`. Each namespace has its own."""
 
     @field_validator("root")
     @classmethod
@@ -71,63 +72,66 @@ class StoreConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    """How rollouts of one environment become groups."""
+    """Says how rollouts of one environment become groups."""
 
     partitions: int = Field(default=4, ge=1, le=1024)
-    """Partitions of its topics; fixed for a generation."""
+    """Partitions of its topics. Fixed for a generation."""
     grouping: Literal["strict", "mixed"] = "strict"
-    """Whether rollouts without a group_uid must have equal policy versions to share a group."""
+    """Which rollouts without a `group_uid` share a group: `strict`: those of one example and policy
+    version; `mixed`: those of one example."""
     target_group_size: int = Field(default=8, ge=1)
-    """Members at which a group is sealed, where the producer names no group_size."""
+    """Members with which a group is sealed, if the producer names no `group_size`."""
     min_group_size: int = Field(default=2, ge=1)
-    """Fewest members with which a group is sealed at seal_timeout_s."""
+    """Fewest members with which a group is sealed after `seal_timeout_s`."""
     seal_timeout_s: float = Field(default=300.0, gt=0)
-    """Log time after its first member at which a group of min_group_size members is sealed."""
+    """Seconds of log time from its first member until a group with `min_group_size` members is
+    sealed."""
     expire_after_s: float = Field(default=1800.0, gt=0)
-    """Log time after its first member at which a group that is still too small expires, and after
-    its first segment at which an unfinished trajectory expires."""
+    """Seconds of log time until a group that is too small expires, from its first member, or an
+    unfinished trajectory, from its first segment. Not below `seal_timeout_s`."""
     prompt_idle_s: float = Field(default=30.0, gt=0)
-    """Log time after the begin of its newest trajectory at which a prompt whose steps give no
-    n_rollouts is sealed, once all that began have ended; seal_timeout_s, where that is shorter."""
+    """Seconds of log time without a new trajectory until a prompt without `n_rollouts` is sealed.
+    All its trajectories must have ended. If `seal_timeout_s` is shorter, it holds instead."""
     partial_trajectories: Literal["drop", "train"] = "drop"
-    """Whether a trajectory whose end has not come is a member of its group when that is sealed at
-    seal_timeout_s, or would expire: train: with the segments that came, where none is missing
-    between and the newest has a reward of its own; segments that come later expire."""
+    """What becomes of a trajectory without an end when its group is sealed at `seal_timeout_s`, or
+    would expire. `drop`: it expires. `train`: it is a member, if no segment is missing and the
+    newest one has a reward. Later segments expire. A group that is full is sealed without such
+    trajectories, and they may still end until they expire."""
     fresh_for: str = ""
-    """The sampler by whose policies and limits whole groups that are too old when they are to be
-    sealed are settled as stale, too_old or off_branch, and never stored: no other sampler gets them
-    either. Empty: all are sealed, and each sampler drops its own."""
+    """A sampler, by whose limits old groups are settled as `stale`, `too_old` or `off_branch`
+    before they are stored. No sampler gets them. Empty: all groups are stored, and each sampler
+    drops its own."""
     max_per_replica: int | None = Field(default=None, ge=1)
-    """Most members of a group from one env replica; none: no limit."""
+    """Most members of a group from one env replica. None: no limit."""
     accept_policy_versions: tuple[PolicyVersion, ...] | None = Field(default=None, min_length=1)
-    """The policy versions that are admitted; none: all."""
+    """Policy versions that are admitted. None: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
-    """Most unsealed entries of a partition (rollouts, and what is said about groups); above it the
-    oldest groups expire."""
+    """Most unsealed entries of a partition. Above it the oldest groups expire."""
     max_pending_bytes: int = Field(
         default=256 * 1024 * 1024, ge=_PENDING_BYTES_MIN, le=_FILE_BYTES_MAX
     )
-    """Most bytes of a partition's records that are held for unsealed rollouts, at least 32 MiB, two
-    of the largest; above it the oldest groups expire."""
+    """Most bytes of unsealed records of a partition, at least 32 MiB. Above it the oldest groups
+    expire."""
     dedupe_horizon: int = Field(default=262_144, ge=1)
-    """Entries of its partition that are settled after a uid before the uid is forgotten."""
+    """How many later entries of its partition a uid is remembered for. A retry within them counts
+    once."""
     flush_interval_s: float = Field(default=2.0, ge=0)
-    """Longest time for which a complete group waits for its flush, where its partition has too few
-    for a file: 1,024 segments or 8 MiB go at once, and 128 segments after 0.15 s."""
+    """Longest wait of a complete group for its flush. A flush starts earlier with 1,024 segments or
+    8 MiB, and after 0.15 s with 128 segments."""
     max_flush_rollouts: int = Field(default=4_096, ge=1, le=65_536)
-    """Most entries in one flush, so that its event fits a message."""
+    """Most entries in one flush."""
     max_flush_bytes: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024, le=_FILE_BYTES_MAX)
-    """Most payload bytes in one flush."""
+    """Most bytes of payload in one flush."""
     max_unreadable_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the entries settled within a minute that may be unreadable; beyond it status names
-    the sealers as stuck."""
+    """Share of a minute's entries that may be unreadable. Above it `rollstream status` calls the
+    sealers stuck."""
     compression: Literal["none", "lz4", "zstd"] = "none"
-    """The codec of Parquet files."""
+    """Codec of the Parquet files."""
     tokenizer: str | None = None
-    """The tokenizer of its models, for `rollstream show`; none: the top-level one."""
+    """Tokenizer of its models, for `rollstream show`. None: the top-level one."""
     retain_after_hours: float | None = Field(default=None, allow_inf_nan=False)
-    """Hours of log time, above 0, after which files are retired and deleted whose groups every
-    sampler is done with; none: only when `rollstream retain` asks."""
+    """Hours of log time, above 0, after which files are deleted, if every sampler is done with
+    their groups. None: only `rollstream retain` deletes."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:
@@ -151,108 +155,110 @@ class EnvironmentConfig(Section):
 
 
 class SamplerConfig(Section):
-    """What one sampler serves, and in which order."""
+    """Says which groups one sampler serves, and in which order."""
 
     environments: tuple[str, ...] = Field(min_length=1)
-    """The environments whose groups it serves."""
+    """Environments whose groups it serves."""
     lineage: str = ""
-    """The lineage of the policies that its trainer publishes; lag is measured within a lineage."""
+    """Name of the model that its trainer trains. Policies are compared only within one lineage."""
     seed: int = 0
-    """Seed of every random choice: of draws by recency and reward_weighting."""
+    """Seed of the draws by `recency` and `reward_weighting`."""
     order: Literal["age", "ready"] = "age"
-    """age: examples take turns, by the age of what waits; ready: first come, first served, by when
-    groups were sealed."""
+    """`age`: examples take turns, and those that waited longest come first. `ready`: groups are
+    served in the order in which they were sealed."""
     recency: Literal["uniform", "linear", "exp"] = "uniform"
-    """uniform: examples take turns, and the oldest group of each is served first; linear, exp:
-    groups are drawn whatever their example is, those of newer policies more often."""
+    """`uniform`: examples take turns, with the oldest group of each. `linear`, `exp`: groups are
+    drawn one by one among all examples. A group's weight follows the rank of its oldest policy:
+    `linear` is the rank, `exp` doubles the weight from rank to rank."""
     alpha: float = Field(default=1.0, gt=0, le=32)
-    """Power of the weights of recency linear or exp: above 1, newer policies are preferred more."""
+    """Power of the weights of `recency`. Above 1, newer policies are preferred more."""
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Least share of a batch that the newest policy sampled; the rest may be of any."""
+    """Least share of a batch from the newest policy, rounded up: with 0.3, 20 of 64 groups. With
+    `mix` it holds for the part of each environment."""
     prefer_policy_versions: tuple[PolicyVersion, ...] = ()
-    """Published versions whose groups come first; others follow where these are too few."""
+    """Published versions whose groups come first. Others follow if these are too few."""
     recent_n_versions: int | None = Field(default=None, ge=1)
-    """Groups of versions before so many that were published last are dropped as stale; before the
-    first was published each step counts as a version. None: no limit."""
+    """Groups older than the last so many published versions are dropped as `stale`. Before the
+    first version, each step counts as one. None: no limit."""
     max_policy_lag: int = 8
-    """Groups sampled by weights older than this many steps are dropped as stale, those that name no
-    weight_step as no_weight_step, and those that name one that the trainer cannot have reached yet
-    as ahead; negative: no limit."""
+    """Groups of weights older than so many steps are dropped as `stale`. Without a known
+    `weight_step` they are dropped as `no_weight_step`, and of weights that the trainer cannot have
+    made yet as `ahead`. Negative: no limit, so groups of any age, of unknown weights and of other
+    lineages are served."""
     max_rollout_step_delay: int = -1
-    """Rollouts sampled by weights older than this many steps are left out of their group, which is
-    dropped below its environment's min_group_size; negative: no limit. Of this and max_policy_lag
-    the narrower one holds."""
+    """Single rollouts of weights older than so many steps are left out. A group below
+    `min_group_size` is then dropped. The narrower of this and `max_policy_lag` holds. Negative: no
+    limit."""
     max_rollout_timestamp_delay: float = Field(default=-1.0, allow_inf_nan=False)
-    """The same for rollouts that were made more than so many seconds ago, by their workers' clocks;
-    negative: no limit."""
+    """Single rollouts that were made more than so many seconds ago, by the clock of their worker,
+    are left out likewise. Negative: no limit."""
     max_samples: int = 1
-    """How often one group is served, in another batch each time; negative: no limit."""
+    """How often one group is served, each time in another batch. It is ready again once its batch
+    is acked. `resume` with `release` gives a use back. A lower value ends groups that were used as
+    often. Negative: no limit, and every file is kept."""
     capacity_groups: int = Field(default=65_536, ge=1)
-    """Most ready groups; above it those that wait are dropped first, then the oldest. Open batches
-    keep theirs."""
+    """Most ready groups. Above it groups that wait for something are dropped first, then the
+    oldest. Open batches keep theirs."""
     capacity: int | None = Field(default=None, ge=1)
-    """Most ready groups of an environment, the oldest dropped above it; several environments divide
-    its multiple by what the last 8 batches had of each. None: only capacity_groups bounds."""
+    """Most ready groups of an environment. Above it the oldest are dropped. Several environments
+    share its multiple by their part of the last 8 batches. None: only `capacity_groups` bounds."""
     admission: bool = True
-    """Whether env workers' dispatch waits while as many groups are ready and in flight as the
-    trainer can use within target_policy_lag."""
+    """Whether `dispatch` in workers waits while the trainer has enough groups, ready or begun."""
     target_policy_lag: int = Field(default=2, ge=0)
-    """Steps that generation may be ahead of the trainer by admission: groups of so many steps and
-    one more may be ready or in flight. Of this and max_policy_lag the smaller one counts."""
+    """Steps that workers may be ahead of the trainer: groups of so many steps and one more may be
+    ready or begun. The smaller of this and `max_policy_lag` counts."""
     groups_per_step: int | None = Field(default=None, ge=1)
-    """Groups a step by which admission counts; none: the most of the last 8 batches and of the
-    requests that wait, and before the first 64."""
+    """Groups a step, for admission. None: the most of the last 8 batches and of waiting requests,
+    and 64 before the first. Several environments without `mix` divide one half of a step evenly,
+    the other as in the last 8 batches."""
     admission_idle_s: float = Field(default=600.0, gt=0)
-    """Seconds after the newest policy was published after which the sampler no longer says how much
-    may be generated; from then on each producer may begin its share of groups once in this time."""
+    """Seconds without a new policy after which admission ends. Then each producer may begin one
+    share of groups in every such time."""
     samples_per_insert: FiniteFloat | None = Field(default=None, ge=1)
-    """How often a group that becomes ready is used on average, within a trainer epoch: the batch
-    waits, or env workers do, where error_buffer is left. None: no limit."""
+    """How often a group that becomes ready is used on average, within a trainer epoch. Needs
+    `error_buffer`. None: no limit."""
     error_buffer: tuple[FiniteFloat, FiniteFloat] | None = None
-    """The least and the most that samples_per_insert times the groups that became ready, less the
-    groups in batches, may be: next_batch waits below the first, env workers above the other."""
+    """Least and most of `samples_per_insert` × groups that became ready − uses. Below the first
+    `next_batch` waits, above the second workers wait. It is at least as wide as a batch and one
+    insert. Groups that are `stale`, `too_old`, dropped by `capacity` or by the trainer count as
+    inserts; `filtered` and `off_branch` groups do not. A replayed batch is no use."""
     max_open_batches: int = Field(default=64, ge=1)
-    """Most served batches that are not final; then next_batch refuses until checkpointed."""
+    """Most served batches that are not final. Above it `next_batch` raises until `checkpointed`."""
     off_branch: Literal["drop", "keep"] = "drop"
-    """What becomes of groups that were sampled by weights which a resume went back behind: keep
-    serves them, marked in the batch, to trainers that correct for it by their log-probs."""
+    """What becomes of groups of weights that a resume gave up. `keep` serves them, marked in the
+    batch."""
     scorer: str = ""
-    """Whose late scores are rewards, also of rollouts that were published with one; empty: of those
-    that were published without, whoever gives the newest."""
+    """Whose late scores replace rewards. Empty: the newest score of anybody, but only for rollouts
+    that were published without a reward."""
     score_version: int | None = Field(default=None, ge=1)
-    """Only this version of the scorer's scores counts, from 1; none: its newest at each batch."""
-    score_timeout_s: float = Field(default=1800.0, gt=0)
-    """A group with a rollout that has no reward and no score is dropped as unscored so many seconds
-    after its seal."""
-    min_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Groups whose rollouts earned less on average are dropped as filtered, being too hard; none:
-    no limit."""
-    max_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Groups whose rollouts earned more on average are dropped as filtered, being too easy; none:
-    no limit."""
-    exclude_flags: tuple[str, ...] = ()
-    """Groups with a rollout whose score in effect has one of these flags are dropped as
-    filtered."""
-    require_flags: tuple[str, ...] = ()
-    """Groups with a rollout that has no score in effect, or one without all of these flags, are
-    dropped as filtered; they wait for a score only where a rollout was published without a reward.
+    """The only version of the scorer's scores that counts, from 1. None: the newest at each batch.
     """
+    score_timeout_s: float = Field(default=1800.0, gt=0)
+    """Seconds after its seal after which a group without all its rewards is dropped as `unscored`.
+    """
+    min_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Groups with a lower mean reward are dropped as `filtered`: too hard. None: no limit."""
+    max_mean_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Groups with a higher mean reward are dropped as `filtered`: too easy. None: no limit."""
+    exclude_flags: tuple[str, ...] = ()
+    """Groups with one of these flags in the score of a rollout are dropped as `filtered`."""
+    require_flags: tuple[str, ...] = ()
+    """Groups with a rollout whose score lacks one of these flags, or that has no score, are dropped
+    as `filtered`. They wait for a score only if a rollout has no reward."""
     reward_weighting: Literal["uniform", "spread"] = "uniform"
-    """spread: among examples that waited longest, four times as many as are wanted, those are drawn
-    whose rewards differ: by the standard deviation of what the group's rollouts earned; uniform:
-    those that waited longest."""
+    """`uniform`: the groups that waited longest. `spread`: draws among four times as many, by the
+    standard deviation of a group's rewards."""
     ack_timeout_s: float = Field(default=1800.0, gt=0)
-    """A batch that is neither acked nor released after so many seconds is reported; it is given to
-    nobody else."""
+    """Seconds after which an unacked batch is reported. Nobody else gets it."""
     cache_bytes: int = Field(default=256 * 1024 * 1024, ge=0)
     """Bytes of payloads that are cached in memory."""
     on_unreadable: Literal["replace", "stop"] = "replace"
-    """A group of a new batch whose file is missing or damaged: replace serves another one in its
-    place for good and counts it, stop raises an error that names it (for network mounts)."""
+    """If a group of a new batch has a missing or damaged file: `replace` serves another one and
+    counts it, `stop` raises an error (for network mounts)."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Time-out of next_batch where the caller passes none."""
+    """Seconds that `next_batch` waits if the call names no time."""
     ready_packs: ReadyPacksConfig | None = None
-    """Packs that are ready when an optimizer step begins; none: ReadyPacks is not used."""
+    """Settings of `ReadyPacks`. None: it is not used."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:
@@ -413,7 +419,7 @@ class SamplerConfig(Section):
 
 
 class RollstreamConfig(Section):
-    """All sections of the file."""
+    """Holds all sections of the file."""
 
     kafka: KafkaConfig
     store: StoreConfig
@@ -421,8 +427,8 @@ class RollstreamConfig(Section):
     samplers: dict[str, SamplerConfig] = Field(default_factory=dict)
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     tokenizer: str | None = None
-    """A tokenizer.json of Hugging Face `tokenizers`, or a folder with one, by which
-    `rollstream show` makes tokens readable; none: it shows their ids."""
+    """A `tokenizer.json` of Hugging Face `tokenizers`, or a folder with one, for `rollstream show`
+    (`'.[tokenizer]'`). None: it shows token ids."""
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the command line prints for help has none of the words that the glossary retires."""
+"""What the command line prints for help has none of the words that are retired."""
 
 from __future__ import annotations
 
