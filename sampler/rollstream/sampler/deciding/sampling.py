@@ -37,11 +37,12 @@ class GroupSummary:
 
     Attributes:
         group_id: as files and batches have it.
-        environment: of its rollouts, and so ``example_id``.
+        environment: of its rollouts.
+        example_id: of its rollouts.
         policies: that sampled it, the oldest first: lineage, epoch and step; -1: unknown.
         rows: segments in it.
-        row_mask: bool [rows], those that a batch would have; None: all. The others are too old.
-        sealed_ts: microseconds since 1970, UTC.
+        row_mask: bool [rows], the rows that a batch would have; None: all. The others are too old.
+        sealed_ts: when it was sealed, in microseconds since 1970, UTC.
     """
 
     group_id: str
