@@ -1,4 +1,4 @@
-"""Reads sealed groups for whoever looks at each of them, as verifiers do."""
+"""Reads sealed groups, for verifiers and others that look at each of them."""
 
 from __future__ import annotations
 
@@ -60,29 +60,31 @@ class _Position:
 
 
 class SealedGroups:
-    """Each sealed group at least once, from the first one that was ever sealed, whatever is killed.
+    """Hands out each sealed group at least once, from the first one that was ever sealed.
 
     Readers of one name share the partitions, and go on from what was committed under that name. A
     group that was handed out and not committed is handed out again, perhaps to another reader. So
-    score with an ``attempt`` (``ScoreProducer``), let ``flush`` return, and then ``commit``: no
-    group is left out, and none is scored twice to effect. It claims nothing and delays nobody.
+    score with an ``attempt`` (``ScoreProducer``), ``flush``, and then ``commit``. Then no group is
+    left out, and a repeated score has no effect. It claims nothing and delays nobody.
 
-    A group whose file was retired and deleted, or is damaged, is passed over with a log message.
+    A group whose file was deleted or is damaged is passed over with a log message.
 
     Args:
         name: of the readers that share the work.
         environments: whose groups are read.
         config: the configuration, or the path of its file.
-        only_awaiting: whether groups are left out of which every rollout has a reward.
-        broker: instead of the configured one, and so ``store``; the caller closes them.
+        only_awaiting: whether to leave out groups in which every rollout has a reward.
+        broker: instead of the configured one; the caller closes it.
+        store: likewise.
         clock: for tests.
 
     Attributes:
-        aside: seal logs of this reader's that cannot be read on, each with the reason. Groups of
-            all others come.
+        aside: seal logs of this reader that cannot be read on, each with the reason. Groups of all
+            others come.
 
     Raises:
-        UnknownEnvironment: the configuration does not have it. ConfigError: it is wrong.
+        UnknownEnvironment: the configuration does not have it.
+        ConfigError: the configuration is wrong.
 
     Examples:
         >>> with SealedGroups("tests", ["math"], config="rollstream.toml") as groups:
@@ -132,12 +134,14 @@ class SealedGroups:
         self._own.callback(self._reader.close)
 
     def poll(self, timeout_s: float) -> list[RolloutGroup]:
-        """The groups of the next flush, with all fields of their rollouts; empty where none came
-        within ``timeout_s``, or where no partition is this reader's. After an error the next call
-        goes on where this one was.
+        """Returns the groups of the next flush, with all fields of their rollouts.
+
+        The list is empty if none came within ``timeout_s``, or if this reader has no partition.
+        After an error, the next call goes on where this one was.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer. StoreError: the store is away.
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none.
+            StoreError: the store is away.
         """
         deadline = Deadline(timeout_s, self._clock)
         while True:
@@ -149,11 +153,12 @@ class SealedGroups:
                 return groups
 
     def commit(self) -> None:
-        """All groups that were handed out are done with, and are not handed out again; those of
-        partitions that went to another reader meanwhile are its own.
+        """Records that all groups which were handed out are done, so they do not come again.
+
+        Groups of partitions that went to another reader meanwhile are the other reader's.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer.
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none.
         """
         for where, position in list(self._positions.items()):
             claim = position.fence.current_claim
@@ -167,7 +172,7 @@ class SealedGroups:
                 position.committed = at
 
     def close(self) -> None:
-        """Leaves the group; nothing is committed. Idempotent."""
+        """Leaves the group of readers. Nothing is committed. Idempotent."""
         self._own.close()
 
     def __enter__(self) -> Self:
