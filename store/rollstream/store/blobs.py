@@ -16,6 +16,7 @@ import xxhash
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
+"""Whatever holds bytes in one piece."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,4 +31,4 @@ def test_every_key_of_a_sampler_has_a_default_and_a_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \| (\S.+) \|$", configuration_page.page(), re.M)
     keys = {key for key, _, _ in rows}
     assert set(SamplerConfig.model_fields) - {"ready_packs"} <= keys
-    assert ("bootstrap", "**required**") in {(key, default) for key, default, _ in rows}
+    assert ("bootstrap", "**required**: text") in {(key, default) for key, default, _ in rows}

@@ -80,9 +80,11 @@ def _attached(
 
 
 class AsyncSamplerClient:
-    """A ``SamplerClient`` whose methods are awaited; arguments and results are the same.
+    """A ``SamplerClient`` whose methods are awaited; ``AsyncSamplerClient.attach`` makes it.
 
-    ``attach`` is awaited, too: ``async with await AsyncSamplerClient.attach(…) as sampler``.
+    Arguments and results are the same. ``attach`` is awaited, too: ``async with await
+    AsyncSamplerClient.attach(…) as sampler``.
+
     Thousands of calls may be awaited at once, since no call holds a thread. If a call is cancelled
     while it waits for groups, the actor forgets it. A call that is decided already is carried out
     all the same, and may be repeated.

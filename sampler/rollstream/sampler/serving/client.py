@@ -25,7 +25,7 @@ from rollstream.streams.broker import Broker
 
 
 class SamplerClient(SamplerApi):
-    """A sampler that runs as a Ray actor, which all ranks of a trainer share.
+    """A sampler that runs as a Ray actor for all ranks; ``SamplerClient.attach`` makes it.
 
     Arrays of a batch arrive as read-only NumPy views of Ray's object store, without a copy. If the
     actor's process dies, Ray starts it again and the call is repeated. Hundreds of ranks may wait
