@@ -90,8 +90,7 @@ def report_of(
 
     Raises:
         UnknownSampler: there is no decision log of that name.
-        InvalidRequest: no step, or no environment, can be counted.
-        BrokerUnavailable: not read within ``timeout_s``.
+        InvalidRequest: no such step or environment. BrokerUnavailable: not read in time.
     """
     settings = configured(config)
     if first < 0 or (stop is not None and stop <= first):
