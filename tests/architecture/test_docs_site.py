@@ -15,6 +15,10 @@ PAGES = sorted(DOCS.rglob("*.md"))
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 PATH = re.compile(r"`([\w.-]+/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
+FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+OF_A_NAME = "rollstream."  # Such anchors the reference has by itself, and the build checks them.
 COMMAND_LINE = "console"  # It has no interface for programs.
 MADE = {"commands", "configuration"}  # Of the command line, and of the sections' models.
 
@@ -37,6 +41,23 @@ def test_links_of_a_page_lead_to_files_of_the_site(page: Path) -> None:
         linked = (page.parent / target).resolve()
         assert linked.is_file(), target
         assert DOCS in linked.parents, f"{target} is no part of the site; name the file instead"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the page's headings, as Python-Markdown makes them."""
+    titles = HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles]
+    words = [re.sub(r"[^\w\s-]", "", title).strip().lower() for title in plain]
+    return {re.sub(r"[-\s]+", "-", title) for title in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_anchors_that_a_page_links_to_are_headings(page: Path) -> None:
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    for path, anchor in ANCHOR.findall(text):
+        linked = (page.parent / path).resolve() if path else page
+        if not anchor.startswith(OF_A_NAME):
+            assert anchor in anchors(linked), f"{path}#{anchor}"
 
 
 def test_paths_that_contributors_are_sent_to_exist() -> None:

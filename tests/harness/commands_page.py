@@ -31,8 +31,11 @@ def page() -> str:
     root = typer.main.get_command(build())
     found = list(_commands("rollstream", root))
     summary = [
-        "| command | does |\n|---|---|",
-        *(f"| [`{name}`](#{_anchor(name)}) | {_first_sentence(one)} |" for name, one in found),
+        "| `rollstream …` | does |\n|---|---|",
+        *(
+            f"| [`{name.partition(' ')[2]}`](#{_anchor(name)}) | {_first_sentence(one)} |"
+            for name, one in found
+        ),
     ]
     parts = [HEAD, "\n".join(summary) + "\n", *(_section(name, one) for name, one in found)]
     return "\n".join(parts)

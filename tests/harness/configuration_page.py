@@ -9,7 +9,7 @@ import json
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from harness.source_tree import ROOT
@@ -57,7 +57,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("[gateway]", GatewayConfig),
 )
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_TYPES = {str: "text", int: "integer", float: "number", bool: "true or false", SecretStr: "text"}
+_TYPES = {str: "text", int: "an integer", float: "a number"}
 
 
 def page() -> str:
@@ -70,9 +70,9 @@ def _section(title: str, model: type[BaseModel]) -> str:
     lines = [f"## {heading}", ""]
     if title != "Top level":
         lines += [" ".join((model.__doc__ or "").split()), ""]
-    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
     lines += [
-        f"| `{name}` | {_type(field.annotation)} | {_default(name, field)} | {_meaning(field)} |"
+        f"| `{name}` | {_default(name, field)} | {_meaning(field)} |"
         for name, field in model.model_fields.items()
         if not _is_table(field.annotation)
     ]
@@ -87,33 +87,33 @@ def _is_table(kind: Any) -> bool:
 
 def _type(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Literal:
-        return " or ".join(f'`"{one}"`' for one in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(_type(one) for one in arguments if one is not type(None))
     if origin is tuple and len(arguments) == 2 and arguments[1] is not Ellipsis:
         return "two numbers"
     if origin is tuple:
         return f"list of {_type(arguments[0])}"
-    if origin is dict:
-        return f"table of {_type(arguments[1])}"
     if origin is not None:  # Annotated: a number that is finite, say.
         return _type(arguments[0])
     return _TYPES[kind]
 
 
 def _default(name: str, field: FieldInfo) -> str:
+    """The default, and what else there may be, where that does not follow from it."""
     if field.is_required():
-        return "**required**"
+        return f"**required**: {_type(field.annotation)}"
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is None:
-        return "none"
+        return f"none; or {_type(field.annotation)}"
+    if get_origin(field.annotation) is Literal:
+        others = [f'`"{one}"`' for one in get_args(field.annotation) if one != value]
+        return f'`"{value}"`; or {", ".join(others)}'
     if name.endswith("_bytes"):
         size, unit = next((size, unit) for size, unit in _UNITS if value % size == 0)
-        return f"{value // size} {unit}"
+        return f"`{value:_}` ({value // size} {unit})"
     if isinstance(value, bool | str | tuple | dict):
         return f"`{json.dumps(value)}`"
-    return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value:_}`"
 
 
 def _meaning(field: FieldInfo) -> str:

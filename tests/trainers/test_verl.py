@@ -1,4 +1,4 @@
-"""Examples in the shape of verl's ``DataProto``; docs/guides/trainers.md has how it was tried."""
+"""Examples in the shape of verl's ``DataProto``; docs/guides/verl.md shows them."""
 
 from __future__ import annotations
 

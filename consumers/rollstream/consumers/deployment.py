@@ -46,12 +46,12 @@ TRY_AGAIN_S = 0.05  # After a sealer took the log back between this claim and it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """What was made.
+    """What ``create_deployment`` made.
 
     Attributes:
         topics: that were missing.
         root_id: of the store's root.
-        recorded: environments whose seal log had not named the root.
+        recorded: environments whose seal log did not name the root before.
     """
 
     topics: tuple[str, ...]
@@ -68,19 +68,26 @@ def create_deployment(
     entropy: Entropy | None = None,
     timeout_s: float | None = None,
 ) -> Created:
-    """Creates the topics that are missing, and gives the store's root its id, once: written to the
-    root, then to every environment's seal log. Sealers and samplers start only over that root.
-    Repeating it changes nothing.
+    """Creates missing topics, and gives the store's root its id, once. Repeating it changes
+    nothing.
+
+    The id is written to the root, then to the seal log of every environment. Sealers and samplers
+    start only over that root. Call it before the first sealer, as ``rollstream topics create``
+    does.
 
     Args:
-        config: names topics, root and the broker; what else is not given is the system's.
+        config: names topics, root and broker.
+        broker: instead of the configured one.
+        store: likewise.
         timeout_s: for all of it; None: ``kafka.timeout_s``.
 
     Raises:
         RootMismatch: the seal logs name another root, or this root or these logs belong to another
-            deployment. LogLost: a sampler's decision log is missing or empty, and the root holds
-            its batches. Both before a topic is made. StoreError: the root cannot be written.
-            BrokerUnavailable, NotAuthorised.
+            deployment. No topic was made.
+        LogLost: a sampler's decision log is missing or empty, and the root holds its batches. No
+            topic was made.
+        StoreError: the root cannot be written.
+        BrokerUnavailable, NotAuthorised: the broker's answer, or none.
     """
     kafka = config.kafka
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()

@@ -177,8 +177,9 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             timeout_s: as in ``dispatch``.
 
         Raises:
-            NotAdmitted, RunOver, SeveralLineages, InvalidRollout, InvalidSettings, NotAuthorised,
-                BrokerUnavailable: as ``dispatch``.
+            NotAdmitted, RunOver, SeveralLineages: as ``dispatch``.
+            InvalidRollout, InvalidSettings: likewise.
+            NotAuthorised, BrokerUnavailable: likewise.
             TooManyGroups: on entering the block: so many can never be open at one time. It is known
                 only with ``groups_per_step``, or after 8 batches of one size; before, the call
                 waits.

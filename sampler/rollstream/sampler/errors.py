@@ -14,14 +14,14 @@ class SamplerError(RollstreamError):
 
 
 class NotEnoughGroups(SamplerError, TimeoutError):
-    """The groups for a batch did not arrive in time; asking again for the same step may help.
+    """The groups for a batch did not arrive in time. Asking again for the same step may help.
 
     Attributes:
         step: that was asked for.
         wanted: number of groups that the request needs.
         ready: number of groups that could be served, by environment.
-        waiting: number of groups that are sealed but cannot be served as they are, by the reason;
-            ``eval``: never.
+        waiting: number of groups that are sealed but cannot be served now, by the reason; ``eval``
+            groups never can.
         dropped: number of groups that will never be served, by the reason.
     """
 
@@ -48,15 +48,15 @@ class NotEnoughGroups(SamplerError, TimeoutError):
 
 
 class InvalidRequest(SamplerError, ValueError):
-    """An argument that no state of the sampler could satisfy."""
+    """An argument makes no sense. The message names it, its value and what to give."""
 
 
 class RequestDiffers(SamplerError, ValueError):
-    """The call was made before with other arguments, and what was recorded then stands."""
+    """The call was made before with other arguments, and the recorded one stands."""
 
 
 class MakerDiffers(SamplerError, ValueError):
-    """A batch maker made another batch of a step than before."""
+    """A batch maker made another batch of a step than before, so it is not deterministic."""
 
 
 class UnknownStep(SamplerError, LookupError):
@@ -64,8 +64,9 @@ class UnknownStep(SamplerError, LookupError):
 
 
 class CarryLost(UnknownStep):
-    """What the step before left over is not there any more, since a resume went back behind what
-    was final; the step may be asked for with ``carried=()``."""
+    """Groups that the step before kept are not there any more, since a resume went back behind what
+    was final. You may ask for the step with ``carried=()``.
+    """
 
 
 class UnknownRollout(SamplerError, LookupError):
@@ -73,22 +74,25 @@ class UnknownRollout(SamplerError, LookupError):
 
 
 class DecidedByNewer(SamplerError):
-    """A newer version of Rollstream chose by what this one does not know; the message names it."""
+    """A newer version of Rollstream decided by rules that this one does not know. The message names
+    it.
+    """
 
 
 class DecidedByOlder(SamplerError):
-    """An older version of Rollstream chose by rules that this one no longer has; the message names
-    it."""
+    """An older version of Rollstream decided by rules that this one no longer has. The message
+    names it.
+    """
 
 
 class GroupsUnreadable(SamplerError):
     """Files of a batch's groups are missing or damaged, and a share of it may have been handed out,
-    or ``on_unreadable`` is ``stop``; every rank is told the same.
+    or ``on_unreadable`` is ``stop``. Every rank gets the same error.
 
     Attributes:
         step: of the batch.
         digest: of the batch.
-        groups: slot of the recorded batch to group id, of those that cannot be read.
+        groups: slot of the recorded batch to group id, of groups that cannot be read.
         finding: which groups, and why, without what to do.
         reasons: slot to why its own file cannot be read, as far as that is known.
     """
@@ -126,7 +130,7 @@ class ArrayMissing(SamplerError, KeyError):
 
 
 class TooManyOpenBatches(SamplerError):
-    """As many served batches as ``max_open_batches`` allows are not final."""
+    """``max_open_batches`` served batches are not final yet; call ``checkpointed``."""
 
 
 class ForkedSampler(SamplerError):
@@ -138,7 +142,7 @@ class SamplerUnavailable(SamplerError, TimeoutError):
 
 
 class RowsOutOfReach(SamplerError):
-    """The batch has left the process that could read its rows."""
+    """The batch was copied out of the process that could read its rows."""
 
 
 class ConfigurationDiffers(SamplerError, ValueError):
@@ -162,5 +166,6 @@ class ConfigurationDiffers(SamplerError, ValueError):
 
 
 class UnknownSampler(SamplerError, LookupError):
-    """The configuration has no section for that sampler; of ``history``: it has no decision log, or
-    no decisions among the files."""
+    """The configuration has no section for that sampler. From ``history``: it has no decision log,
+    or no decisions among the files.
+    """

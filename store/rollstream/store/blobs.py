@@ -16,6 +16,7 @@ import xxhash
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError
 
 Bytes = bytes | bytearray | memoryview
+"""Whatever holds bytes in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class BlobInfo(NamedTuple):
 
 
 class Blobs(Protocol):
-    """Immutable blobs. Thread-safe."""
+    """Immutable blobs under paths. Thread-safe."""
 
     def create(self, path: str, data: Bytes | Pieces) -> None:
         """Creates the blob whole or not at all. It is durable once this returns (on a local disk:
@@ -69,7 +70,11 @@ class Blobs(Protocol):
         """Like ``create``, but replaces a blob that exists; readers see the old or the new one."""
 
     def read(self, path: str) -> bytes:
-        """Returns the blob's bytes. Raises BlobMissing."""
+        """Returns the blob's bytes.
+
+        Raises:
+            BlobMissing: there is no such blob.
+        """
 
     def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Returns the bytes from ``[0]`` to ``[1]`` of each span, which lies within the blob. Those
@@ -81,16 +86,16 @@ class Blobs(Protocol):
         """
 
     def info(self, path: str) -> BlobInfo | None:
-        """Returns the blob's size; None where there is no such blob."""
+        """Returns the blob's size; None: there is no such blob."""
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
         """Yields every blob whose path begins with ``prefix``, in the order of paths."""
 
     def delete(self, path: str) -> None:
-        """Deletes the blob; does nothing where there is none."""
+        """Deletes the blob. Does nothing if there is none."""
 
     def local_path(self, path: str) -> Path | None:
-        """Returns the blob's local file; None where it has none."""
+        """Returns the blob's local file; None: it has none."""
 
 
 def size_of(blobs: Blobs, path: str) -> int:
@@ -102,7 +107,7 @@ def size_of(blobs: Blobs, path: str) -> int:
 
 
 def create_or_compare(blobs: Blobs, path: str, data: Bytes | Pieces) -> None:
-    """Creates the blob; one that exists already must have the same bytes. Repeating it changes
+    """Creates the blob. One that exists already must have the same bytes. Repeating it changes
     nothing.
 
     Raises:

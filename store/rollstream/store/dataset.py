@@ -40,8 +40,8 @@ class Provenance:
         group_ids: one a row.
         address: of the ingest log, the same for all rows.
         epoch: of the claim under which the rows are sealed, the same for all rows.
-        offsets: int64 [rows]: of the row's record in that partition of the ingest log.
-        entries: int32 [rows]: which of its record's entries the row is.
+        offsets: int64 [rows], the row's record in that partition of the ingest log.
+        entries: int32 [rows], which of its record's entries the row is.
     """
 
     group_ids: Sequence[str]
@@ -68,7 +68,7 @@ def encode_rows(
     Args:
         columns: at least one row, all of one environment.
         provenance: of each row.
-        groups: that the rows are; empty: none, and a reader of few rows reads all.
+        groups: the groups that the rows are; empty: none, and a reader of few rows reads all.
         compression: ``none``, ``lz4`` or ``zstd``.
     """
     assert columns.rows > 0, "a file holds at least one row"
@@ -122,12 +122,9 @@ def read_rows(
 ) -> Columns:
     """Reads rows of one file, exactly as they were encoded.
 
-    The file is read at once, and only what is asked for is decoded; what becomes of the file later
-    changes nothing. A damaged file is refused where ``checksum`` is given; without it damage may go
-    unnoticed and change values.
-
-    Where an older version of Rollstream wrote the file, fields that it did not have are their
-    defaults, and those that were removed since are read with all fields.
+    Only the named fields are decoded. Give ``checksum`` to refuse a damaged file; without it damage
+    may go unnoticed and change values. In files of an older version of Rollstream, new fields have
+    their defaults, and removed ones are read with all fields.
 
     Args:
         blobs: the store.
@@ -135,7 +132,7 @@ def read_rows(
         checksum: that its bytes must have (``SealedFile.checksum``); None: not compared.
         ranges: (first row, number of rows) pairs in the wanted order; None: all rows.
         fields: names of a segment's fields; the result holds these alone; None: all.
-        token_arrays: names of named arrays; those that no row has are left out; None: all where
+        token_arrays: names of named arrays; those that no row has are left out. None: all if
             ``fields`` is None, else none.
 
     Raises:
@@ -179,10 +176,10 @@ def open_rows(blobs: Blobs, path: str) -> RowFile:
 
 
 def token_array_signatures(blobs: Blobs, path: str) -> Mapping[str, ArraySignature]:
-    """The named arrays that at least one row of a file has, from its footer alone.
+    """Returns the named arrays that at least one row of a file has, from its footer alone.
 
     Raises:
-        BlobMissing, CorruptFile, NewerFile: as ``open_rows``.
+        BlobMissing, CorruptFile, NewerFile: as ``read_rows``.
     """
     return open_rows(blobs, path).token_arrays
 

@@ -10,7 +10,7 @@ class StoreError(RollstreamError):
 
 
 class BlobExists(StoreError):
-    """The path to create has a blob already, which stays as it is."""
+    """The path has a blob already, which stays as it is."""
 
 
 class BlobMissing(StoreError):
@@ -18,8 +18,9 @@ class BlobMissing(StoreError):
 
 
 class StoreAway(StoreError):
-    """Blobs that were there are missing, in a way that looks as if the store was: a mount that is
-    gone, a folder that is elsewhere. Nothing was given up for it; the call may be repeated."""
+    """Blobs that were there are missing, as if the store was: a lost mount, or a folder that moved.
+    Nothing was given up for it, and you may repeat the call.
+    """
 
 
 class StoreFull(StoreError):
@@ -31,8 +32,7 @@ class CorruptFile(StoreError):
 
 
 class NewerFile(StoreError):
-    """A newer version of Rollstream wrote a file or manifest, as the message says; it is not
-    damaged."""
+    """A newer version of Rollstream wrote a file or manifest. It is not damaged: upgrade."""
 
 
 class NoTokenArray(StoreError, LookupError):

@@ -11,16 +11,19 @@ from rollstream.store.layout import batch_in, batches_prefix, manifests_of, offs
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Lists a root at each call; raises ``StoreError`` where that cannot be."""
+    """Finds blobs of a root that were written after an event of a log was confirmed. As long as the
+    log is whole, none of them is ahead of it. Each call lists the root, and raises ``StoreError``
+    if it cannot.
+    """
 
     blobs: Blobs
 
     def has_manifests(self, environment: str, generation: int) -> bool:
-        """Whether it holds a manifest of a flush of the environment."""
+        """Returns whether the root holds a manifest of a flush of the environment."""
         blobs = self.blobs.list(manifests_of(environment, generation))
         return any(offset_in(blob.path) is not None for blob in blobs)
 
     def newest_batch(self, sampler: str) -> tuple[int, int] | None:
-        """Trainer epoch and step of a sampler's newest batch file; None: there is none."""
+        """Returns trainer epoch and step of a sampler's newest batch file; None: there is none."""
         batches = (batch_in(blob.path) for blob in self.blobs.list(batches_prefix(sampler)))
         return max((one for one in batches if one is not None), default=None)

@@ -23,16 +23,15 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LocalBlobs:
-    """Blobs as files below a folder. Once ``create`` or ``replace`` returns, the blob survives a
-    power failure; before, no reader sees any of it.
+    """Keeps blobs as files below a folder. A blob survives a power failure once ``create`` returns.
 
-    A process that is killed during ``create`` leaves at most one file under ``.staging``, which
-    ``list`` does not show. Safe between threads and processes. Methods: see ``Blobs``.
+    No reader sees any part of it before. A process that is killed during ``create`` leaves at most
+    one file under ``.staging``, which ``list`` does not show. Threads and processes may share it.
+    Methods: see ``Blobs``.
 
-    The root must stay the folder that it was when this object was made, or first wrote where there
-    was none. Otherwise writes are refused: a mount that is lost shows the disk below it, and files
-    written there would vanish once the mount is back. A mount that comes back as another device is
-    known by the root's id, once that was read or created here.
+    Writes are refused if the root is no longer the same folder. If a mount is lost, the disk below
+    it shows, and files written there would vanish once the mount is back. The root's id, once it
+    was read or created here, also identifies a mount that comes back as another device.
     """
 
     # A link alone is atomic but not durable: after a power failure the name could refer to missing

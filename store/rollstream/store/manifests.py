@@ -37,8 +37,7 @@ class Manifest(NamedTuple):
 
 
 def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed) -> str:
-    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing,
-    by whichever version of Rollstream.
+    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
 
     Raises:
         CorruptFile: the path has a manifest of another event.
@@ -85,7 +84,8 @@ def read_manifest(data: bytes) -> Manifest:
     """Decodes a manifest, exactly as it was projected.
 
     Raises:
-        CorruptFile: the bytes are no manifest. NewerFile: one of a newer version of Rollstream.
+        CorruptFile: the bytes are no manifest.
+        NewerFile: a newer version of Rollstream wrote it.
     """
     with _as_corrupt(data):
         content = _content(data)

@@ -11,7 +11,9 @@ from rollstream.store.errors import BlobExists, BlobMissing
 
 
 class MemoryBlobs:
-    """Blobs that last as long as the object (see ``Blobs`` for the methods). Thread-safe."""
+    """Keeps blobs as long as the object lives, for tests; see ``Blobs`` for the methods.
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

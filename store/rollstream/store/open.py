@@ -15,13 +15,14 @@ class UnsupportedRoot(StoreError, ValueError):
 
 
 def open_store(root_url: str) -> Blobs:
-    """The blobs below a root. Nothing is created before the first write.
+    """Opens the store below a root. Nothing is created before the first write.
 
     Args:
         root_url: ``file:///an/absolute/folder``.
 
     Raises:
-        UnsupportedRoot: another scheme, or no absolute path. StoreError: the folder cannot be read.
+        UnsupportedRoot: another scheme, or no absolute path.
+        StoreError: the folder cannot be read.
     """
     return LocalBlobs(local_root(root_url))
 

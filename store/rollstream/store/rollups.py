@@ -73,8 +73,9 @@ class _Span(NamedTuple):
 
 
 class RollUps:
-    """Writes the roll-ups of one partition; only the owner of its seal log adds to it. Owners that
-    follow one another, and a zombie beside one, write the same bytes.
+    """Writes the roll-ups of one partition. Only the owner of its seal log adds to it.
+
+    Owners that follow one another write the same bytes.
 
     Args:
         address: of the partition.
@@ -87,12 +88,10 @@ class RollUps:
         self._named: dict[int, NamedFiles] = {}  # Of manifests that were added and not rolled up.
 
     def add(self, offset: int, event: Flushed) -> None:
-        """The newest manifest of the partition was written. Writes the roll-ups that are due.
-
-        What there is already is listed once, when as many were added as one roll-up holds.
+        """Writes the roll-ups that are due after the newest manifest of the partition.
 
         Raises:
-            StoreError: a roll-up was not written; it is after as many further manifests.
+            StoreError: a roll-up was not written; it will be after as many further manifests.
         """
         try:
             self._add(offset, event)
@@ -159,7 +158,11 @@ def rolled_up(blobs: Blobs, retired: Mapping[str, RetiredFiles]) -> Mapping[str,
 
 
 def visible_files(blobs: Blobs) -> list[str]:
-    """Paths of the files under ``groups/`` that are part of the data: as ``named_files``."""
+    """Returns the paths of the files under ``groups/`` that are part of the data.
+
+    Raises:
+        CorruptFile, NewerFile: a manifest, or the list of retired files, cannot be read.
+    """
     return [file.path for file in named_files(blobs)]
 
 

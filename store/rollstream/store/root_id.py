@@ -14,10 +14,11 @@ from rollstream.store.layout import ROOT_ID
 
 
 def read_root_id(blobs: Blobs) -> RootId:
-    """The root's id, and whose it is; with empty fields where it has none.
+    """Returns the root's id, and whose it is. Its fields are empty if the root has none.
 
     Raises:
-        CorruptFile: the file of that name does not hold one. StoreError: it cannot be read.
+        CorruptFile: the file of that name does not hold an id.
+        StoreError: it cannot be read.
     """
     try:
         data = blobs.read(ROOT_ID)
@@ -37,11 +38,14 @@ def read_root_id(blobs: Blobs) -> RootId:
 
 
 def create_root_id(blobs: Blobs, entropy: Entropy, namespace: str, generation: int) -> RootId:
-    """Gives the root an id for this deployment, or finds the one that another process gave it,
-    perhaps for another deployment; which one.
+    """Gives the root an id for this deployment, and returns it, or the id that another process gave
+    it.
+
+    That one may be of another deployment.
 
     Raises:
-        StoreFull, StoreError: it could not be written. CorruptFile: as ``read_root_id``.
+        StoreFull, StoreError: it could not be written.
+        CorruptFile: as ``read_root_id``.
     """
     made = RootId(entropy.token(), namespace, generation)
     try:

@@ -22,21 +22,25 @@ _READ_SCHEMA = SCHEMA.append(pa.field("version", pa.int32()))
 
 
 def open_scores(root: str | Path | Blobs, environment: str, *, generation: int = 1) -> pa.Table:
-    """All scores of an environment that are in files, each once: a row a rollout, or one without
-    ``rollout_uid`` for a whole group; in the order of partitions and offsets.
+    """Returns all scores of an environment that are in files, each once, as a pyarrow table.
+
+    A row is the score of one rollout; without ``rollout_uid`` it is the score of a whole group.
+    Rows are in the order of partitions and offsets. Scores that came too early or too late for
+    their group are in it, too.
 
     Column ``version`` counts, from 1, the scores of one rollout by one scorer, as samplers count
-    them; null: the row changes nothing, since it says again what the version before it says, or
-    expected another version (``expect_version``). Scores of a rollout by uid alone count apart from
-    those with its group's id; among these are those of the whole group, whose rows have the
-    greatest version that they are of any rollout.
+    them. Null: the row changes nothing, since it repeats the version before, or expected another
+    version (``expect_version``). Scores by uid alone count apart from scores with the group's id. A
+    row of a whole group has the greatest version that it is for any rollout.
 
     Args:
         root: ``store.root``, or the blobs below it.
+        environment: whose scores.
+        generation: of the topics.
 
     Raises:
-        CorruptFile: a file is damaged, and no other one has what it had. StoreError: the root
-            cannot be read.
+        CorruptFile: a file is damaged, and no other one has its scores.
+        StoreError: the root cannot be read.
     """
     blobs = open_store(str(root)) if isinstance(root, str | Path) else root
     tables = [_READ_SCHEMA.empty_table()]

@@ -15,19 +15,20 @@ from rollstream.store.errors import NoTokenArray
 
 
 def token_array(table: pa.Table, name: str) -> Ragged:
-    """A named array of the table's rows, with the dtype and shape that it was published with.
+    """Returns a named array of the table's rows, with the dtype and shape that it was published
+    with.
 
-    ``values`` is [total, *shape], row ``i`` is ``.row(i)``, None where it was not published. The
-    values are a view of the table's memory, a copy where the column has several chunks.
+    ``values`` is [total, *shape], and ``.row(i)`` is row ``i``; None: it was not published. The
+    values are a view of the table's memory, or a copy if the column has several chunks.
 
     Args:
         table: as pyarrow reads it from a file, or from ``open_dataset``, with the column
-            ``token_array_NAME``, and ``token_count`` where that is one of bytes.
+            ``token_array_NAME``, and ``token_count`` if that is one of bytes.
         name: as in ``publish(token_arrays={name: …})``.
 
     Raises:
-        NoTokenArray: the table lacks one of these columns, or its metadata say no dtype and shape
-            of it: another tool made the table, or it has rows of files that differ in them.
+        NoTokenArray: the table lacks one of these columns, or its metadata name no dtype and shape:
+            another tool made the table, or its files differ in them.
     """
     column = arrow.TOKEN_ARRAY_PREFIX + name
     if column not in table.column_names:

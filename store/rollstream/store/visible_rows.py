@@ -1,4 +1,4 @@
-"""The visible rows as a pyarrow data set."""
+"""Opens the visible rows as a pyarrow data set."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from rollstream.store.rollups import visible_files
 
 
 def open_dataset(root: str | Path) -> pads.Dataset:
-    """The rows of the files that manifests name, as a pyarrow data set.
+    """Returns the rows of all files that are part of the data, as a pyarrow data set.
 
     Args:
         root: the store's root, as a folder or as ``file:///…``.
 
     Returns:
         The files' columns, and ``environment``, ``policy_version`` (of the group) and ``segment``
-        from their paths. It has no rows where nothing was sealed yet. A named array that some files
-        do not have is null in their rows. Where files differ in its dtype or trailing shape,
-        ``token_array`` refuses it; where they differ so much that one holds lists and another
-        bytes, it has no column here: read such files by their paths. A field that an older version
-        of Rollstream did not have is null in the rows of its files, which stands for the field's
-        default; one that was removed since has a column where a file has it.
+            from their paths. It has no rows if nothing was sealed yet. A named array is null in the
+            rows of files without it. If files differ in its dtype or trailing shape,
+            ``token_array`` refuses it; if one holds lists and another bytes, it has no column here,
+            so read such files by their paths. A field that an older version of Rollstream did not
+            have is null in its files, which stands for the field's default. A field that was
+            removed since has a column if a file has it.
 
     Raises:
-        BlobMissing: there is no such folder, or no such file. UnsupportedRoot: not a local one.
-        CorruptFile, NewerFile: a file or manifest that cannot be read.
+        BlobMissing: there is no such folder, or no such file.
+        UnsupportedRoot: it is not a local one.
+        CorruptFile, NewerFile: a file or manifest cannot be read.
     """
     folder = local_root(root) if "://" in str(root) else Path(root).absolute()
     if not folder.is_dir():

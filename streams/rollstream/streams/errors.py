@@ -125,6 +125,6 @@ def lost_message(where: str, read: int, found: str) -> str:
     return (
         f"{where} was read up to {read}, and now {found}: it was lost, or restored from an older "
         "copy, while this process ran, which goes on with it no more. End this process, and "
-        "restore the log whole or begin a new kafka.generation (docs/operating.md, \"Kafka's disk "
-        'is lost")'
+        "restore the log whole or begin a new kafka.generation (docs/operating/kafka.md, "
+        '"Kafka\'s disk is lost")'
     )

@@ -17,7 +17,7 @@ PROMPTS = tuple(encode(text) for text in ("divisor 12, 8", "divisor 7, 28", "bit
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """The fields of a batch that a learner reads, as API.md names them."""
+    """The fields of a batch that a learner reads, as ``Batch`` names them."""
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]

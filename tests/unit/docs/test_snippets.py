@@ -15,7 +15,7 @@ from harness.pages import snippets
 from harness.source_tree import ROOT
 
 GUIDES = sorted(path.name for path in (ROOT / "docs" / "guides").glob("*.md"))
-PAGES = [*(f"guides/{name}" for name in GUIDES), "api.md", "index.md", "../README.md"]
+PAGES = [*(f"guides/{name}" for name in GUIDES), "index.md", "../README.md"]
 PUBLISH = frozenset({"publish", "append_to_group", "turn"})
 MODULES = (rollstream.consumers, rollstream.producers, rollstream.sampler)
 ABBREVIATED = {"np", "pa", "pc", "pd", "pl", "duckdb", "json", "base64", "torch"}

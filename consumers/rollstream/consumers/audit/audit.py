@@ -36,16 +36,16 @@ TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """One partition: ``published = pending + sealed + settled``.
+    """The figures of one partition: ``published = pending + sealed + settled``.
 
     Attributes:
-        published: entries of the ingest log, deleted ones included; of a record that was deleted
-            before anybody read it, one.
-        pending: those that nothing has settled yet.
-        sealed: those of segments that are in groups.
+        published: entries of the ingest log, deleted ones included. A record that was deleted
+            before anybody read it counts as one.
+        pending: entries that nothing has settled yet.
+        sealed: entries of segments that are in groups.
         settled: by reason, the entries that ended without a group.
         watermark: every entry of every offset below it is settled.
-        files: that events name, but for retired ones.
+        files: that events name, without retired ones.
         manifests_missing: flushes without a manifest; the newest may lack its own.
         foreign: records of the seal log that no owner wrote; they are passed over.
     """
@@ -74,9 +74,10 @@ class AuditReport:
     """The figures of every partition, and every problem.
 
     Attributes:
-        problems: in words, each with its log or file; empty where the audit holds.
-        mistakes: of producers, likewise: rollouts that count twice, since they were published to
-            two partitions under one uid, or again after the dedupe horizon. The audit holds.
+        problems: in words, each with its log or file; empty if the audit holds.
+        mistakes: of producers: rollouts that count twice, since they were published to two
+            partitions under one uid, or again after the dedupe horizon. The audit holds all the
+            same.
     """
 
     partitions: tuple[PartitionAudit, ...]
@@ -89,8 +90,9 @@ class AuditReport:
         return not self.problems
 
     def environment(self, name: str) -> PartitionAudit:
-        """The sums over the partitions of one environment; ``partition`` is -1, and ``watermark``
-        the sum of theirs."""
+        """Returns the sums over the partitions of one environment. ``partition`` is -1, and
+        ``watermark`` the sum of theirs.
+        """
         rows = [row for row in self.partitions if row.environment == name]
         settled = sum((Counter(row.settled) for row in rows), Counter[str]())
         counts = {f.name for f in fields(PartitionAudit)} - {"environment", "partition", "settled"}
@@ -107,26 +109,28 @@ def audit(
     digests: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> AuditReport:
-    """Checks that ``published = pending + sealed + settled`` for every partition, entry by entry,
-    that every record which is still in an ingest log has as many entries as the events say, and
-    that every file which an event names, and none retired, exists and is as the event says. No
-    sampler's decision log may end before a batch that the store's root holds. A partition whose
-    seal log cannot be read on is a problem, is checked as far as it can be read, and all others are
-    checked.
+    """Checks that every published entry has exactly one end, and that every file is as it should
+    be.
 
-    It may run at any time, beside sealers too: what they settle meanwhile counts as pending. It
-    reads the seal logs, twice, and what is kept of the ingest logs, a few records at a time; what
-    it keeps in memory does not grow with the history.
+    For every partition ``published = pending + sealed + settled`` must hold, entry by entry. Every
+    record that is still in an ingest log must have as many entries as the events say. Every file
+    that an event names, and that was not retired, must exist and be as the event says. No sampler's
+    decision log may end before a batch that the store's root holds. A partition whose seal log
+    cannot be read is a problem, and all others are checked.
+
+    It may run at any time, beside sealers too. Its memory does not grow with the history.
 
     Args:
         config: which environments, and where their logs and files are.
-        broker, store, clock: from ``config`` and the system unless given.
-        digests: also decode every row and compare the groups' digests.
+        broker: instead of the configured one.
+        store: likewise.
+        clock: instead of the system's.
+        digests: whether to decode every row and compare the groups' digests, too.
         timeout_s: for all of it.
 
     Raises:
-        BrokerUnavailable: not read within ``timeout_s``. RootMismatch: the store's root is not the
-        deployment's.
+        BrokerUnavailable: not read within ``timeout_s``.
+        RootMismatch: the store's root is not the deployment's.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())

@@ -41,25 +41,27 @@ _T = TypeVar("_T")
 
 
 class Sealer:
-    """Turns ingest logs into sealed groups: every rollout is settled exactly once, whenever this
-    process is killed, and however many others share the work.
+    """Turns ingest logs into sealed groups. Every rollout is settled exactly once.
 
-    A group can be read once its flush is confirmed in the seal log. What is pending is kept nowhere
-    else: a successor reads it again.
+    Run as many sealers as you like: they share the partitions. Any of them may be killed at any
+    moment. A group can be read once its flush is confirmed in the seal log. After a restart,
+    unsealed rollouts are read again from the ingest log.
 
     Args:
         config: all of its environments are sealed.
-        broker: instead of the configured one, and so ``store``.
-        clock: instead of the system's, and so ``entropy``.
+        broker: instead of the configured one.
+        store: likewise.
+        clock: instead of the system's.
+        entropy: likewise.
         owner: named in claims, for people.
-        steps: of a flush.
-        workers: run claims and flushes beside the loop, instead of threads of the sealer's own; a
-            flush then writes its files one after another. Shut down by ``close``.
-            ``InlineExecutor()`` does everything in the caller's thread, for simulations.
+        steps: of a flush; for tests.
+        workers: run claims and flushes beside the loop, instead of threads of the sealer's own.
+            ``close`` shuts them down. ``InlineExecutor()`` does everything in the caller's thread,
+            for simulations.
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
-        RootMismatch: the store's root is not the deployment's; a sealer never makes one.
+        RootMismatch: the store's root is not the deployment's; ``create_deployment`` makes one.
         BrokerUnavailable: the broker did not answer in time.
     """
 
@@ -133,12 +135,13 @@ class Sealer:
         ]
 
     def step(self, deadline: Deadline) -> None:
-        """Reads, and advances every partition, until there is nothing to do at the moment, at the
-        latest until the deadline.
+        """Reads, and advances every partition, until there is nothing to do or the deadline is
+        over.
+
+        A partition that cannot be read is put aside, and the others are sealed.
 
         Raises:
-            PermanentBrokerError: it cannot go on until somebody changes something. A partition
-                that cannot be read is put aside, and the others are sealed.
+            PermanentBrokerError: it cannot go on until somebody changes something.
         """
         while True:
             busy = self._busy()
@@ -156,8 +159,8 @@ class Sealer:
             self.close()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Seals every pending group that has ``min_group_size`` members; returns once these groups,
-        and whatever else was decided, are committed.
+        """Seals every pending group that has ``min_group_size`` members, and returns once they are
+        committed.
 
         Raises:
             BrokerUnavailable: not within ``timeout_s`` (``kafka.timeout_s``).
@@ -172,8 +175,9 @@ class Sealer:
             )
 
     def close(self) -> None:
-        """Commits what is decided, writes the late scores that no file has, leaves the group and
-        closes. Idempotent."""
+        """Commits all decisions, writes late scores to files, leaves the group and closes.
+        Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -197,7 +201,7 @@ class Sealer:
             self._own.close()
 
     def stats(self) -> SealerStats:
-        """Totals since it began, and the partitions that it owns now."""
+        """Returns totals since the sealer began, and the partitions that it owns now."""
         partitions = [stats for env in self._environments for stats in env.stats()]
         return self._counters.stats(self._letters.written, partitions)
 
@@ -224,10 +228,7 @@ class Sealer:
 
 
 class InlineExecutor(Executor):
-    """Runs each job at once, in the caller's thread; for simulations, which own all interleaving.
-
-    What is no ``Exception`` (the end of a simulated process) is never caught.
-    """
+    """Runs each job at once, in the caller's thread; for simulations."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()

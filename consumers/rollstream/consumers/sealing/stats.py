@@ -1,4 +1,4 @@
-"""What a sealer did so far, in numbers."""
+"""Figures of a sealer."""
 
 from __future__ import annotations
 
@@ -52,11 +52,16 @@ class SealerStats:
     """Totals since the sealer began, and the partitions that it owns now.
 
     Attributes:
-        read: entries of ingest logs, those read again after a restart included.
+        read: entries of ingest logs, entries that were read again after a restart included.
         segments: rollout segments that were sealed in groups.
+        groups: that were sealed.
+        flushes: that were committed.
         settled: by reason, the entries that ended without a group.
-        seal_time_ms_p50, seal_time_ms_p99: from a group's first record to its commit, over the
-            newest groups; NaN without any.
+        dead_letters: that were written.
+        seal_time_ms_p50: from a group's first record to its commit, over the newest groups; NaN
+            without any.
+        seal_time_ms_p99: likewise.
+        partitions: that it owns now.
     """
 
     read: int

@@ -16,13 +16,13 @@ PASSING = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """Of some trajectories; None: there is none whose reward is known.
+    """What some trajectories earned. Figures are None if no reward is known.
 
     Attributes:
         trajectories: whose rewards are known. Each earned its return, the sum over its segments.
-        awaited: others, of groups of which a member's reward is not known yet.
+        awaited: trajectories of groups that wait for a reward.
         reward_mean: of the returns.
-        reward_std: of the returns, around their mean: 0 where there is one.
+        reward_std: standard deviation of the returns; 0 of one.
         pass_rate: the share whose return is at least ``passing``.
     """
 
@@ -35,15 +35,15 @@ class Earned:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One policy in one environment.
+    """What evaluation rollouts of one policy earned in one environment.
 
     Attributes:
         environment: of the rollouts.
-        lineage: of the policy, as its rollouts name it, and so the epoch, the step and the version.
-        policy_epoch: counts the resumes after which weights are other ones.
-        weight_step: optimizer steps behind the weights; -1: not known. Of the group's oldest
-            rollout where its rollouts differ.
-        policy_version: the weights' name; ``mixed`` where those of a group differ.
+        lineage: of the policy, as its rollouts name it.
+        policy_epoch: counts the branches of the weights.
+        weight_step: optimizer steps behind the weights; -1: not known. If the rollouts of a group
+            differ, that of the oldest.
+        policy_version: the weights' name; ``mixed`` if the rollouts of a group differ.
         total: of all trajectories.
         examples: the same by example id.
     """

@@ -34,50 +34,48 @@ class WaitingContinuations:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Progress:
-    """What became of examples: what a data loader needs to resume, the same after any restart.
+    """What became of examples: what a data loader needs to resume. It is the same after any
+    restart.
 
-    Each is environment to example id to the number of groups, where nothing else is said; one that
-    is served several times (``max_samples``) counts in each batch. In a pool (``TrajectoryPool``)
-    examples are prompts that do not come back, and what ended is counted under the id "" alone, so
-    that nothing is kept of them. What was dispatched is known
-    about a second after a sealer read it; a group that ends within that is never ``dispatched``.
+    Each attribute is environment to example id to the number of groups, unless it says otherwise. A
+    group that is served several times (``max_samples``) counts in each batch. In a pool
+    (``TrajectoryPool``) examples are prompts, and ended ones are counted under the id "". A
+    dispatched group is known about a second after a sealer read it, unless it ends before.
 
     Attributes:
         dispatched: groups that ``dispatch`` began and that are not back yet: environment to example
             id to when each was dispatched, log time in microseconds since 1970, UTC; oldest first.
         never_back: groups that ``dispatch`` began and that will never be sealed: environment to
-            example id to the reason, one of ``SettleReason`` (``expired``: no more of it came, as
-            when its worker died; ``failed``: each member did), to groups.
+            example id to the reason, one of ``SettleReason`` (``expired``: no more of it came;
+            ``failed``: each member failed), to groups.
         unfinished: members of sealed groups that did not end by themselves: environment to example
-            id to ``failed`` (it never came, and its group was sealed without it), ``aborted`` or
-            ``truncated`` (it came, with ``stop_reason`` "abort" or "length"), to members. Whatever
-            became of their groups; those of evaluations are not counted.
-        failures: why members failed, as their producer said (``group.fail(reason)``, or what ended
-            the block; 200 characters): environment to reason to members, the most first. Those of
-            evaluations, and of groups that were never sealed, are among them. Of each partition
-            64 reasons are kept, of which those that differ in numbers alone are one after the first
-            four ("timeout after # s"); "" has the others.
-        trained: in final batches; of a shaped batch, as soon as a step trained on one of the
-            group's trajectories.
-        failed: in batches that were acked as failed, and final.
+            id to ``failed`` (it never came), ``aborted`` or ``truncated`` (its ``stop_reason`` is
+            "abort" or "length"), to members. Evaluations are not counted.
+        failures: why members failed, as their producer said: environment to reason (200 characters)
+            to members, the most first. Evaluations, and groups that were never sealed, are among
+            them. A partition keeps 64 reasons; reasons that differ only in numbers are one after
+            the first four ("timeout after # s"). "" has the others.
+        trained: in final batches; of a shaped batch, once a step trained on one of the group's
+            trajectories.
+        failed: in final batches that were acked as failed.
         skipped: in final batches whose ack named them as not trained on.
-        filtered: replaced, not accepted, or left out whole by what shapes batches.
-        unknown: in final shaped batches whose ack did not say what became of their trajectories.
-        kept: in final batches; what shapes batches keeps them for a later step.
+        filtered: replaced, not accepted, or left out whole by a batch maker or ready packs.
+        unknown: in final shaped batches whose ack did not say what became of them.
+        kept: in final batches, and kept for a later step.
         dropped: environment to example id to the reason, one of ``DropReason``, ``retired`` (its
-            file is), ``not_carried`` (kept, and the next step did not carry it) or ``unused`` (kept
-            by the last step of a finished run), to groups. With ``max_samples`` above 1 also those
-            whose further uses were, while a batch still has them.
+            file was deleted), ``not_carried`` (kept, but not by the next step) or ``unused`` (kept
+            by the last step of a finished run), to groups. With ``max_samples`` above 1, also
+            groups whose further uses were dropped.
         handed_out: in batches that are not final yet.
-        unacked: those of them whose batch was not acked, since the trainer resumed.
+        unacked: the part of these whose batch was not acked since the trainer resumed.
         ready: groups that may be served, by environment.
         continuations: trajectories of which a segment waits, for ten seconds or longer, for the
             rollout that its ``continuation_of`` names. Where that does not come until
             ``expire_after_s``, they are settled as ``broken_chain``. Environment to how many there
             are, and up to eight of them; as sealers say.
         next_step: the step that was not served yet.
-        final_step: the newest step that ever was final; None: none was. After a resume with
-            ``later="release"`` to an older one, steps up to it are served, and open, once more.
+        final_step: the newest step that ever was final; None: none was. After ``resume(n,
+            later="release")`` to an older step, later steps are open again once they are served.
     """
 
     dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]

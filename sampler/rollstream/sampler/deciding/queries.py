@@ -44,7 +44,8 @@ from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 
 @dataclass(frozen=True, slots=True)
 class SamplerStats:
-    """Figures of a sampler.
+    """Figures of a sampler. They come from the logs, unless it says that they are of the process
+    that answered.
 
     Attributes:
         pid: of the process that answered.
@@ -53,54 +54,51 @@ class SamplerStats:
         epoch: offset of that owner's claim in the decision log; -1: there is none.
         trainer_epoch: counts calls of ``resume``; 0 before the first.
         ready: groups that may be served, by environment.
-        waiting: sealed groups that cannot be served as they are; those of split ``eval`` are not
-            among them.
-        capacity: groups that may still be begun by admission, by environment, but for what waiting
-            calls lack.
-        producers: how many live, by environment, and ``producers_waiting`` of these wait to begin
-            groups.
-        inserts, uses: groups that were ready in the trainer epoch in effect, and slots of batches
-            that were decided in it: what ``samples_per_insert`` is the ratio of.
+        waiting: sealed groups that cannot be served now; groups of split ``eval`` are not among
+            them.
+        capacity: groups that admission still lets begin, by environment, without what waiting calls
+            lack.
+        producers: how many live, by environment.
+        producers_waiting: how many of them wait to begin groups.
+        inserts: groups that became ready in the trainer epoch in effect.
+        uses: slots of batches that were decided in it.
         outcomes: groups by what became of them, in all, as ``Progress`` names it.
         open_batches: served and not final.
-        overdue: their steps that are neither acked nor released ``ack_timeout_s`` after they were
-            served.
-        over_step_delay: rollouts of final batches and of dropped groups that were left out since
-            their weights were older than ``max_rollout_step_delay``.
-        over_timestamp_delay: others that were made longer ago than
-            ``max_rollout_timestamp_delay``.
+        overdue: steps that are neither acked nor released ``ack_timeout_s`` after they were served.
+        over_step_delay: rollouts of final batches and of dropped groups that were left out by
+            ``max_rollout_step_delay``.
+        over_timestamp_delay: the same by ``max_rollout_timestamp_delay``.
         next_step: the step that was not served yet.
         newest_policy_step: -1: none was published.
-        calls_waiting: calls that wait for groups in the process that answered.
-        groups_read: by the process that answered; further reads were answered by its cache.
-        cached_bytes: held by that cache.
-        ready_by_policy_version: the same by ``policy_version`` (``mixed``: of several).
-        policy_lag_histogram: the same by how many steps the oldest policy of a group is behind the
-            weights that the next batch updates (below 0: ahead); without those of unknown steps and
-            of other lineages.
+        calls_waiting: calls that wait for groups, in the process that answered.
+        groups_read: by the process that answered, without those that its cache had.
+        cached_bytes: in that cache.
+        ready_by_policy_version: ready groups by ``policy_version`` (``mixed``: of several).
+        policy_lag_histogram: ready groups by the steps from their oldest policy to the weights that
+            the next batch updates (below 0: ahead); without unknown steps and other lineages.
         ingest_per_s: rollout segments that ended, in a group or with a reason, over the last
             minute, by the log time of the flushes' records.
-        seal_per_s: groups that were sealed, over the same.
-        seal_time_ms_p50, seal_time_ms_p99: from when the first rollout of a group was made, by its
-            worker's clock, to its flush: of the newest 512 groups a partition. A sealer's own
-            ``stats()`` has the time since it was logged. None, here and below: there was none.
-        sample_latency_ms_p50, sample_latency_ms_p99: of the newest 512 calls for batches that the
-            process answered which answers this, waiting for groups included; without the way there
-            and back.
-        ack_latency_ms_p50, ack_latency_ms_p99: from a batch's decision to its ack, of the newest
-            512 that were acked.
-        duplicates: rollout segments that came once more, and were settled so.
+        seal_per_s: groups that were sealed, likewise.
+        seal_time_ms_p50: from the first rollout of a group, by its worker's clock, to its flush, of
+            the newest 512 groups a partition. ``Sealer.stats()`` has the time since it was logged.
+            None, here and below: there was none.
+        seal_time_ms_p99: likewise.
+        sample_latency_ms_p50: of the newest 512 calls for batches in the process that answered,
+            waiting for groups included.
+        sample_latency_ms_p99: likewise.
+        ack_latency_ms_p50: from a batch's decision to its ack, of the newest 512.
+        ack_latency_ms_p99: likewise.
+        duplicates: rollout segments that came once more.
         evictions: groups that were dropped beyond ``capacity_groups`` or ``capacity``.
-        generator_queue_len: groups that were dispatched and have not ended, as in ``progress()``.
-        verifier_latency_ms: median of the log time from the seal to the last score that a group
-            waited for, of the newest 512 such groups that it folded; None: there was none.
+        generator_queue_len: groups that were dispatched and have not ended.
+        verifier_latency_ms: median of the log time from the seal to the last awaited score, of the
+            newest 512 such groups.
         scores_early: records of scores that wait for their group.
-        scores_unused: others, by why they are of no use: ``not_taken``, their group was sealed and
-            takes none, or has ended; ``no_group``, none was sealed in time.
-        scores_behind: environments of which scores are read no further for now, since too many
-            wait for their group, or were not read to their end since.
-        aside: logs that are read no more, each with the reason; all others are. A start reads them
-            again.
+        scores_unused: scores of no use, by the reason. ``not_taken``: their group was sealed and
+            takes none, or has ended. ``no_group``: none was sealed in time.
+        scores_behind: environments whose scores are read no further for now, since too many wait
+            for their group, or were not read to their end since.
+        aside: logs that are read no more, each with the reason. A start reads them again.
     """
 
     pid: int
@@ -150,18 +148,17 @@ class BatchSummary:
     """A served batch, without its rows.
 
     Attributes:
-        step: that it is for.
-        batch_id: of the decision, or of the newest replacement in it.
-        request: what was asked for, as canonical JSON; of what was shaped with ``shaping``.
+        step: of the batch.
+        batch_id: of the decision, or of its newest replacement.
+        request: what was asked for, as canonical JSON; of a shaped batch with ``shaping``.
         trainer_epoch: in which it was decided; counts calls of ``resume``.
         served_ts: when it was decided, microseconds since 1970, UTC.
-        policy_step: the newest policy when it was decided, of those that no resume went back
-            behind; -1: none was published.
+        policy_step: the newest policy of the branch when it was decided; -1: none was published.
         groups: in it, by environment.
         replacements: how often groups of it were replaced.
         status: ``trained`` or ``failed``; None: not acked in the trainer epoch in effect.
         skipped: slots whose groups were not trained on, by the ack.
-        filtered: slots whose groups what shapes the batch left out whole, by the ack.
+        filtered: slots whose whole groups a batch maker or ready packs left out, by the ack.
         final: whether the trainer's checkpoint holds it.
     """
 

@@ -39,10 +39,11 @@ class GroupSummary:
 
     Attributes:
         group_id: as files and batches have it.
-        environment: of its rollouts, and so ``example_id``.
+        environment: of its rollouts.
+        example_id: of its rollouts.
         policies: that sampled it, the oldest first: lineage, epoch and step; -1: unknown.
         rows: segments in it.
-        row_mask: bool [rows], those that a batch would have; None: all. The others are too old.
+        row_mask: bool [rows], the rows that a batch would have; None: all. The others are too old.
         sealed_ts: as of ``RolloutGroup``.
     """
 

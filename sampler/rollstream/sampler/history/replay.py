@@ -1,4 +1,4 @@
-"""Served batches: recomputed from the logs, or checked against the files alone."""
+"""Decides served batches again from the logs, or checks them against the files alone."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """The digest of a projected decision, and that of the rows that the files hold.
+    """The digest of a recorded batch, and the digest of the rows in the files.
 
     Attributes:
         recorded: digest of the batch when it was decided.
@@ -135,29 +135,31 @@ def replay_step(
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> list[Replayed]:
-    """Decides a step once more, from the logs alone: from what had been sealed up to its cursor and
-    decided before it, by the recorded settings, seed and request. The configuration may have been
-    edited since, and the sampler's section be gone.
+    """Decides a served step again, from the logs alone, and returns both decisions.
+
+    It uses the recorded settings, seed and request, and the state up to the recorded cursor. So the
+    configuration may have changed since.
 
     Args:
         name: of the sampler.
+        step: to decide again.
         config: the configuration, or the path of its file: where the logs are.
         trainer_epoch: in which the step was decided; None: the newest decision for it.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
-        timeout_s: for reading the decision log, each of two times, and again for the seal logs.
+        timeout_s: for each of three reads of logs.
 
     Returns:
         The decision for the step and the replacements in it, in their order.
 
     Raises:
         UnknownStep: the log has no decision for the step.
-        DecidedByNewer: another version chose, by what this one does not know. DecidedByOlder: by
-            rules that this one no longer has.
-        UnknownSampler: there is no decision log of that name. ConfigError: the configuration is
-            wrong.
-        BrokerUnavailable: a log was not read within ``timeout_s``. UnreadableLog: what was decided
-            from cannot be read any more.
+        DecidedByNewer: a newer version decided by rules that this one does not know.
+        DecidedByOlder: an older version decided by rules that this one no longer has.
+        UnknownSampler: there is no decision log of that name.
+        ConfigError: the configuration is wrong.
+        BrokerUnavailable: a log was not read within ``timeout_s``.
+        UnreadableLog: the logs do not have all that was decided from any more.
     """
     at, epoch = asked_step(step, trainer_epoch)
     loaded = configured(config)
@@ -261,20 +263,22 @@ def check_from_files(
     store: Blobs | None = None,
     trainer_epoch: SupportsIndex | None = None,
 ) -> FileCheck:
-    """Reads a projected decision and its rows, without any log: the root alone is needed.
+    """Compares the recorded digest of a step with the rows in the files. Needs the root alone.
 
     Args:
-        name: of the sampler, whether or not it is configured any more.
+        name: of the sampler; it need not be configured any more.
+        step: to check.
         config: the configuration, or the path of its file, whose ``store.root`` is read.
         store: instead of the configured one.
         trainer_epoch: in which the step was decided; None: the newest that has a file of it.
 
     Raises:
         UnknownSampler: the root has no decision of that sampler.
-        BlobMissing: the decision was not projected, or a file of it is gone; the message says
-            where it was retired.
+        BlobMissing: the decision has no file, or a row file is gone; the message says if it was
+            retired.
         CorruptFile: a file is damaged.
-        ConfigError: the configuration is wrong. InvalidRequest: neither it nor a store is given.
+        ConfigError: the configuration is wrong.
+        InvalidRequest: neither a configuration nor a store is given.
     """
     at = whole_number("step", step)
     if store is None:

@@ -32,24 +32,21 @@ class SamplerReport:
 
     Attributes:
         next_step: the first step that was not served.
-        totals: of all of them; each of the tables below adds up to this.
+        totals: of all of them; each table below adds up to this.
         by_environment: by name.
         by_length: by output tokens, in powers of two: first and last number; None: not known.
-        by_lag: by steps between the weights that sampled a rollout and those that were updated when
-            it was trained or dropped, or now; likewise. (-1, -1): from the future of a trainer
-            that went back. Of a pool, whose steps are fetches, up to the newest policy that was
-            published; None where none was.
-        by_steps: by first and last step: that a rollout was trained or dropped in, else the one
-            that was next when it became known to be sealed, or not.
-        failures: why members failed, as their producer said, of evaluations too: environment to
-            reason to members, the most first; those that differ in numbers alone are one after the
-            first four ("timeout after # s"). "" has those beyond the first 256 reasons of an
-            environment, or the first 64 of a flush.
-        carry_lost: groups, of whatever environment, that a step would have carried, had their files
-            not been lost, each with why: the newest 256. They count as trained, ``filtered`` or
-            ``skipped`` in the step that they were new in; what was left of them nobody trains on.
-        aside: seal logs that cannot be read to their ends, each with the reason; what they hold
-            behind that is not counted.
+        by_lag: by the steps from the weights that sampled a rollout to the weights that were
+            updated when it was trained or dropped, or now; likewise. (-1, -1): from the future of a
+            trainer that went back. In a pool: to the newest published policy; None: none was.
+        by_steps: by first and last step in which rollouts were trained or dropped; for others the
+            step that was next when they became known.
+        failures: why members failed, evaluations included: environment to reason to members, the
+            most first. Reasons that differ only in numbers are one after the first four ("timeout
+            after # s"). "" has those beyond 256 reasons of an environment, or 64 of a flush.
+        carry_lost: groups that a step would have carried if their files were not lost, each with
+            the reason: the newest 256. Nobody trains on the rest of them.
+        aside: seal logs that cannot be read to their ends, each with the reason; their rest is not
+            counted.
     """
 
     sampler: str
@@ -76,15 +73,15 @@ def report_of(
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> SamplerReport:
-    """Reads the decision log and the seal logs of its environments once, side by side; what is kept
-    meanwhile are groups that were not decided yet, and counters.
+    """Counts all rollouts of a sampler by what became of them, in bounded memory.
+
+    It reads the decision log and the seal logs of its environments once, side by side.
 
     Args:
-        name: of the sampler; of one that is not configured any more the seal logs are known from
-            its decisions.
+        name: of the sampler; it need not be configured any more.
         config: the configuration, or the path of its file.
         first: the first step that is counted.
-        stop: the first one after it that is not; None: all are.
+        stop: the first step that is not; None: all are.
         environment: that is counted alone; None: all are.
         steps_a_row: of ``by_steps``; None: so many that there are at most 12 rows.
         broker: instead of the configured one; the caller closes it.
@@ -92,8 +89,8 @@ def report_of(
         timeout_s: for all of it.
 
     Raises:
-        UnknownSampler: there is no decision log of that name. InvalidRequest: no step, or no
-            environment, can be counted. BrokerUnavailable: not read within ``timeout_s``.
+        UnknownSampler: there is no decision log of that name.
+        InvalidRequest: no such step or environment. BrokerUnavailable: not read in time.
     """
     settings = configured(config)
     if first < 0 or (stop is not None and stop <= first):

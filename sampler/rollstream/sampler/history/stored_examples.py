@@ -1,4 +1,4 @@
-"""Examples that ``create_and_store_batch`` wrote, read from the files alone."""
+"""Reads examples that ``create_and_store_batch`` wrote, from the files alone."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ class StoredExamples:
 
     Attributes:
         step: of the batch.
-        batch_id: of the batch as it was recorded, and so ``digest``.
-        settings: of what shaped it: the maker's, with its name and version.
+        batch_id: of the batch as it was recorded.
+        digest: of that batch.
+        settings: the maker's, with its name and version.
         metadata: that the maker gave.
+        examples: the examples.
     """
 
     examples: Examples
@@ -53,16 +55,18 @@ def stored_examples(
     config: RollstreamConfig | Path | str | None = None,
     store: Blobs | None = None,
 ) -> StoredExamples:
-    """Reads examples by the id that ``create_and_store_batch`` returned; the same bytes as when
-    they were made. Needs the store's root alone.
+    """Reads examples by the id that ``create_and_store_batch`` returned; the same bytes as then.
 
     Args:
+        examples_id: that ``create_and_store_batch`` returned.
         config: the configuration, or the path of its file, whose ``store.root`` is read.
         store: instead of the configured one.
 
     Raises:
-        BlobMissing: there are none of that id. CorruptFile: their file is damaged.
-        ConfigError: the configuration is wrong. InvalidRequest: neither it nor a store is given.
+        BlobMissing: there are none of that id.
+        CorruptFile: their file is damaged.
+        ConfigError: the configuration is wrong.
+        InvalidRequest: neither a configuration nor a store is given.
     """
     if store is None:
         if config is None:

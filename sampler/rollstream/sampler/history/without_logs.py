@@ -46,24 +46,22 @@ _NO_CLAIM: Mapping[str, Any] = {"epoch": -1, "nonce": "", "now_ts": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownWithoutLogs:
-    """What files say of a sampler. Nothing is guessed: what stands in no file is named, or it is
-    said here that it cannot be known.
+    """What the files know of a sampler whose logs are gone. Nothing is guessed.
 
     Attributes:
         sampler: its name.
         log: topic of the decision log that is gone.
-        snapshot: path of the snapshot that was used; empty: there is none that could be.
-        steps: from 0 to the newest step that a file knows of, none left out. Later ones, if any
-            were decided, are in no file; the trainer's newest checkpoint says whether. Of a step
-            that was decided again after a rewind, and whose newer file is missing, the older batch
-            is named. Without a snapshot, steps before a first ``resume(n)`` are in no file.
-        replaced: steps in which groups gave way to others, and no file names those that did; they
-            may be among ``ready``, as may groups that were dropped after the snapshot.
-        ready: by environment, ids of sealed groups that are in no batch that is known, sorted; a
-            group in one is never among them, whatever ``max_samples`` is. Where steps are in no
-            file, or were decided later, groups of theirs may be.
-        waiting: number of groups that are sealed and cannot be served as they are.
-        unreadable: files that were passed over, by path, and why; their steps are in no file, or
+        snapshot: path of the snapshot that was used; empty: there is none.
+        steps: all steps from 0 to the newest that a file knows of. Later steps are in no file: the
+            trainer's newest checkpoint says whether there were any. If a step was decided again
+            after a rewind, and its newer file is missing, the older batch is named. Without a
+            snapshot, steps before a first ``resume(n)`` are in no file.
+        replaced: steps in which groups gave way to others, and no file names those. They may be
+            among ``ready``, as may groups that were dropped after the snapshot.
+        ready: by environment, sorted ids of sealed groups that are in no known batch. Groups of
+            steps that are in no file may be among them.
+        waiting: number of groups that are sealed and cannot be served now.
+        unreadable: files that were passed over, by path, and why. Their steps are in no file, or
             their groups are not among ``ready``.
     """
 
@@ -85,9 +83,11 @@ class KnownWithoutLogs:
 def known_without_logs(
     name: str, *, config: RollstreamConfig | Path | str, store: Blobs | None = None
 ) -> KnownWithoutLogs:
-    """Reads the newest snapshot, the batch files and manifests behind it, and no log; writes
-    nothing. From a root that is whole it returns what the logs said when they were lost, but for
-    acks, checkpoints, drops and rewinds after the snapshot, which are in no file.
+    """Returns what the files know of a sampler whose logs are gone. Writes nothing.
+
+    It reads the newest snapshot, and the batch files and manifests behind it. A root that is whole
+    has everything that the logs said, except acks, checkpoints, drops and rewinds after the
+    snapshot.
 
     Args:
         name: of the sampler.
@@ -97,7 +97,8 @@ def known_without_logs(
     Raises:
         ConfigError: the configuration is wrong.
         UnknownSampler: it has no sampler of this name, or the root has no file of that one.
-        NewerFile: a newer version of Rollstream wrote a manifest. StoreError: the root is away.
+        NewerFile: a newer version of Rollstream wrote a manifest.
+        StoreError: the root is away.
     """
     settings = configured(config)
     choosing = choosing_of(sampler_config(name, settings), settings.environments)

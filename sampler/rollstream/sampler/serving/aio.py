@@ -80,17 +80,14 @@ def _attached(
 
 
 class AsyncSamplerClient:
-    """A ``SamplerClient`` whose methods are awaited; their arguments and results are the same.
+    """A ``SamplerClient`` whose methods are awaited; ``AsyncSamplerClient.attach`` makes it.
 
-    ``attach``, ``resume``, ``next_batch``, ``next_shaped_batch``, ``recorded_batch``,
-    ``batch_summary``, ``replace``, ``drop``, ``purge``, ``ack``, ``checkpointed``, ``finish``,
-    ``publish_policy``, ``set_current_step``, ``sample_groups``, ``get_groups``, ``evaluations``,
-    ``flush``, ``progress`` and ``stats`` are those of ``SamplerClient``; ``attach`` is awaited too:
-    ``async with await AsyncSamplerClient.attach(…) as sampler``.
+    Arguments and results are the same. ``attach`` is awaited, too: ``async with await
+    AsyncSamplerClient.attach(…) as sampler``.
 
-    Thousands of calls may be awaited at once: none holds a thread, here or in the actor. A call
-    that is cancelled while it waits for groups is forgotten by the actor; one that is decided
-    already is executed all the same, and may be repeated.
+    Thousands of calls may be awaited at once, since no call holds a thread. If a call is cancelled
+    while it waits for groups, the actor forgets it. A call that is decided already is carried out
+    all the same, and may be repeated.
     """
 
     def __init__(self, client: SamplerClient) -> None:
@@ -123,7 +120,7 @@ class AsyncSamplerClient:
     _end_run = _awaited(SamplerClient._end_run)
 
     async def close(self) -> None:
-        """Detaches, and ends the calls that are awaited; the actor stays for others."""
+        """Detaches, and ends the calls that are awaited. The actor stays for others."""
         self._client.close()
 
     async def __aenter__(self) -> Self:

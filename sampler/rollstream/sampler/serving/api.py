@@ -37,21 +37,22 @@ _log = logging.getLogger("rollstream.sampler")
 class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
     """The sampler as a trainer sees it.
 
-    One rule for numbers: weights *n* are those after *n* optimizer steps; batch *n* turns weights
-    *n* into *n + 1*. Every call may be repeated: a step asked again gives the same batch, byte for
-    byte, also from another rank, another process, or after a crash. A number is whatever is an
-    integer to Python, NumPy's too; an argument that is none raises ``InvalidRequest``.
+    Weights *n* are the weights after *n* optimizer steps, and batch *n* turns weights *n* into *n +
+    1*. You may repeat every call. A step that you ask for again gives the same batch, byte for
+    byte: from another rank or process, and after a crash. Numbers may be NumPy's integers. Other
+    values raise ``InvalidRequest``.
 
-    An object belongs to one trainer. ``stats``, ``progress``, ``sample_groups``, ``get_groups``,
-    ``flush`` and ``Batch.records`` look: they claim nothing and disturb nobody. The first call that
-    decides takes the sampler's name over where another process has it, and joins the trainer epoch
-    in effect (``resume`` begins a new one). Once another process took over, or a successor has
-    resumed, every call raises ``Fenced``.
+    One object serves one trainer. ``stats``, ``progress``, ``evaluations``, ``sample_groups``,
+    ``get_groups``, ``flush`` and ``Batch.records`` claim nothing. The first call that decides takes
+    the sampler's name over, and joins the trainer epoch in effect; ``resume`` begins a new one.
+    After another process took over, or a successor resumed, every call raises ``Fenced``.
 
-    While the broker does not answer, a call is attempted until its own time is up: its
-    ``timeout_s`` where it waits for groups, else ``kafka.timeout_s``; an attempt that is under way
-    then ends within ten seconds. It raises ``BrokerUnavailable`` or ``ClaimFailed`` then, and may
-    be repeated.
+    If the broker does not answer, a call tries until its time is up: its ``timeout_s`` if it waits
+    for groups, else ``kafka.timeout_s``. It then raises ``BrokerUnavailable`` or ``ClaimFailed``
+    within ten seconds, and you may repeat it.
+
+    Leaving the ``with`` block records that the run is over, if every batch is final and no error
+    ends the block.
 
     Examples:
         >>> step = sampler.resume(None)                                     # doctest: +SKIP
@@ -96,21 +97,22 @@ class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
 
     @property
     def store(self) -> Blobs:
-        """As this process reads it."""
+        """The store, as this process reads it."""
         return self._rank_reader.store
 
     @property
     def trainer_epoch(self) -> int | None:
-        """The epoch that this trainer belongs to; None before the first call that
-        decides."""
+        """The epoch that this trainer belongs to; None before the first call that decides."""
         return self._trainer_epoch
 
     def progress(self) -> Progress:
-        """What became of examples: what a data loader needs to resume. Claims nothing."""
+        """Returns what became of examples: what a data loader needs to resume. Claims nothing."""
         return self._ask(AskProgress())
 
     def stats(self) -> SamplerStats:
-        """Figures of the sampler: what is ready, what waits, what was served. Claims nothing."""
+        """Returns figures of the sampler: what is ready, what waits, what was served. Claims
+        nothing.
+        """
         return self._ask(AskStats())
 
     # Every public call ends in one of these three: `AsyncSamplerClient` awaits there.

@@ -27,7 +27,7 @@ from rollstream.streams.folds.sampler.eligible import Accept
 
 
 class HandsBatchesOver(ABC):
-    """A sampler as seen by who takes batches of it. Each is recorded before it is returned."""
+    """Methods that hand batches over. Each batch is recorded before it is returned."""
 
     @abstractmethod
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch: ...
@@ -53,37 +53,36 @@ class HandsBatchesOver(ABC):
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
-        """The batch of ``step``, recorded before it is returned; the same batch at each call. All
-        that is not named here is as in ``sample_groups``.
+        """Returns the batch of ``step``; the same bytes at each call, from each rank.
+
+        ``grouping``, ``policy_version``, ``seed`` and ``start_offset`` are as in ``sample_groups``.
 
         Args:
-            step: the next one, or one that was served. ``step + 1`` may be asked ahead.
+            step: the next one, or one that was served. You may ask for ``step + 1`` ahead.
             num_groups: in the whole batch, over all ranks.
             timeout_s: how long to wait for groups; None: as configured.
-            dp_rank: this rank, whose share it is: slot ``p`` of the batch goes to rank
-                ``p mod dp_size``. No part of the request: the recorded batch is the same.
+            dp_rank: the rank whose share you want: slot ``p`` goes to rank ``p mod dp_size``.
             dp_size: how many ranks share the batch. Above 1 it needs ``dp_rank``.
-            accept: ``nonzero_std`` leaves out (for ever) groups whose rewards are all equal.
+            accept: ``nonzero_std`` leaves out, for ever, groups whose rewards are all equal.
             mix: shares by environment, relative to their sum; None: all examples take turns.
-            columns: what the batch is to have besides: ``old_logprobs``, ``ref_logprobs``,
+            columns: what the batch has besides: ``old_logprobs``, ``ref_logprobs``,
                 ``token_rewards``, ``token_weight_steps``, ``logprob_sums``, ``metadata``,
-                ``group_uids``, ``worker_ids``, ``created_ts``, and names of producers'
-                ``token_arrays``. Only these are read from the store. No part of the request:
-                another call for the step, or another rank, may name others. One that no group has
-                raises ``ArrayMissing`` at the access to it.
-            payloads: who reads the rows from the store: the ``sampler``, which hands them over, or
-                the ``rank``, in this process: the same bytes. The sampler's work then does not grow
-                with tokens; what cannot be read here is asked of it, with a warning. No part of the
-                request.
+                ``group_uids``, ``worker_ids``, ``created_ts``, and names of your ``token_arrays``.
+                Only these are read from the store. Each call and each rank may name others.
+            payloads: who reads the rows from the store. ``sampler``: it hands them over. ``rank``:
+                this process reads its share, and gets the same bytes, so a batch costs the sampler
+                the same however many tokens it has. The sampler looks whether all files are there
+                in full size. Files that this process cannot read are read by the sampler, with a
+                warning.
 
         Raises:
             NotEnoughGroups: not there in time; it lists what is ready, waiting and dropped.
-            InvalidRequest: an argument is none that could be satisfied.
-            GroupsUnreadable: files are missing or damaged, and a share of this batch was handed out
-                before, or ``on_unreadable`` is ``stop``; else other groups are served in their
-                places. Every rank gets it.
-            StoreAway: the root is missing, or all files of an environment, or a call would replace
-                more than 8 groups; waited for within ``timeout_s``. No group is dropped for it.
+            InvalidRequest: an argument makes no sense; the message says what to give.
+            GroupsUnreadable: files are missing or damaged after a share was handed out, or with
+                ``on_unreadable = "stop"``. Every rank gets it. Otherwise other groups are served
+                instead, and counted as ``unreadable``.
+            StoreAway: the store is away, or a call would replace more than 8 groups. The call waits
+                for it until its time is up. No group is dropped.
             RequestDiffers: the step was served for other arguments.
             UnknownStep: neither served nor next.
             TooManyOpenBatches: ``checkpointed`` was not called for too long.
@@ -117,14 +116,17 @@ class HandsBatchesOver(ABC):
         columns: Sequence[str] = (),
         payloads: PayloadsBy = "sampler",
     ) -> Batch:
-        """``next_batch`` for who shapes batches: as many new groups as are ready, ``min_groups`` to
-        ``num_groups``, and after them those that the step before left over. It is whole: every rank
-        gets all rows. What the next step may carry is neither served again nor deleted.
+        """Returns a batch for a trainer that shapes batches itself, whole, to every rank.
+
+        It has as many new groups as are ready, between ``min_groups`` and ``num_groups``. After
+        them come groups of the step before that are not fully trained on
+        (``batch.carried_groups``); ``batch.used`` marks their trajectories that are not to be
+        trained on again. ``TrainingBatches`` and ``ReadyPacks`` use this.
 
         Raises:
-            As ``next_batch``, and besides:
+            SamplerError: whatever ``next_batch`` raises, and besides:
             RequestDiffers: the step was served with other settings, or other groups carried.
-            InvalidRequest: a carried group is none of the step before, or that was not shaped.
+            InvalidRequest: a carried group is not of the step before, or that step was not shaped.
             UnknownStep: ``carried`` is None, and the step was not served.
             CarryLost: a resume went back so far that a carried group is not there any more.
         """
@@ -143,9 +145,14 @@ class HandsBatchesOver(ABC):
         return self._ask_for_batch(command, timeout_s)
 
     def recorded_batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch | None:
-        """The batch that was served for ``step``, whole; None: none was, or a resume released it.
-        Claims and replaces nothing. Raises ``UnknownStep`` where the record does not have it any
-        more, and ``GroupsUnreadable``."""
+        """Returns the whole batch that was served for ``step``; None: none was, or it was released.
+
+        It claims and replaces nothing.
+
+        Raises:
+            UnknownStep: the record does not have the step any more.
+            GroupsUnreadable: files are missing or damaged.
+        """
         at = whole_number("step", step)
         return self._ask_if_recorded(AskRecorded(step=at, columns=column_names(columns)))
 
@@ -157,22 +164,22 @@ class HandsBatchesOver(ABC):
         *,
         timeout_s: float | None = None,
     ) -> Batch:
-        """The same batch with other groups in those slots, recorded like every decision, and with
-        the columns that were asked for. It has an id of its own; ``ack`` takes that one alone.
+        """Returns the same batch with other groups in these slots, and records it.
+
+        The new batch has an id of its own, and ``ack`` takes only the new batch. It has the columns
+        that were asked for.
 
         Args:
-            batch: as it was returned last; or its step: the recorded batch as it is now, which is
-                returned whole and without further columns. A second call with a step and the slots
-                and reason of its newest replacement counts as that call repeated: it changes
-                nothing and returns the same batch. Another reason, or the batch in hand, gives
-                other groups.
+            batch: as it was returned last; or its step, and the batch is returned whole and without
+                further columns. With a step, a second call with the same slots and reason changes
+                nothing. Another reason gives other groups.
             groups: which of its groups, from 0; of a step: which slots of the recorded batch.
             reason: for the record.
 
         Raises:
             NotEnoughGroups: there are no others in time.
             RequestDiffers: the batch is not as it was returned last, or it was acked, or is final.
-            InvalidRequest: a group is none of the batch's, or the reason is empty.
+            InvalidRequest: a group is not of the batch, or the reason is empty.
             Fenced: a successor has resumed.
         """
         slots, reason = whole_numbers("groups", groups), reason_given(reason)

@@ -25,12 +25,13 @@ from rollstream.streams.broker import Broker
 
 
 class SamplerClient(SamplerApi):
-    """A trainer's side of a sampler that runs as a Ray actor, named and detached.
+    """A sampler that runs as a Ray actor for all ranks; ``SamplerClient.attach`` makes it.
 
-    Arrays of a batch arrive as read-only NumPy views of Ray's object store; nothing is copied here.
-    An actor whose process was killed is started anew by Ray and the call is repeated: every call
-    may be. May be shared between threads; a process that is forked off this one is told
-    ``ForkedSampler`` at each call, and attaches itself only where this one uses no Ray.
+    Arrays of a batch arrive as read-only NumPy views of Ray's object store, without a copy. If the
+    actor's process dies, Ray starts it again and the call is repeated. Hundreds of ranks may wait
+    in ``next_batch`` while others call: up to 8,192 calls wait, and ``stats().calls_waiting``
+    counts them. Threads may share a client. A forked process raises ``ForkedSampler`` at each call;
+    it attaches for itself, but only if its parent uses no Ray.
     """
 
     @classmethod
@@ -44,31 +45,31 @@ class SamplerClient(SamplerApi):
         clock: Clock | None = None,
         address: str | None = None,
     ) -> Self:
-        """Finds the sampler's actor, or starts it. Claims nothing: an actor that is started takes
-        the sampler's name over with the first call that decides, as ``Sampler`` does.
+        """Finds the sampler's actor, or starts it. Claims nothing.
 
-        Clients of one actor share it and fence nobody, in whatever process of this machine or its
-        Ray cluster they are, also where two attach at the same moment. Where this process is not
-        connected to a Ray and none is named, it joins the one that a process of this machine and
-        user last found the actor in. Where there is none, it joins the one that they share, which
-        listens on 127.0.0.1 only; the first starts it, and it ends when the last of them ends.
+        Clients on one machine or in one Ray cluster share the actor and fence nobody. The actor
+        keeps the configuration that it was started with. This process looks for Ray in four places,
+        in this order: the Ray that it is connected to; ``address``, or ``RAY_ADDRESS``; the Ray in
+        which a process of this user last found the actor on this machine; the Ray that this user's
+        processes share. The last one listens on 127.0.0.1 only. The first process starts it, and it
+        ends with the last one. Processes of a user find one another by a folder
+        ``rollstream-<uid>`` among the machine's temporary files.
 
         Args:
             name: which ``[samplers.<name>]``.
             config: the configuration, or the path of its file.
-            broker: for the actor, instead of the configured one, and so ``store``; they travel
-                there, so they must be picklable.
+            broker: for the actor, instead of the configured one; it must be picklable.
+            store: likewise.
             clock: for waits on this side.
-            address: of a running Ray, where this process is not connected to one; None:
-                ``RAY_ADDRESS``, else as above. To join by address a Ray that asks for a token, this
-                process needs the same token and ``RAY_AUTH_MODE=token``.
+            address: of a running Ray. If it asks for a token, this process needs the same token and
+                ``RAY_AUTH_MODE=token``.
 
         Raises:
             ConfigError: the configuration is wrong.
             UnknownSampler: it has no sampler of this name.
-            ConfigurationDiffers: the actor runs with another one.
-            SamplerUnavailable: the actor did not start in time, or there is no Ray at the address
-                that lets this process in.
+            ConfigurationDiffers: the actor runs with another one; it names the key and both values.
+            SamplerUnavailable: the actor did not start in time, or no Ray at the address lets this
+                process in.
             ForkedSampler: this process was forked off one that is connected to Ray.
             TopicMismatch: topics are missing or not as configured.
         """
@@ -105,7 +106,7 @@ class SamplerClient(SamplerApi):
         return self._calls.execute(command, wait_s)
 
     def close(self) -> None:
-        """Detaches, and ends the calls that are under way; the actor stays for others."""
+        """Detaches, and ends the calls that are under way. The actor stays for others."""
         self._calls.close()
 
 

@@ -23,17 +23,19 @@ ANNOUNCED_S = 1.0
 
 
 class Sampler(SamplerApi):
-    """The same as ``SamplerClient``, executed here.
+    """A sampler in the trainer's own process, without Ray; the methods are those of ``SamplerApi``.
 
-    Making one claims nothing. The first call that decides takes the sampler's name over, and
-    whoever served under it before is fenced. May be shared between threads; a process that is
-    forked off this one is told ``ForkedSampler`` at each call, and opens one of its own.
+    Making one claims nothing. The first call that decides takes the sampler's name over, and fences
+    the process that had it. Threads may share it. A forked process raises ``ForkedSampler`` at each
+    call; it opens one of its own.
 
     Args:
         name: which ``[samplers.<name>]``.
         config: the configuration, or the path of its file.
-        broker: instead of the configured one, and so ``store``; the caller closes them.
-        clock: instead of the system's, and so ``entropy``.
+        broker: instead of the configured one; the caller closes it.
+        store: likewise.
+        clock: instead of the system's.
+        entropy: likewise.
 
     Raises:
         ConfigError: the configuration is wrong.
@@ -83,6 +85,6 @@ class Sampler(SamplerApi):
         return reply
 
     def close(self) -> None:
-        """Releases the log, to which nothing is written: the next owner goes on from here."""
+        """Releases the log. The next owner goes on from here."""
         if self._opened.this_process:
             self._owner.close()

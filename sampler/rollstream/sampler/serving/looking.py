@@ -28,14 +28,15 @@ from rollstream.streams.folds.sampler.eligible import Accept
 
 
 class LooksAtGroups(ABC):
-    """A sampler as seen by who decides nothing. Nothing here claims, writes or fences."""
+    """Methods that look at groups. They claim and write nothing, and fence nobody."""
 
     @abstractmethod
     def _ask(self, command: Command[R]) -> R: ...
 
     def batch_summary(self, step: SupportsIndex) -> BatchSummary | None:
-        """The batch of ``step`` without its rows; None: none is held, as of a step that was not
-        served, or that has more than 512 final ones after it."""
+        """Returns the batch of ``step`` without its rows; None: the step was not served, or more
+        than 512 final steps came after it.
+        """
         return self._ask(AskBatch(step=whole_number("step", step)))
 
     @refuses(rng_seed="seed")
@@ -56,34 +57,34 @@ class LooksAtGroups(ABC):
         accept: Accept | None = None,
         mix: Mapping[str, float] | None = None,
     ) -> tuple[GroupSummary, ...]:
-        """The groups that ``next_batch`` would have, in the order of its slots: what it records is
-        what this returns for the same state, arguments and, where rollouts have a limit of age,
-        time. Decides nothing, and returns the same until something is sealed or decided.
+        """Returns the groups that ``next_batch`` would serve, in the order of its slots.
+
+        It decides nothing and does not wait. ``next_batch`` records the same groups for the same
+        state, arguments and, with a limit of age in seconds, time. Settings that are None are those
+        of ``[samplers.<name>]``.
 
         Args:
             num_groups: how many.
-            seed: of the draws of ``recency`` linear or exp, and of ``reward_weighting`` spread.
-                With both at their default, ``uniform``, nothing is drawn, and it changes nothing.
-                This and the settings below are those of ``[samplers.<name>]`` where they are None.
-            start_offset: examples that are passed over before the first; they come last. Groups,
-                where ``recency`` draws them or ``order`` is ready. A multiple of ``num_groups``
-                shows what would come later.
+            seed: of the draws of ``recency`` linear or exp, and of ``reward_weighting`` spread. It
+                changes nothing if both are ``uniform``, the default.
+            start_offset: how many examples are passed over at first; they come last. Groups, if
+                ``recency`` draws or ``order`` is ready. A multiple of ``num_groups`` shows what
+                comes later.
             recency_weighting: ``uniform``, ``linear`` or ``exp``; the configuration's ``recency``.
             alpha: power of its weights.
-            on_policy_fraction: least share of the newest policy: of the newest that was published,
-                or where none was, of the newest that is ready.
+            on_policy_fraction: least share of the newest published policy, or if none was
+                published, of the newest that is ready.
             prefer_policy_versions: published versions whose groups come first.
             max_policy_lag: groups of older or unknown weights are left out; negative: none is.
-            recent_n_versions: groups of versions before so many that were published last are left
-                out. Before the first was published each step counts as a version.
+            recent_n_versions: groups older than the last so many published versions are left out.
             grouping: ``strict`` leaves out groups that several policies sampled.
             policy_version: only groups that this published version alone sampled; None: any.
-            accept: as in ``next_batch``, and so ``mix``.
+            accept: as in ``next_batch``.
+            mix: as in ``next_batch``.
 
         Raises:
-            NotEnoughGroups: so many are not there now; nothing is waited for.
-            InvalidRequest: an argument is none that could be satisfied, or names a version that was
-                never published.
+            NotEnoughGroups: so many are not there now.
+            InvalidRequest: an argument makes no sense, or names a version that was never published.
         """
         asked = Asked(
             num_groups=whole_number("num_groups", num_groups),
@@ -110,14 +111,16 @@ class LooksAtGroups(ABC):
         return self._ask(SampleGroups(asked=asked, settings=settings))
 
     def get_groups(self, groups: Iterable[str]) -> tuple[RolloutGroup, ...]:
-        """Groups with all fields of their rollouts, in the order of the ids: those that are ready,
-        that wait, or that are in a batch which is held. Read from the store.
+        """Returns groups with all fields of their rollouts, in the order of the ids.
+
+        They may be ready, may wait, or may be in a batch that is held. They are read from the
+        store.
 
         Args:
             groups: their ids, up to 1,024, as files, batches and ``sample_groups`` have them.
 
         Raises:
-            InvalidRequest: an id is none, or of no group that the sampler holds.
+            InvalidRequest: an id is malformed, or the sampler holds no such group.
             BlobMissing, CorruptFile: a group's file is missing or damaged.
         """
         ids = group_ids("groups", groups)
@@ -129,9 +132,11 @@ class LooksAtGroups(ABC):
         return self._ask(ReadGroups(group_ids=ids))
 
     def evaluations(self, *, passing: SupportsFloat = PASSING) -> tuple[Evaluation, ...]:
-        """What rollouts of split ``eval`` earned, by environment and policy, oldest policies first;
-        of every group that was sealed in the sampler's environments, also after its files were
-        retired. They are never served, so nothing of it changes what is trained on.
+        """Returns what rollouts with ``split="eval"`` earned, by environment and policy, oldest
+        first.
+
+        It counts every such group that was sealed, even after its files were deleted. Late scores
+        count as in batches. Such groups are never trained on.
 
         Args:
             passing: the least return with which a trajectory counts as passed.
@@ -142,9 +147,11 @@ class LooksAtGroups(ABC):
         return self._ask(AskEvaluations(passing=number("passing", passing)))
 
     def flush(self) -> None:
-        """Returns once everything that was sealed before is known, so that ``stats`` and
-        ``sample_groups`` see it, and every decision that this sampler made stands in a file under
-        ``batches/``. No decision waits for it: each is in the log before its call returns.
+        """Returns once everything that was sealed before is known, and every decision stands in a
+        file.
+
+        ``stats`` and ``sample_groups`` then see it. The files are under ``batches/``. No decision
+        needs this: each is in the log before its call returns.
 
         Raises:
             StoreAway: the files were not written within ``kafka.timeout_s``.

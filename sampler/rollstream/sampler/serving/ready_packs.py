@@ -42,11 +42,11 @@ _log = logging.getLogger("rollstream.sampler")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChannelA:
-    """The step is the trainer's own, synchronous path.
+    """A step on the trainer's own path, which does not train on ready packs.
 
     Attributes:
         batch: as it was recorded; its groups are carried to the next step.
-        metrics: as ``shaping.ready_packs.decision.decide`` names them.
+        metrics: the metrics of the queue after this step, for any logger.
     """
 
     step: int
@@ -56,16 +56,16 @@ class ChannelA:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChannelB:
-    """The step trains on packs that were ready.
+    """A step that trains on ready packs.
 
     Attributes:
         batch: as it was recorded.
-        packs: this rank's, a micro-batch each: ``gradient_accumulation_steps`` of them, on every
-            rank. ``packs.examples`` are rows of the batch.
-        versions: the weight step that sampled all of each of them.
-        policy_epochs: of the weights that did: after a resume that went back other weights have the
-            same step.
-        metrics: as ``shaping.ready_packs.decision.decide`` names them.
+        packs: this rank's, one a micro-batch: ``gradient_accumulation_steps`` on every rank.
+            ``packs.examples`` are rows of the batch.
+        versions: the weight step that sampled each pack.
+        policy_epochs: the policy epoch of these weights. After a rewind, the same step names other
+            weights.
+        metrics: the metrics of the queue after this step, for any logger.
     """
 
     step: int
@@ -77,30 +77,33 @@ class ChannelB:
 
 
 class ReadyPacks:
-    """A bounded first-in-first-out queue of packs for each rank, and one decision a step.
+    """Queues packs for each rank ahead of the steps that train on them, with one decision a step.
 
     Every rank makes the same decision from the same record: which channel a step has, and which
-    packs. It stays for the whole accumulation window, and is the same after a resume. The queue
-    itself is recorded with each step (the groups that are carried), so a restart rebuilds it, also
-    with another ``num_groups`` or ``prefetch_target_packs``. After a step that was decided with
-    other settings besides these or another ``dp_size``, or that is not held, the queue begins
-    empty, with a warning: nothing is trained on twice. Where files of it are lost, the queue lacks
-    their groups, which are recorded with the step.
+    packs. The decision holds for the whole accumulation window, and is the same after a resume. The
+    queue is recorded with each step, so a restart rebuilds it, even with another ``num_groups`` or
+    ``prefetch_target_packs``. If other settings or ``dp_size`` changed, or the step before is not
+    held, the queue begins empty, with a warning. Nothing is trained on twice. Groups whose files
+    are lost leave the queue, and the step records them.
+
+    If ``queue_depth`` is 0, or ``b_step_skipped_due_to_queue`` is often 1, packs come too slowly.
+    If ``drop_oldest`` is above 0, they come too fast. If ``drop_leftovers`` is often above 0,
+    choose a smaller ``pack_length``. After a step without groups, the next one takes a group for
+    four packs.
 
     Args:
-        sampler: that serves; its steps are asked for through this object alone. What a step on
-            channel A trains on comes from elsewhere.
-        config: ``[samplers.<name>.ready_packs]``, of the configuration that the sampler has: it
-            chooses no groups that ``version_window`` drops.
+        sampler: that serves. Ask for its steps through this object alone. Data for steps on channel
+            A comes from elsewhere.
+        config: ``[samplers.<name>.ready_packs]`` of the sampler's own configuration.
         dp_rank: which of the trainer's data-parallel ranks this is.
         dp_size: how many there are.
-        advantages: as ``Examples.of`` has them.
-        columns: as ``next_batch`` has them.
+        advantages: as in ``Examples.of``.
+        columns: as in ``next_batch``.
         pad_id: the token at padding.
 
     Raises:
         ConfigError: the settings do not work with so many ranks.
-        InvalidRequest: there is no such rank, or names another argument, its value and remedy.
+        InvalidRequest: names the argument, its value and remedy.
 
     Examples:
         >>> ready = ReadyPacks(sampler, config.samplers["trainer-a"].ready_packs,  # doctest: +SKIP
@@ -169,14 +172,14 @@ class ReadyPacks:
     def next_step(
         self, step: SupportsIndex, *, timeout_s: float | None = None
     ) -> ChannelA | ChannelB:
-        """The decision for ``step``: the next one, or one that was decided.
+        """Returns the decision for ``step``: the next one, or one that was decided.
 
-        It takes the groups that are ready and waits for none; with ``channel_b.mode = "step"`` a
-        step on channel B waits for ``num_groups`` of them, up to ``timeout_s``. A broker that is
-        away is waited for as long in either.
+        It takes the groups that are ready and waits for none. With ``channel_b.mode = "step"``, a
+        step on channel B waits for ``num_groups``, up to ``timeout_s``. Both wait as long for a
+        broker that is away.
 
         Raises:
-            RequestDiffers: the step was decided with settings by which it would be another one.
+            RequestDiffers: the step was decided with settings that give another decision.
             UnknownStep: it is neither decided nor next.
             SamplerError: whatever ``next_shaped_batch`` raises.
         """
@@ -211,9 +214,11 @@ class ReadyPacks:
             )
 
     def ack(self, decided: ChannelA | ChannelB) -> None:
-        """As ``SamplerApi.ack``, of either channel, with what became of each trajectory; rank 0
-        acks for all ranks. New groups none of which is trained on or stays in the queue give their
-        capacity back to env workers."""
+        """Records what became of each trajectory of the step, as ``SamplerApi.ack`` does.
+
+        Rank 0 acks for all ranks. Env workers may begin new groups for new groups that neither were
+        trained on nor stay in the queue.
+        """
         if not isinstance(decided, ChannelA | ChannelB):
             raise InvalidRequest(f"decided is {decided!r:.200}; give what next_step returned")
         batch = decided.batch

@@ -1,4 +1,4 @@
-"""``TrainingBatches``: what a batch maker made of each step's recorded batch."""
+"""``TrainingBatches``: the examples that a batch maker makes of each step's recorded batch."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _log = logging.getLogger("rollstream.sampler")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class TrainingBatch:
-    """A step's examples; the same step gives the same bytes, also after a crash.
+    """A step's examples. The same step gives the same bytes, also after a crash.
 
     Attributes:
         batch: as it was recorded, with the groups that were carried.
         made: which of its trajectories are trained on.
-        examples: these, in the order of ``made.trajectories``; segments of one trajectory follow
-            one another, or are merged. With a maker that has nothing to train on it is empty.
+        examples: of these, in the order of ``made.trajectories``. Segments of one trajectory follow
+            one another, or are merged. It is empty if the maker has nothing to train on.
         metadata: the maker's, and ``carried_stale``, as ``Batch`` has it.
     """
 
@@ -64,35 +64,35 @@ class TrainingBatch:
 
 
 class TrainingBatches:
-    """The examples of each step, made by a ``BatchMaker`` from what the sampler serves.
+    """Makes the examples of each step by a ``BatchMaker``, from the batches of a sampler.
 
-    What the maker keeps for later steps is recorded with the next step, so that every step can be
-    made again: after a crash, from another process, by another rank. What meanwhile is too old to
-    be served is kept no longer. Ranks each make the whole step, which gives all the same, and train
-    on their share of it. What the step before left over is known of one that the same maker made
-    with the same ``batch_size``: after any other one, or one that is not held, nothing is carried,
-    with a warning. Where files of it are lost, all is carried but their groups, which are recorded
-    with the step; nothing, where one of those was sampled by several policies.
+    Trajectories that the maker keeps for later are recorded with the next step. So every step can
+    be made again, by another process, and by every rank. Each rank makes the whole step and trains
+    on its share. Kept trajectories that become too old are dropped.
+
+    After a step of another maker or ``batch_size``, or one that is not held, nothing is carried,
+    with a warning. Groups whose files are lost are not carried, and the step records them. If
+    several policies sampled such a group, nothing is carried.
 
     Not to be shared between threads.
 
     Args:
-        sampler: that serves; its steps are asked for through this object alone.
+        sampler: that serves. Ask for its steps through this object alone.
         maker: chooses. What it keeps is carried from step to step.
-        num_groups: new groups a step; a step waits for as many.
-        batch_size: trajectories a step, at most.
-        accept: as ``next_batch`` has it.
-        mix: likewise; None: as the maker wants it (``BatchMaker.mix``), and of a mixture that is
-            its shares. Then a warning names environments of the sampler that the maker wants
-            nothing of; who trains on a part of them gives ``mix``.
-        columns: likewise.
-        merge_turns: as ``Examples.of`` has it; how examples are made of what was chosen, so a step
-            that was served may be asked for with it and without.
+        num_groups: new groups a step; a step waits for all of them.
+        batch_size: most trajectories a step.
+        accept: as in ``next_batch``.
+        mix: as in ``next_batch``; None: the maker's own (``BatchMaker.mix``), such as the shares of
+            a mixture. A warning then names environments of the sampler that the maker wants nothing
+            of; give ``mix`` if you want only some environments.
+        columns: as in ``next_batch``.
+        merge_turns: as in ``Examples.of``. You may ask for a served step with it and without.
 
     Raises:
-        InvalidRequest: a number below 1, what is no sampler or no maker, settings of a maker that
-            JSON cannot hold, a mix of what the sampler does not serve, or a mixture has no maker
-            for, or a ``batch_size`` of which a share is less than one trajectory.
+        InvalidRequest: an argument makes no sense: a number below 1, no sampler or no maker,
+            settings of a maker that JSON cannot hold, a mix of environments that the sampler does
+            not serve or the mixture has no maker for, or a ``batch_size`` with a share below one
+            trajectory.
         SamplerError: with a mix, whatever a call that looks raises.
 
     Examples:
@@ -137,7 +137,7 @@ class TrainingBatches:
         self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
-        """The examples of ``step``: the next one, or one that was served.
+        """Returns the examples of ``step``: the next one, or one that was served.
 
         Raises:
             RequestDiffers: the step was served for another maker, or with other arguments.
@@ -158,10 +158,15 @@ class TrainingBatches:
         return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
 
     def ack(self, training: TrainingBatch) -> None:
-        """As ``SamplerApi.ack``, with what became of each trajectory: trained, kept or filtered.
-        New groups none of which is trained on or kept give their capacity back to env workers. Then
-        it records what the maker made, and raises ``MakerDiffers`` where another process made
-        something else of the step."""
+        """Records what became of each trajectory: trained, kept or filtered.
+
+        Env workers may begin new groups for those that were filtered whole. It also records a
+        digest of the made batch.
+
+        Raises:
+            MakerDiffers: another process made another batch of the step.
+            SamplerError: whatever ``SamplerApi.ack`` raises.
+        """
         if not isinstance(training, TrainingBatch):
             raise InvalidRequest(
                 f"training is {training!r:.200}; give the TrainingBatch that next returned"
@@ -178,17 +183,17 @@ class TrainingBatches:
         step: SupportsIndex,
         timeout_s: float | None = None,
     ) -> str:
-        """Makes the examples of ``step`` as ``next`` does, writes them under ``batches/``, and
-        returns their id, with which ``stored_examples`` reads them. The file appears whole or not
-        at all; repeating the call, from whatever process, returns the same id and leaves the file
-        as it is.
+        """Makes the examples of ``step``, writes them under ``batches/``, and returns their id.
+
+        ``rollstream.sampler.history.stored_examples(id, config=…)`` reads them. The file appears
+        whole or not at all. A repeated call returns the same id, from whatever process.
 
         Args:
-            batch_size: of these batches, where it is given.
-            step: as ``next`` has it.
+            batch_size: of these batches, if given.
+            step: as in ``next``.
 
         Raises:
-            InvalidRequest: another ``batch_size``: what a step keeps follows from it.
+            InvalidRequest: another ``batch_size``, on which the kept trajectories would depend.
             StoreFull, StoreError: the file could not be written.
             SamplerError: whatever ``next`` raises.
         """

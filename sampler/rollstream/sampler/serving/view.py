@@ -1,4 +1,4 @@
-"""``SamplerView``: what a sampler has decided, for who only looks."""
+"""``SamplerView``: looks at a sampler and disturbs nobody."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ from rollstream.streams.broker import Broker
 
 
 class SamplerView(LooksAtGroups):
-    """Reads a sampler that runs, rests or crashed, from its logs; claims and writes nothing.
+    """Reads a sampler that runs, rests or crashed, from its logs. Claims and writes nothing.
 
-    Each call returns what was decided and sealed up to now, whoever decides. The first reads the
-    logs whole, later ones what is new. Needs no Ray. May be shared between threads.
+    Use it in a notebook or on another machine: it needs read access alone, and no Ray. Each call
+    returns what was decided and sealed up to now. The first call reads the logs whole, later ones
+    read what is new. Threads may share it.
 
     Args:
         name: which ``[samplers.<name>]``.
         config: the configuration, or the path of its file.
-        broker: instead of the configured one, and so ``store``; the caller closes them.
+        broker: instead of the configured one; the caller closes it.
+        store: likewise.
         clock: instead of the system's.
 
     Raises:
@@ -85,21 +87,20 @@ class SamplerView(LooksAtGroups):
             raise
 
     def stats(self) -> SamplerStats:
-        """Figures of the sampler: who decides, what is ready, what waits, what was served."""
+        """Returns figures: who decides, what is ready, what waits, what was served."""
         return self._ask(AskStats())
 
     def progress(self) -> Progress:
-        """What became of examples."""
+        """Returns what became of examples."""
         return self._ask(AskProgress())
 
     def policy(self) -> Policy | None:
-        """The newest policy that the trainer published since it resumed on a branch of its own;
-        None: none was."""
+        """Returns the newest policy of the trainer's present branch; None: none was published."""
         return self._ask(AskPolicy())
 
     def batches(self, last: SupportsIndex = 10) -> tuple[BatchSummary, ...]:
-        """The newest batches that are held, by rising step: all that are not final, and up to 512
-        final ones.
+        """Returns the newest batches that are held, by rising step: all that are not final, and up
+        to 512 final ones.
 
         Raises:
             InvalidRequest: ``last`` is no number from 1 on.
@@ -110,8 +111,9 @@ class SamplerView(LooksAtGroups):
         return self._ask(AskBatches(last=count))
 
     def batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch:
-        """The whole batch of a step, read from the store; ``columns`` as in ``next_batch``. For
-        one that is no longer held the decision log is read whole.
+        """Returns the whole batch of a step, read from the store; ``columns`` as in ``next_batch``.
+
+        If the batch is no longer held, the decision log is read whole.
 
         Raises:
             UnknownStep: the step was not served, or its batch cannot be read any more.

@@ -22,16 +22,16 @@ STD_EPSILON = 1e-6
 def advantages_of(
     returns: ArrayLike, groups: ArrayLike, advantage: Advantage = "rloo"
 ) -> NDArray[np.float32]:
-    """The advantage of each trajectory, float32 [m]. A group of one has 0, and so has one whose
-    returns are all equal: exactly, and so has a trajectory whose return is the group's mean.
+    """Returns the advantage of each trajectory within its group, float32 [m].
 
-    The standard deviation of ``grpo`` is the sample's (divided by n - 1), as in verl and TRL, whose
-    ``torch.std`` it is; the paper leaves it open. In a group of one verl gives the return itself.
+    It is exactly 0 in a group of one, in a group whose returns are all equal, and for a return that
+    is the group's mean. The standard deviation of ``grpo`` is the sample's (divided by n - 1), as
+    in verl and TRL. In a group of one verl gives the return itself.
 
     Args:
         returns: float32 [m], of trajectories: the sum of what their segments earned.
-        groups: whole numbers [m], which group each belongs to; they need be neither adjacent nor
-            small.
+        groups: whole numbers [m], the group of each; in any order.
+        advantage: ``rloo``, ``grpo`` or ``dr_grpo``.
 
     Raises:
         InvalidRequest: the name is unknown, the arrays differ in length, a return or an advantage

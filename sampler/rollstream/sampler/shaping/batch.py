@@ -1,4 +1,4 @@
-"""``Batch``: ragged and packed. Pure."""
+"""``Batch``: the rollouts of a step as packed arrays. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _LAG_BINS = {  # Each up to this many steps, beyond those of the one before.
 class Batch(NamedArrays):
     """The rollouts of one step, or a data-parallel rank's share of them.
 
-    The same step of the same trainer epoch gives the same bytes. A row is a rollout segment: a
-    rollout of one turn is one row, a trajectory one row for each of its segments. Row ``i`` is
-    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first; the rows of a group are adjacent. Below,
-    n is the number of rows and total the number of tokens.
+    The same step of the same trainer epoch gives the same bytes. A row is a segment: a rollout of
+    one turn is one row, and a trajectory has one row for each of its segments. Row ``i`` is
+    ``tokens[offsets[i]:offsets[i + 1]]``, prompt first. The rows of a group are adjacent. n is the
+    number of rows, m of trajectories, and total the number of tokens. ``to_torch()`` and
+    ``to_jax()`` give every array.
 
     Attributes:
         step: the batch turns weights ``step`` into weights ``step + 1``.
@@ -41,70 +42,64 @@ class Batch(NamedArrays):
         tokens: int32 [total].
         offsets: int64 [n + 1].
         prompt_lengths: int32 [n].
-        loss_mask: bool [total]; False at prompts and where the segment's own mask is.
-        logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the whole
-            output of a segment that was published without any.
+        loss_mask: bool [total]; False at prompts, and where the segment's own mask is False.
+        logprobs: float32 [total], under the policy that sampled; 0 at prompts, NaN at the output of
+            a segment that was published without any. No ratio is made up.
         rewards: float32 [n], of each segment. If only the last segment of a trajectory has one,
             each of its rows has that one; if several have one, a row without one has 0.
         reward_components: name to float32 [n]; NaN where a segment has none of that name.
         group_index: int32 [n]; which group of this batch, from 0.
         trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
-        trajectory_returns: float32 [m], m trajectories: the sum of what the segments of each were
-            published with; infinite where float32 has no room for it.
-        uids: [n]; the rollout_uid of each row, so segments of one trajectory have the same; of a
-            step, ``rollstream.schemas.ids.step_rollout_uid``.
-        weight_steps: int64 [n]; optimizer steps behind the weights that sampled; -1: not known.
-        policy_epochs: int32 [n]; the policy epoch of those weights. It rises with each resume that
-            goes back, after which the same step names other weights.
-        off_branch: bool [n]; sampled by weights that a resume went back behind; False everywhere
-            unless ``off_branch = "keep"`` is configured.
+        trajectory_returns: float32 [m], the sum of what the segments of each were published with;
+            infinite where float32 has no room for it.
+        uids: [n], the rollout_uid of each row; segments of one trajectory share it. Of a step it
+            is ``rollstream.schemas.ids.step_rollout_uid``.
+        weight_steps: int64 [n], optimizer steps behind the weights that sampled; -1: not known.
+        policy_epochs: int32 [n], the policy epoch of those weights. After a rewind, the same step
+            names other weights.
+        off_branch: bool [n], sampled by weights that a resume gave up; False everywhere unless
+            ``off_branch = "keep"``.
         environments: [n].
         example_ids: [n].
         policy_versions: [n], of the weights that sampled, as the producer named them.
         stop_reasons: [n].
-        token_arrays: name to [total, …], of the named arrays that ``columns`` asked for; 0 at
-            prompts, and where a segment has none of that name NaN in floats, 0 in others. One in
-            which groups differ raises ``ArraysDiffer`` at the access to it, one that none of them
-            has ``ArrayMissing``.
-        scores: by row, the late score that its reward and components are made of, with its scorer,
-            version and flags; rows without one have what they were published with.
-        old_logprobs: float32 [total], the trainer's recomputation, and likewise
-            ``ref_logprobs`` and ``token_rewards``; 0 at prompts, NaN where a segment has none (also
-            where it has the sum of ``old_logprobs`` alone); None: ``columns`` asked for none.
-        logprob_sums: float32 [n], the log-prob of each segment's whole output under the policy that
-            sampled: as published, else the sum of ``logprobs``; NaN where it has neither; None: not
-            asked for.
-        token_weight_steps: int64 [total]; as ``weight_steps``, of each output token; -1 at prompts
-            and where it is not known; None: not asked for.
-        metadata: [n], what the producer gave; None: not asked for.
-        group_uids: [n], as the producer named the group of each row; empty where it named none;
-            None: not asked for.
-        worker_ids: [n], the process that published each row; None: not asked for.
-        created_ts: int64 [n], when that was, by its clock, in microseconds since 1970, UTC; 0 where
-            a client of another language gave none; None: not asked for.
-        trajectory_uids: [n], as the writer of steps named the trajectory of each row; of a rollout
-            that was published whole, its uid; None: not asked for.
-        used: bool [m]; trajectories of carried groups that an earlier step trained on, or left out,
-            and those that have become too old: they are here for what their group's returns say.
-            None: nothing is carried.
-        carried_groups: how many of the groups, the last ones, an earlier step was served with.
-        carried_stale: trajectories that an earlier step kept, and that nobody trains on any more:
-            of weights beyond ``max_policy_lag`` or ``max_rollout_step_delay``, made longer before
-            the step was decided than ``max_rollout_timestamp_delay``, or off the branch unless
-            ``off_branch = "keep"`` is configured, as recorded with the step.
+        token_arrays: name to [total, …], the named arrays that ``columns`` asked for. 0 at prompts;
+            where a segment has none, NaN in floats and 0 in others. Access raises ``ArraysDiffer``
+            if groups differ in dtype or shape, and ``ArrayMissing`` (a ``KeyError``) if no group
+            has the name.
+        scores: by row, the late score of its reward and components, with scorer, version and flags.
+            Rows without one have what they were published with.
+        old_logprobs: float32 [total], the trainer's recomputation; 0 at prompts, NaN where a
+            segment has none for each token. None, here and below: ``columns`` did not ask for it.
+        ref_logprobs: float32 [total], under the reference policy; likewise.
+        token_rewards: float32 [total]; likewise.
+        logprob_sums: float32 [n], the log-prob of each segment's whole output: as published, else
+            the sum of ``logprobs``; NaN: neither is known.
+        token_weight_steps: int64 [total], ``weight_steps`` of each output token; -1 at prompts, and
+            where it is not known.
+        metadata: [n], what the producer gave.
+        group_uids: [n], the producer's name of the group; empty where it named none.
+        worker_ids: [n], the process that published each row.
+        created_ts: int64 [n], when it was published by that process's clock, in microseconds since
+            1970, UTC; 0: a client of another language gave none.
+        trajectory_uids: [n], the trajectory of each row as the writer of its steps named it; of a
+            rollout that was published whole, its uid.
+        used: bool [m], trajectories of carried groups that are not to be trained on again. They are
+            here for their group's returns. None: nothing is carried.
+        carried_groups: how many of the groups, the last ones, the step before had, too.
+        carried_stale: trajectories that an earlier step kept and that are now too old or off the
+            branch, so nobody trains on them.
         sampled: the whole recorded batch: its id, its groups, when it was decided.
         slots: of this batch's groups in the recorded batch.
         columns: that were asked for.
         dp_rank: the rank whose share this is.
         dp_size: how many ranks share the recorded batch.
-        policy_step: the newest policy when the batch was decided, of those that no resume went back
-            behind; -1: none was published.
-        algorithm: the version of the sampler's rules that decided the step; what makers and ready
-            packs choose from it follows them too, so that it stays as it was.
-        current_step: what ``set_current_step`` had named then; ``step`` where it named none.
-        groups_ready: groups of the whole sampler that were left to be served after this batch, when
-            this call was answered; asking for the step again may give another number.
-        waited_s: how long the call that returned this batch took.
+        policy_step: the newest policy of the branch when the batch was decided; -1: none was
+            published.
+        algorithm: the version of the sampler's rules that decided the step.
+        current_step: as ``set_current_step`` named it; else ``step``.
+        groups_ready: groups that were left ready when this call was answered.
+        waited_s: seconds that the call for this batch took.
         read_group: reads a group of the recorded batch; None in a copy of the batch.
     """
 
@@ -174,8 +169,9 @@ class Batch(NamedArrays):
 
     @property
     def num_trajectories(self) -> int:
-        """The number of trajectories in this batch (a rank's share): of rollouts, whatever number
-        of segments each has."""
+        """The number of trajectories in this batch (a rank's share), whatever number of segments
+        each has.
+        """
         return len(self.trajectory_returns)
 
     @property
@@ -184,11 +180,11 @@ class Batch(NamedArrays):
         return len(self.slots)
 
     def padded(self, length: int, pad_id: int, *, layout: PaddedLayout = "sequence") -> Padded:
-        """The rollouts as rectangles of ``length`` columns; nothing is ever cut off.
+        """Returns the rollouts as rectangles of ``length`` columns. Nothing is ever cut off.
 
         Raises:
-            InvalidRequest: a rollout does not fit, the layout is unknown, or ``pad_id`` is
-                none of a token.
+            InvalidRequest: a rollout does not fit, the layout is unknown, or ``pad_id`` is no
+                token.
         """
         return Padded.of(self, length, pad_id, layout)
 
@@ -197,17 +193,19 @@ class Batch(NamedArrays):
         return [None if f.name == "read_group" else getattr(self, f.name) for f in fields(self)]
 
     def records(self, group: SupportsIndex) -> list[RolloutRecord]:
-        """The segments of one of this batch's groups with all their fields; see ``group``."""
+        """Returns the segments of one of this batch's groups with all fields; see ``group``."""
         return list(self.group(group).rollouts)
 
     def group(self, group: SupportsIndex) -> RolloutGroup:
-        """One of this batch's groups, with all fields of its segments, read from the store.
+        """Returns one of this batch's groups with all fields that were published, from the store.
+
+        It works in the process that asked for the batch, and not in a copy sent elsewhere.
 
         Args:
-            group: its index in this batch, from 0, as in ``group_index``; NumPy integers too.
+            group: its index in this batch, from 0, as in ``group_index``.
 
         Raises:
-            InvalidRequest: that is no index of a group of this batch.
+            InvalidRequest: the batch has no such group.
             RowsOutOfReach: the batch was copied out of the process that asked for it.
         """
         slot = self.slot_of(group)
@@ -219,7 +217,9 @@ class Batch(NamedArrays):
         return self.read_group(self.step, self.digest, slot)
 
     def slot_of(self, group: SupportsIndex) -> int:
-        """The slot in the recorded batch of one of this batch's groups; errors as ``group``."""
+        """Returns the slot in the recorded batch of one of this batch's groups; errors as
+        ``group``.
+        """
         index = whole_number("group", group)
         if not 0 <= index < len(self.slots):
             raise InvalidRequest(
@@ -228,17 +228,18 @@ class Batch(NamedArrays):
         return self.slots[index]
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict for any logger; a trajectory counts once, whatever number of segments it has.
+        """Returns a flat dict for any logger. A trajectory counts once.
 
-        ``reward/mean`` and ``reward/<environment>``: of trajectories' returns; ``groups``,
-        ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``;
-        ``all_equal_share`` of groups whose returns leave no advantage; ``truncated_share`` of
-        rollouts, by their last segment; ``off_branch_share`` of rollouts, by any segment;
-        ``carried_stale`` (rollouts); ``groups_ready``; ``wait_s``. Lag in optimizer steps, from a
-        rollout's oldest segment to the weights that this batch updates: ``lag/mean``, ``lag/p50``
-        and ``lag/max``, and how many rollouts have which, ``lag/0`` (or less: another trainer's
-        steps), ``lag/1``, ``lag/2``, ``lag/3-4``, ``lag/5-8``, ``lag/over-8``; those of an unknown
-        weight step are in none.
+        ``reward/mean`` and ``reward/<environment>``: of trajectories' returns. ``groups``,
+        ``rollouts`` (trajectories), ``segments``, ``tokens``, ``output_tokens``.
+        ``all_equal_share``: of groups whose returns leave no advantage. ``truncated_share`` of
+        rollouts, by their last segment. ``off_branch_share`` of rollouts, by any segment.
+        ``carried_stale``, ``groups_ready``, ``wait_s``.
+
+        Lag in optimizer steps, from a rollout's oldest segment to the weights that this batch
+        updates: ``lag/mean``, ``lag/p50``, ``lag/max``, and the number of rollouts with ``lag/0``
+        (or less, by another trainer's steps), ``lag/1``, ``lag/2``, ``lag/3-4``, ``lag/5-8``,
+        ``lag/over-8``. Rollouts of an unknown weight step are in none.
         """
         metrics: dict[str, float] = {
             "groups": float(len(self.slots)),

@@ -24,7 +24,7 @@ _OUTCOMES: Mapping[str, RowOutcome] = {
 
 
 class CarriedGroup(NamedTuple):
-    """A group of the step before, served or carried there.
+    """A group that the step before had, and that the next step has again.
 
     Attributes:
         group_id: as ``batch.sampled`` has it.
@@ -92,13 +92,12 @@ class Shaping:
 
     Attributes:
         settings: of what shapes (a maker, ready packs), with the version of its algorithm, as
-            canonical JSON. It is recorded with the step, and who asks again must have the same.
-        num_groups: new groups at most.
-        min_groups: new groups at least: fewer are waited for. 0: nothing is.
-        carried: from the step before, which was shaped too; None: as it was recorded, of a step
-            that was served. Each group is named once; the batch has them in this order.
-        lost: groups that would be carried, had their files not been lost, each with why; for the
-            record.
+            canonical JSON. It is recorded, and repeated calls must have the same.
+        num_groups: most new groups.
+        min_groups: fewest new groups; the call waits for them. 0: it waits for none.
+        carried: groups from the step before, each once; the batch has them in this order. None: as
+            recorded, for a step that was served.
+        lost: groups that would be carried if their files were not lost, each with the reason.
     """
 
     settings: str

@@ -1,4 +1,4 @@
-"""``Examples``: what a loss is computed from, as columns; ``RLExample``: one of them. Pure."""
+"""``Examples``: columns from which a loss is computed; ``RLExample``: one of them. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps
 
 
 class RLExample(NamedTuple):
-    """One sequence to train on; the arrays are views, each with a value for every position.
+    """One sequence to train on. The arrays are views, with a value for every position.
 
     Attributes:
         tokens: int32 [pos], prompt first.
@@ -46,28 +46,27 @@ class RLExample(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Examples(NamedArrays):
-    """Sequences to train on, one after the other; the same batch and arguments give the same bytes.
+    """Sequences to train on, one after the other. The same batch and arguments give the same bytes.
 
-    Example ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``; n is the number of examples and total
-    the number of tokens.
+    Example ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``, and ``examples[i]`` is an ``RLExample``.
+    n is the number of examples, and total the number of tokens.
 
     Attributes:
         tokens: int32 [total].
         offsets: int64 [n + 1].
-        loss_mask: bool [total], advantages: float32 [total], generator_log_probs: float32 [total];
-            as in ``RLExample``. Of a batch both are computed when they are first read, for all
-            tokens at once; ``Packs`` of a rank compute their own part alone.
-        token_arrays: name to [total, …]: what else the batch has for each token, among it
-            ``old_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` where
-            it was asked for them; errors as those of ``Batch.token_arrays``.
-        rows: int64 [n], the row of the batch that each was made of; where turns were merged, the
-            last of them, which has all their tokens.
-        turns: int32 [n], how many turns of its trajectory each has; 1 where none were merged.
-        apart: bool [n]; its first turn does not extend the turn before it, which so is an example
-            of its own; False everywhere unless turns were to be merged.
+        loss_mask: bool [total], as in ``RLExample``.
+        advantages: float32 [total]; likewise, computed for all tokens when it is first read.
+        generator_log_probs: float32 [total]; likewise. ``Packs`` compute their own part alone.
+        token_arrays: name to [total, …], the arrays of the batch with a value for each token, among
+            them ``old_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` if
+            the batch has them. Errors are those of ``Batch.token_arrays``.
+        rows: int64 [n], the row of the batch of each example; of merged turns the last one.
+        turns: int32 [n], how many turns of its trajectory each has; 1 if none were merged.
+        apart: bool [n], whether its first turn does not extend the turn before it, so that it is an
+            example of its own. False everywhere if turns were not to be merged.
         trajectories: int32 [n], the index of its trajectory in the batch.
-        weight_steps: int64 [n]; optimizer steps behind the weights that sampled, of merged turns
-            the last one (``token_weight_steps`` has those of each token); -1: not known.
+        weight_steps: int64 [n], optimizer steps behind the weights that sampled, of merged turns
+            the last one; -1: not known.
         policy_versions: [n], likewise.
     """
 
@@ -93,26 +92,26 @@ class Examples(NamedArrays):
         rows: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         merge_turns: bool = False,
     ) -> Self:
-        """The examples of a batch, in the order of ``rows``; None: all rows, in the batch's order.
+        """Returns the examples of a batch, in the order of ``rows``; None: all rows.
 
-        Of all rows in order ``tokens``, ``loss_mask``, ``token_arrays``, ``trajectories`` and
-        ``weight_steps`` are those of the batch and no copies, unless turns are merged.
+        Tokens and masks of all rows are the batch's own arrays and no copies, unless turns are
+        merged.
 
         Args:
-            advantages: how they are computed from the groups' returns, by trajectory, whatever
-                number of segments each has; or float32 [trajectories], as ``advantages_of`` returns
-                them or somebody else computed them.
+            batch: the batch.
+            advantages: ``rloo``, ``grpo``, ``dr_grpo``, or float32 [trajectories] of your own. They
+                are computed from the returns of a group's trajectories.
             rows: of the batch, from 0, in any order.
-            merge_turns: a turn whose prompt begins with the prompt and the output of the turn
-                before it in ``rows`` goes on in the same example: each token is there once, with
-                the mask, log-probs and arrays of the turn that sampled it. A turn that does not
-                extend the one before begins an example of its own; ``metrics`` counts them.
+            merge_turns: whether a turn goes on in the example of the turn before it, if its prompt
+                begins with the prompt and the output of that turn. Each token is then there once,
+                with the mask, log-probs and arrays of the turn that sampled it. Other turns begin
+                an example of their own, and ``metrics`` counts them.
 
         Raises:
-            InvalidRequest: a row is none of the batch's, the name of an advantage is unknown, or an
-                array of them has another shape or a number that is not finite;
-                or advantages are to be computed of returns that float32 has no room for: the error
-                names group, slot and rollout, and the ``replace`` that takes it out.
+            InvalidRequest: a row is not of the batch, the name of an advantage is unknown, or your
+                array has another shape or a number that is not finite; or a return is too large for
+                float32: the error names group, slot and rollout, and the ``replace`` that takes it
+                out.
         """
         batch = a_batch(batch)
         columns = {name: getattr(batch, name) for name in _COLUMNS}
@@ -144,11 +143,10 @@ class Examples(NamedArrays):
         )
 
     def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> Self:
-        """These examples alone, in this order; of all in order no token is copied. An index counts
-        from the end where it is negative.
+        """Returns these examples alone, in this order. Negative indices count from the end.
 
         Raises:
-            InvalidRequest: an index is none of an example.
+            InvalidRequest: there is no such example.
         """
         chosen = _Chosen.of("indices", indices, self.offsets, from_end=True)
         return replace(
@@ -205,13 +203,13 @@ class Examples(NamedArrays):
         return np.diff(self.offsets)
 
     def have_log_probs(self, name: str = "generator_log_probs") -> NDArray[np.bool_]:
-        """Whether every token that the loss counts has a log-prob of this name, bool [n]:
-        ``examples.take(np.flatnonzero(examples.have_log_probs()))`` are those that can be trained
-        on.
+        """Returns whether every token that the loss counts has a log-prob of this name, bool [n].
+
+        ``examples.take(np.flatnonzero(examples.have_log_probs()))`` are the examples with a ratio.
 
         Args:
-            name: ``generator_log_probs``, or ``old_logprobs`` or ``ref_logprobs`` where the batch
-                was asked for them.
+            name: ``generator_log_probs``; or ``old_logprobs`` or ``ref_logprobs`` if the batch has
+                them.
 
         Raises:
             ArrayMissing: it was not asked for, or no group of the batch has it.
@@ -224,9 +222,12 @@ class Examples(NamedArrays):
         return have
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict for any logger: ``examples``, ``tokens``, ``trained_tokens`` (those that the
-        loss counts), ``turns/merged``, turns that go on in the example of the turn before, and
-        ``turns/apart``, turns that were to be merged and do not extend the one before."""
+        """Returns a flat dict for any logger.
+
+        ``examples``, ``tokens``, ``trained_tokens`` (that the loss counts), ``turns/merged`` (that
+        go on in the example of the turn before) and ``turns/apart`` (that were to be merged, and do
+        not extend the turn before).
+        """
         return {
             "examples": float(len(self)),
             "tokens": float(len(self.tokens)),

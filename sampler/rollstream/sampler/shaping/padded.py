@@ -52,11 +52,11 @@ class Rectangle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Padded(NamedArrays):
-    """Rectangles over the rollouts of a batch; ``length`` is the width.
+    """The rollouts of a batch as rectangles of width ``length``; ``Batch.padded`` makes it.
 
-    ``sequence``: the prompt begins in column 0, the output follows, then padding.
-    ``prompt_response``: the output begins in the same column of every row (``prompt_width``), after
-    padding and the prompt; more padding follows.
+    Layout ``sequence``: the prompt begins in column 0, then output, then padding. Layout
+    ``prompt_response``: padding and the prompt come first, and the output begins in the same column
+    of every row (``prompt_width``); more padding follows.
 
     Attributes:
         tokens: int32 [n, length].
@@ -65,9 +65,11 @@ class Padded(NamedArrays):
         logprobs: float32 [n, length]; 0 at padding, NaN as in the batch.
         prompt_width: the column where outputs begin; 0 in ``sequence``.
         token_arrays: name to [n, length, …]; 0 at padding, all else as in the batch.
-        old_logprobs: float32 [n, length], and likewise ``ref_logprobs`` and ``token_rewards``; 0
-            at padding; None: ``columns`` asked for none.
-        token_weight_steps: int64 [n, length]; -1 at padding; None: not asked for.
+        old_logprobs: float32 [n, length]; 0 at padding. None, here and below: ``columns`` did not
+            ask for it.
+        ref_logprobs: float32 [n, length]; 0 at padding.
+        token_rewards: float32 [n, length]; 0 at padding.
+        token_weight_steps: int64 [n, length]; -1 at padding.
     """
 
     tokens: NDArray[np.int32]

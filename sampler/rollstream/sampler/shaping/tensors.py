@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class NamedArrays:
-    """A dataclass whose arrays have names: its fields, and ``field/key`` in a mapping of arrays."""
+    """A dataclass whose arrays have names: its fields, and ``field/key`` for arrays by name."""
 
     __slots__ = ()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Every array by name, those of mappings (``token_arrays``, say) as ``field/key``."""
+        """Returns every array by name; ``token_arrays`` as ``token_arrays/NAME``."""
         arrays: dict[str, NDArray[Any]] = {}
         mappings: dict[str, Mapping[str, object]] = {}
         for field in fields(cast("DataclassInstance", self)):
@@ -39,27 +39,26 @@ class NamedArrays:
         return arrays
 
     def to_torch(self, *, pin_memory: bool = False) -> dict[str, Any]:
-        """``arrays()`` as tensors; no copy where the memory may be written to.
+        """Returns ``arrays()`` as tensors, without a copy if the memory may be written to.
 
-        PyTorch knows no memory that may only be read, so of such memory (a batch out of Ray's
-        object store) each array is copied, once.
+        PyTorch knows no read-only memory. So arrays of a batch from Ray's object store are copied
+        once.
 
         Args:
-            pin_memory: all are copied, once, into page-locked memory, so that
-                ``tensor.to(device, non_blocking=True)`` overlaps with what the GPU does.
+            pin_memory: copies all into page-locked memory, so that ``tensor.to(device,
+                non_blocking=True)`` overlaps with the GPU's work.
 
         Raises:
             MissingExtra: there is no PyTorch here.
-            InvalidRequest: ``pin_memory``, and PyTorch finds no GPU here whose driver locks pages.
+            InvalidRequest: ``pin_memory``, and PyTorch finds no GPU here.
         """
         return torch_tensors(self.arrays(), pin_memory=pin_memory)
 
     def to_jax(self) -> dict[str, Any]:
-        """``arrays()`` on JAX's default device.
+        """Returns ``arrays()`` on JAX's default device.
 
-        On a CPU no copy of an array that begins at a multiple of 64 bytes, as those of a batch do:
-        nothing may be written to it then. Without ``jax_enable_x64`` JAX makes int32 of int64, by a
-        copy.
+        On a CPU, arrays that begin at a multiple of 64 bytes are not copied, and those of a batch
+        do. Do not write to them. Without ``jax_enable_x64`` JAX copies int64 to int32.
 
         Raises:
             MissingExtra: there is no JAX here.

@@ -9,7 +9,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.reading import bounds_in_time
 
-WHERE_TO_READ = 'docs/operating.md, "Kafka\'s disk is lost", says how to go on'
+WHERE_TO_READ = 'docs/operating/kafka.md, "Kafka\'s disk is lost", says how to go on'
 REMEDY = (
     "restore the log, or correct store.root; `rollstream without-logs` says what files know of it, "
     "and a run that is to begin anew takes a section [samplers.*] of another name; " + WHERE_TO_READ

@@ -25,23 +25,21 @@ from rollstream.schemas.other_names import refuses
 class GrpoBatchMaker(BatchMaker):
     """Trains on trajectories that did better or worse than their group, each at most once.
 
-    - Advantages are those of a trajectory in its group (``advantages_of``).
-    - A problem (environment and example) that is here under several weights is trained on under the
-      newest ones: groups of older weights are filtered as ``older_policy``. The weights of a group
-      are the newest of its members'. Those of a later policy epoch are newer, whatever their step;
-      of one epoch and step none are, whatever workers call them.
-    - What tells nothing is filtered: groups whose returns are all equal, or of one trajectory, as
-      ``all_equal``; in others trajectories that are just average, as ``zero_advantage``.
-    - Where there is more than ``batch_size``, the batch has both signs in the proportion of what
-      there is (one of each at least); the rest is kept for later steps, a reservoir of at most
-      ``reservoir_size`` trajectories. Beyond that the oldest weights leave first, counted as
-      ``reservoir_full``.
+    - Advantages compare a trajectory with its group (``advantages_of``).
+    - If a problem is here under several weights, only the newest groups are used. Older groups are
+      filtered as ``older_policy``. A group is as new as its newest member. A later policy epoch is
+      newer, whatever the step.
+    - Groups without a signal are filtered: those with equal returns or one trajectory as
+      ``all_equal``, and average trajectories as ``zero_advantage``.
+    - If there is more than ``batch_size``, the batch has both signs in proportion, one of each at
+      least. The rest is kept for later steps, at most ``reservoir_size`` trajectories. Beyond that
+      the oldest weights leave first, as ``reservoir_full``.
     - The order is shuffled, as a function of seed and step.
 
     Args:
         seed: of the order.
-        advantage: as ``advantages_of`` has it.
-        reservoir_size: trajectories that are kept at most; 0: none is.
+        advantage: as in ``advantages_of``.
+        reservoir_size: most trajectories that are kept; 0: none.
     """
 
     @refuses(rng_seed="seed")
@@ -59,7 +57,7 @@ class GrpoBatchMaker(BatchMaker):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """As the interface has it."""
+        """The maker's name, version and arguments."""
         return {
             "maker": "grpo",
             "version": 1,
@@ -69,7 +67,7 @@ class GrpoBatchMaker(BatchMaker):
         }
 
     def create_batch(self, batch_size: int) -> MadeBatch:
-        """As the interface has it."""
+        """Returns the batch of the step; see ``BatchMaker.create_batch``."""
         size = at_least("batch_size", batch_size, 0)
         rollouts = self.rollouts
         groups = np.array([rollout.group for rollout in rollouts], np.int64)

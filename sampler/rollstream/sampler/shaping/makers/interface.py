@@ -45,27 +45,27 @@ class NotAskedFor(Mapping[str, Any]):
 
 
 class Rollout(NamedTuple):
-    """What a maker knows of a trajectory: no tokens, so that choosing costs microseconds.
+    """A trajectory as a maker sees it, without its tokens.
 
     Attributes:
         trajectory: its index in the batch.
         group: index of its group in the batch.
-        environment: of its rollouts, and so ``example_id``.
+        environment: of its rollouts.
+        example_id: of its rollouts.
         weight_step: of its newest segment; -1: not known.
         policy_version: of its newest segment.
         reward: its return: the sum of what its segments earned.
         tokens: of all its segments, prompts included.
-        used: whether an earlier step trained on it, or left it out: its group is here again for
-            others of its members. Advantages need it; no batch may have it again.
+        used: whether an earlier step trained on it or left it out. It is here since advantages of
+            its group need it; no batch may have it again.
         carried: whether an earlier step had its group.
         policy_epoch: of its newest segment; weights of a later one are newer, whatever their step.
-            0 of all where the step was decided before epochs told weights apart.
         output_tokens: of all its segments, without prompts.
         stop_reason: of its newest segment; ``"length"``: it ran into its limit.
-        reward_components: name to value, the sum over its segments; without names that it has not.
-        scores: the late scores that its rewards are made of, each with its scorer, version and
-            flags; empty: it has those that it was published with.
-        metadata: of its newest segment, where ``columns`` asked for ``metadata``; else reading it
+        reward_components: name to value, the sum over its segments.
+        scores: the late scores of its rewards, each with scorer, version and flags; empty: it has
+            the rewards that it was published with.
+        metadata: of its newest segment, if ``columns`` asked for ``metadata``; else reading it
             raises ``InvalidRequest``.
     """
 
@@ -94,16 +94,16 @@ class Rollout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class MadeBatch:
-    """Which trajectories a step trains on. Each that was added and is not used is trained on, kept
-    or filtered, and nothing else is.
+    """The trajectories that a step trains on.
+
+    Each trajectory that was added and is not ``used`` is either trained on, kept or filtered.
 
     Attributes:
         trajectories: int32 [n], indices in the batch, in the order of training.
         advantages: float32 [n], one each.
         kept: int32 [k], indices of trajectories that a later step may train on: they are carried.
         filtered: reason to the number of trajectories that nobody will train on.
-        filtered_groups: int32 [g], indices of groups none of which is trained on or kept; of one
-            that was carried, an earlier step may have trained on others.
+        filtered_groups: int32 [g], indices of groups of which nothing is trained on or kept.
     """
 
     trajectories: NDArray[np.int32]
@@ -140,13 +140,14 @@ class MadeBatch:
         kept: Sequence[int] | NDArray[np.int64] = (),
         filtered: Mapping[str, int] | None = None,
     ) -> MadeBatch:
-        """The batch of those of the rollouts at these indices of the list.
+        """Returns the batch that trains on these rollouts, by their indices in the list.
 
         Args:
+            rollouts: that were added.
             advantages: [rollouts], of each in the list.
-            trained: in the order of training.
-            filtered: why the others are not here; those for which no reason is given count as
-                ``not_chosen``.
+            trained: indices, in the order of training.
+            kept: indices of those that a later step may train on.
+            filtered: reason to the number of the others; the rest count as ``not_chosen``.
 
         Raises:
             InvalidRequest: an index is of no rollout in the list, there is not one advantage for
@@ -176,17 +177,18 @@ class MadeBatch:
 
 
 class BatchMaker(ABC):
-    """Chooses from the rollouts of a recorded batch; does no I/O, knows no clock, and draws from
-    its seed and the step alone, so that the same rollouts in the same order give the same batch.
+    """Chooses the trajectories of a step and their advantages. Subclass it for a choice of your
+    own.
 
-    A step goes: ``begin(step)``, ``add_rollout`` for each trajectory of the batch (those carried
-    from earlier steps come last), ``create_batch``. Nothing may stay in the maker from one step to
-    the next: what it wants to use later it names in ``MadeBatch.kept``, which is recorded, and gets
-    it again as rollouts of the next step, after a crash too.
+    A maker does no I/O, knows no clock, and draws from its seed and the step alone. So the same
+    rollouts in the same order give the same batch.
 
-    A maker of your own has ``create_batch``, and ``settings`` where it has arguments:
-    docs/guides/batch_makers.md shows one whole, and ``make_batch`` with a batch in hand checks what
-    it makes.
+    A step calls ``begin(step)``, ``add_rollout`` for each trajectory of the batch (carried ones
+    last), then ``create_batch``. Keep nothing in the maker from step to step. Trajectories in
+    ``MadeBatch.kept`` are recorded, and come again as rollouts of the next step, after a crash too.
+
+    Your maker has ``create_batch``, and ``settings`` if it has arguments.
+    docs/guides/batch_makers.md shows one. ``make_batch`` with a batch in hand checks its result.
 
     Attributes:
         step: that was begun.
@@ -198,21 +200,26 @@ class BatchMaker(ABC):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """What distinguishes its choices, as JSON can hold it: its name, version, and arguments.
-        They are recorded with each step. By default the name of the class alone; a maker with
-        arguments names them here, so that a step is not asked for again with others."""
+        """The maker's name, version and arguments, as JSON can hold them; by default the class's
+        name.
+
+        They are recorded with each step, so a repeated call with other settings is refused.
+        """
         return {"maker": type(self).__qualname__}
 
     @property
     def mix(self) -> Mapping[str, float] | None:
-        """Shares by environment of the groups that it is to choose from, with which
-        ``TrainingBatches`` asks for each step; None: it has no wish."""
+        """The shares by environment with which ``TrainingBatches`` asks for groups; None: it has no
+        wish.
+        """
         return None
 
     @abstractmethod
     def create_batch(self, batch_size: int) -> MadeBatch:
-        """At most ``batch_size`` trajectories; none where there is nothing to train on. It may be
-        asked again for the same step, also for another size."""
+        """Returns at most ``batch_size`` trajectories, or none if there is nothing to train on.
+
+        It may be asked again for the same step, also for another size.
+        """
 
     def __repr__(self) -> str:
         """One line."""
@@ -220,17 +227,20 @@ class BatchMaker(ABC):
         return f"{type(self).__name__}({', '.join(settings)})"
 
     def begin(self, step: int) -> None:
-        """Forgets the rollouts of the step before."""
+        """Begins a step, and forgets the rollouts of the step before."""
         self.step, self.rollouts = step, []
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """One more to choose from."""
+        """Adds a rollout to choose from."""
         self.rollouts.append(rollout)
 
     def get_batch_metadata(self, batch: MadeBatch) -> Mapping[str, float]:
-        """A flat dict for any logger: how many trajectories are trained on (``trained``), ``kept``
-        and ``filtered/<reason>``, ``filtered_groups``, and of the advantages that are trained on
-        ``advantage/mean``, ``std``, ``min`` and ``max``."""
+        """Returns a flat dict for any logger.
+
+        Numbers of trajectories: ``trained``, ``kept`` and ``filtered/<reason>``;
+        ``filtered_groups``; and ``advantage/mean``, ``std``, ``min`` and ``max`` of what is trained
+        on.
+        """
         metadata = {
             "trained": float(len(batch.trajectories)),
             "kept": float(len(batch.kept)),

@@ -19,11 +19,11 @@ from rollstream.sampler.shaping.makers.rollouts import a_maker
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class MixedBatch(MadeBatch):
-    """What a mixture made.
+    """The batch that a mixture made.
 
     Attributes:
-        parts: by environment, what its maker made.
-        lacking: by environment, how much less that is than its share.
+        parts: by environment, the batch that its maker made.
+        lacking: by environment, how many trajectories it lacks of its share.
     """
 
     parts: Mapping[str, MadeBatch]
@@ -31,18 +31,16 @@ class MixedBatch(MadeBatch):
 
 
 class StableMixtureBatchMaker(BatchMaker):
-    """A maker for each environment, in stable shares: over the steps from 0 to any step the numbers
-    of trajectories stay within one of exact shares of what the steps may have (``batch_size`` the
-    same at each).
+    """Mixes the makers of several environments in stable shares.
 
-    Shares are those of the step number alone: the largest remainders up to this step, less those up
-    to the one before. Where an environment has less than its share the others fill the step, in
-    the ratio of their shares, as far as they have more; what it lacked is in the metadata and is
-    not made up later, so that the shares of the next step are those of any other.
-    Trajectories of the environments take turns, so that every part of the batch is mixed alike.
+    Over all steps, the number of an environment's trajectories stays within one of its exact share,
+    if ``batch_size`` stays the same. If an environment has less than its share, the others fill the
+    step in the ratio of their shares. The missing part is in the metadata, and is not made up
+    later. Trajectories of the environments take turns in the batch.
 
     Args:
-        makers: by environment; one for each that the sampler serves.
+        makers: by environment, one for each that the sampler serves. If an environment of the
+            sampler has none, ``TrainingBatches`` warns or raises.
         shares: by environment, above 0; only their ratio counts.
     """
 
@@ -77,7 +75,7 @@ class StableMixtureBatchMaker(BatchMaker):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """As the interface has it."""
+        """The maker's name, version and arguments, and those of its makers."""
         return {
             "maker": "stable_mixture",
             "version": 1,
@@ -91,13 +89,17 @@ class StableMixtureBatchMaker(BatchMaker):
         return {name: float(share) for name, share in self._shares.items()}
 
     def begin(self, step: int) -> None:
-        """As the interface has it."""
+        """Forgets the rollouts of the step before, in every maker."""
         super().begin(step)
         for maker in self._makers.values():
             maker.begin(step)
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """As the interface has it; ``InvalidRequest`` where its environment has no maker."""
+        """Gives the rollout to its environment's maker.
+
+        Raises:
+            InvalidRequest: its environment has no maker.
+        """
         maker = self._makers.get(rollout.environment)
         if maker is None:
             raise InvalidRequest(
@@ -108,8 +110,7 @@ class StableMixtureBatchMaker(BatchMaker):
         maker.add_rollout(rollout)
 
     def check_batch_size(self, size: int) -> None:
-        """Raises ``InvalidRequest`` where an environment's share of it is less than one trajectory
-        a step."""
+        """Raises ``InvalidRequest`` if an environment's share is below one trajectory a step."""
         smallest = min(self._shares, key=lambda name: self._shares[name])
         if 0 < self._shares[smallest] * size < 1:
             raise InvalidRequest(
@@ -119,7 +120,9 @@ class StableMixtureBatchMaker(BatchMaker):
             )
 
     def create_batch(self, batch_size: int) -> MixedBatch:
-        """As the interface has it; raises as ``check_batch_size``."""
+        """Returns the batch of the step; see ``BatchMaker.create_batch``. It raises as
+        ``check_batch_size`` does.
+        """
         size = at_least("batch_size", batch_size, 0)
         self.check_batch_size(size)
         due = self._due(size)
@@ -143,8 +146,10 @@ class StableMixtureBatchMaker(BatchMaker):
         )
 
     def get_batch_metadata(self, batch: MadeBatch) -> Mapping[str, float]:
-        """As the interface has it, the same of each environment as ``<environment>/…``, and
-        ``<environment>/lacking``, how many trajectories less than its share it had."""
+        """Returns the figures of the interface, the same of each environment as
+        ``<environment>/…``, and ``<environment>/lacking``: how many trajectories it lacks of its
+        share.
+        """
         metadata = dict(super().get_batch_metadata(batch))
         if isinstance(batch, MixedBatch):
             for name, part in batch.parts.items():

@@ -16,15 +16,16 @@ from rollstream.sampler.shaping.makers.reservoir import (
 
 
 class RlooBatchMaker(BatchMaker):
-    """Trains on every trajectory once, first come, first served: what was carried, then what is
-    new, in the order of the batch. Advantages are leave-one-out (Ahmadian et al. 2024), also 0,
-    which counts in losses that are normalised by tokens.
+    """Trains on every trajectory once: first those that were carried, then new ones, in batch
+    order.
 
-    What ``batch_size`` has no room for is kept for later steps, at most ``reservoir_size``
-    trajectories. Beyond that the oldest weights leave first, counted as ``reservoir_full``.
+    Advantages are leave-one-out (Ahmadian et al. 2024). An advantage of 0 is trained on, too, since
+    it counts in losses that are divided by tokens. The rest beyond ``batch_size`` is kept for later
+    steps, at most ``reservoir_size`` trajectories. Beyond that the oldest weights leave first, as
+    ``reservoir_full``.
 
     Args:
-        reservoir_size: trajectories that are kept at most; 0: none is.
+        reservoir_size: most trajectories that are kept; 0: none.
     """
 
     def __init__(self, *, reservoir_size: SupportsIndex = RESERVOIR_SIZE) -> None:
@@ -32,11 +33,11 @@ class RlooBatchMaker(BatchMaker):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """As the interface has it."""
+        """The maker's name, version and arguments."""
         return {"maker": "rloo", "version": 1, "reservoir_size": self._reservoir_size}
 
     def create_batch(self, batch_size: int) -> MadeBatch:
-        """As the interface has it."""
+        """Returns the batch of the step; see ``BatchMaker.create_batch``."""
         size = at_least("batch_size", batch_size, 0)
         rollouts = self.rollouts
         waiting = [index for index, rollout in enumerate(rollouts) if not rollout.used]

@@ -27,7 +27,7 @@ _NOT_ASKED_FOR = NotAskedFor()
 
 
 def rollouts_of(batch: Batch) -> list[Rollout]:
-    """The trajectories of a batch, in its order."""
+    """Returns the trajectories of a batch as makers see them, in the batch's order."""
     a_batch(batch)
     count, rows = batch.num_trajectories, len(batch)
     last = np.zeros(count, np.int64)  # Row of the newest segment: the last one of the trajectory.
@@ -90,14 +90,14 @@ def a_maker(name: str, value: Any) -> BatchMaker:
 
 
 def make_batch(maker: BatchMaker, batch: Batch, batch_size: SupportsIndex) -> MadeBatch:
-    """What the maker makes of a batch, and of nothing else: at most ``batch_size`` trajectories.
+    """Returns what the maker makes of this batch alone: at most ``batch_size`` trajectories.
 
-    Groups whose returns, or the differences of them, are beyond float32 are not shown to the maker:
-    they are filtered as ``beyond_float32``, and the others are trained on.
+    Groups whose returns, or their differences, are too large for float32 are filtered as
+    ``beyond_float32``.
 
     Raises:
-        InvalidRequest: it is no maker, ``batch_size`` is below 1, or what the maker made is not
-            what ``MadeBatch`` says. What the maker itself raises is raised.
+        InvalidRequest: it is no maker, ``batch_size`` is below 1, or the result breaks a rule of
+            ``MadeBatch``. Errors of the maker itself pass through.
     """
     a_maker("maker", maker)
     size = at_least("batch_size", batch_size, 1)
@@ -120,8 +120,11 @@ def make_batch(maker: BatchMaker, batch: Batch, batch_size: SupportsIndex) -> Ma
 
 
 def examples_of(batch: Batch, made: MadeBatch, *, merge_turns: bool = False) -> Examples:
-    """What is trained on, in the order of ``made.trajectories``; segments of one trajectory follow
-    one another, as in the batch, or are merged as ``Examples.of`` says."""
+    """Returns the examples of a made batch, in the order of ``made.trajectories``.
+
+    Segments of one trajectory follow one another, as in the batch, or are merged as in
+    ``Examples.of``.
+    """
     count = a_batch(batch).num_trajectories
     if not isinstance(made, MadeBatch):
         raise InvalidRequest(f"made is {made!r:.200}; give what make_batch returned")

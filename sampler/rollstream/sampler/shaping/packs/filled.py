@@ -27,14 +27,15 @@ from rollstream.sampler.shaping.tensors import NamedArrays
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Packs(NamedArrays):
-    """K sequences of S tokens; examples stand one after the other, then padding.
+    """K sequences of S tokens: examples one after the other, then padding.
 
     Attributes:
         tokens: int32 [K, S]; ``pad_id`` at padding.
         segment_ids: int32 [K, S]; 1, 2, … by example within its sequence, 0 at padding.
         position_ids: int32 [K, S]; from 0 at the beginning of each example; 0 at padding.
         loss_mask: bool [K, S]; False at padding.
-        advantages: float32 [K, S], generator_log_probs: float32 [K, S]; 0 at padding.
+        advantages: float32 [K, S]; 0 at padding.
+        generator_log_probs: float32 [K, S]; 0 at padding.
         token_arrays: name to [K, S, …]; 0 at padding.
         cu_seqlens: for each sequence int32 [segments + 1], where its examples begin, and where the
             last one ends: what flash attention takes. Padding is in none.
@@ -60,7 +61,7 @@ class Packs(NamedArrays):
         rank: SupportsIndex = 0,
         pad_id: SupportsIndex = 0,
     ) -> Self:
-        """The packs of a rank; each token is copied once.
+        """Returns the packs of a rank. Each token is copied once.
 
         Raises:
             InvalidRequest: the plan is of other examples, or has no such rank, or ``pad_id`` is no

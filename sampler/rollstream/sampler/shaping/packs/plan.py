@@ -29,9 +29,11 @@ _LENGTH_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class PackPlan:
-    """A place for each example. A pack is a sequence of ``length`` tokens: one micro-batch of one
-    rank. Every rank has the same number of packs, the dearest first, so that those of one
-    micro-step cost about the same; the last ones of a rank may be empty.
+    """A place for each example. A pack is a sequence of ``length`` tokens: one micro-batch of a
+    rank.
+
+    Every rank has the same number of packs, the most expensive first. So the packs of one
+    micro-step cost about the same. The last packs of a rank may be empty.
 
     Attributes:
         length: tokens of a pack.
@@ -44,9 +46,9 @@ class PackPlan:
         lengths: int64 [n], how many of its tokens are in the pack: all, unless it was truncated; 0:
             it is in no pack.
         too_long: int64 [t], examples longer than a pack, which were dropped or truncated.
-        left_over: int64 [l], examples for which ``packs_per_rank`` that was given left no room.
-        tokens_cut: of examples that were too long, how many tokens are in no pack.
-        order: int64 [p], those that are in a pack, by rank, pack and position.
+        left_over: int64 [l], examples that found no room in the given ``packs_per_rank``.
+        tokens_cut: tokens of too long examples that are in no pack.
+        order: int64 [p], the examples that are in a pack, by rank, pack and position.
         ends: int64 [ranks * packs_per_rank], for each pack how many of them are in it and in those
             before.
     """
@@ -82,15 +84,16 @@ class PackPlan:
         )
 
     def of_rank(self, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The examples of a rank in the order of its packs, int64 [m]; and for each pack how many
-        of them are in it and in those before, int64 [packs_per_rank]."""
+        """Returns the examples of a rank in the order of its packs, int64 [m]; and for each pack
+        how many of them are in it and in those before, int64 [packs_per_rank].
+        """
         first = rank * self.packs_per_rank
         before = self.ends[first - 1] if first else 0
         ends = self.ends[first : first + self.packs_per_rank]
         return self.order[before : ends[-1] if len(ends) else before], ends - before
 
     def costs(self) -> NDArray[np.float64]:
-        """float64 [ranks, packs_per_rank]: what each pack costs."""
+        """The cost of each pack, float64 [ranks, packs_per_rank]."""
         lengths = self.lengths.astype(np.float64)
         there = self.rank >= 0
         pack = self.rank[there] * np.int64(self.packs_per_rank) + self.pack[there]
@@ -100,18 +103,18 @@ class PackPlan:
         return costs
 
     def metrics(self, examples: Examples | None = None) -> dict[str, float]:
-        """A flat dict for any logger.
+        """Returns a flat dict for any logger.
 
-        ``packs``: of all ranks; ``packs/lower_bound``: as few as could hold the tokens with equal
-        counts on every rank; ``packs/fill``: tokens over room. ``packs/rank_imbalance``: the cost
-        of the dearest rank over the mean. ``packs/micro_step_imbalance``: the same of each
-        micro-step, in all: what the step costs where ranks wait for one another after each.
-        ``packs/too_long`` and ``packs/left_over``: numbers of examples. ``packs/tokens_cut``: of
-        those too long, tokens that are in no pack.
+        ``packs``: of all ranks. ``packs/lower_bound``: the fewest that could hold the tokens, with
+        equal counts on every rank. ``packs/fill``: tokens over room. ``packs/rank_imbalance``: the
+        cost of the most expensive rank over the mean. ``packs/micro_step_imbalance``: the same
+        within each micro-step, which is what a step costs if ranks wait for one another.
+        ``packs/too_long`` and ``packs/left_over``: numbers of examples. ``packs/tokens_cut``:
+        tokens of too long examples that are in no pack.
 
         Args:
-            examples: that were planned, where ``packs/tokens_cut`` is to count only the tokens that
-                the loss would have counted.
+            examples: that were planned; ``packs/tokens_cut`` then counts only tokens that the loss
+                would have counted.
         """
         if examples is not None:
             self.refuse_others(examples)
@@ -161,22 +164,24 @@ def plan_packs(
     too_long: TooLong = "error",
     attention_weight: float = ATTENTION_WEIGHT,
 ) -> PackPlan:
-    """Places examples in packs; the same arguments give the same plan, on every machine.
+    """Places examples in packs. The same arguments give the same plan, on every machine.
 
     No example is split. Costs are balanced over ranks, and over the ranks in each micro-step.
 
     Args:
         lengths: whole numbers [n], tokens of each example.
         length: tokens of a pack.
-        packs_per_rank: exactly so many; what finds no room is left over, the last examples first.
-            None: as few as hold all.
-        too_long: what becomes of an example longer than a pack; truncate: its first tokens stay,
-            and those that are cut are missing from the number of tokens that a loss is divided by.
+        ranks: data-parallel ranks.
+        packs_per_rank: exactly so many; the last examples that find no room are left over. None: as
+            few as hold all.
+        too_long: what becomes of an example longer than a pack: ``error``, ``drop`` or
+            ``truncate``. With truncate its first tokens stay, and a loss that is divided by tokens
+            counts only these.
         attention_weight: what an example's squared length costs, beside its length.
 
     Raises:
-        InvalidRequest: an argument is none that could be satisfied, or an example is longer than a
-            pack and ``too_long`` is ``error``; it names the example and its length.
+        InvalidRequest: an argument makes no sense; or an example is longer than a pack and
+            ``too_long`` is ``error``: it names the example and its length.
     """
     length, ranks = at_least("length", length, 1), at_least("ranks", ranks, 1)
     if length > _LENGTH_MAX:

@@ -144,21 +144,19 @@ def decide(
     ranks: int,
     built: BuiltRounds = MappingProxyType({}),
 ) -> Decision:
-    """The decision of ``step``; every rank makes the same one of the same batch.
+    """Returns the decision of ``step``; every rank makes the same one of the same batch.
 
     Packs of stale versions are dropped first, then the oldest beyond ``queue_limit``. The step is
-    on channel B where the schedule wants it and each rank has ``gradient_accumulation_steps``
-    packs; with ``channel_b.mode = "step"`` it trains on all there are, and carries nothing. The
-    metrics begin with ``stage2_ab/async/``: ``policy_wants_b``, ``step_kind_b`` and
-    ``b_step_skipped_due_to_queue`` (0 or 1); ``queue_depth`` (packs of each rank after the step)
-    and ``ver_current``; ``drop_stale`` and ``drop_oldest`` (packs of each rank); ``drop_leftovers``
-    and ``drop_unusable`` (trajectories); ``carried_stale``, as the batch has it;
-    ``rollouts/trained``, ``kept``, ``stale`` and ``filtered``, as the ack has them; on channel B
-    those of the plan.
+    on channel B if the schedule wants it and each rank has ``gradient_accumulation_steps`` packs.
+    With ``channel_b.mode = "step"`` it trains on all, and carries nothing. Metrics begin with
+    ``stage2_ab/async/``: ``policy_wants_b``, ``step_kind_b``, ``b_step_skipped_due_to_queue``;
+    ``queue_depth`` (packs a rank), ``ver_current``; ``drop_stale``, ``drop_oldest`` (packs a rank);
+    ``drop_leftovers``, ``drop_unusable`` (trajectories); ``carried_stale``; ``rollouts/trained``,
+    ``kept``, ``stale`` and ``filtered``; on channel B those of the plan.
 
     Args:
         current: the weight step that the trainer has.
-        built: of the decision before with these settings; the decision is the same without it.
+        built: of the decision before; the decision is the same without it.
     """
     alone = config.channel_b.mode == "step"
     queue = queue_of(
