@@ -281,7 +281,7 @@ class Follower:
         elif self._aside is None:
             raise error
         else:
-            self._put_aside(where, LogLost(f"{error}: restore the log (docs/operating.md)"))
+            self._put_aside(where, LogLost(f"{error}: restore the log (docs/operating/kafka.md)"))
 
     def _log_lost(self, where: TopicPartition, read: int, end: int) -> None:
         told = lost_message(str(where), read, f"the log ends at {end}")

@@ -54,5 +54,6 @@ def upgrade_remedy(owner: Claimed | None = None) -> str:
     return (
         f"rollstream {rollstream.__version__} cannot read it{claimed}. Where a newer version wrote "
         "it, upgrade this process to that version or a later one and start it again "
-        f"(docs/upgrading.md); where a version before 0.1.0 or another program did, {_REMEDY}"
+        "(docs/operating/upgrading.md); where a version before 0.1.0 or another program did, "
+        f"{_REMEDY}"
     )
