@@ -14,6 +14,9 @@ TORCH_STAMP := $(TORCH_VENV)/.installed
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# Tests start hundreds of Python processes. Each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo multi-turn grpo test test-fast properties test-torch coverage lint schemas types architecture docs wheel bench simulate fold-version chaos clean
 

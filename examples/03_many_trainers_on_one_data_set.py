@@ -109,7 +109,8 @@ def main() -> None:
         second.checkpointed(step)
 
     uid = "problem-2-0-1"
-    for one in lineage_of_rollout(uid, config=CONFIG, broker=BROKER, clock=CLOCK).samplers:
+    (lineage,) = lineage_of_rollout(uid, config=CONFIG, broker=BROKER, clock=CLOCK)
+    for one in lineage.samplers:
         for use in one.uses:
             print(f"{uid}: {use.state} in step {use.step} of {one.sampler}")
 

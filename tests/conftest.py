@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness.kafka import KafkaFactory, own_brokers, start_kafka
+from harness.kafka import KafkaFactory, own_brokers, start_kafka, topics_deleted_after
 from rollstream.console.broker import EmbeddedKafka
 
 # No test asserts a time, and a busy machine is no failure.
@@ -41,10 +41,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-@pytest.fixture(scope="session")
-def kafka_bootstrap(kafka: EmbeddedKafka) -> str:
-    """Where clients of the shared broker connect."""
-    return kafka.bootstrap
+@pytest.fixture
+def kafka_bootstrap(kafka: EmbeddedKafka) -> Iterator[str]:
+    """Where clients of the shared broker connect; the test's topics are deleted after it."""
+    with topics_deleted_after(kafka.bootstrap):
+        yield kafka.bootstrap
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 // Publishes four rollouts without Rollstream's SDK, as docs/wire_format.md describes; from here with
 //
-//	go run . -schema ../../schemas/rollstream/schemas/avsc/ingest_record.v2.avsc
+//	go run . -schema ../../schemas/rollstream/schemas/avsc/ingest_record.v3.avsc
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// In front of each record: Avro's marker, and the fingerprint of ingest_record.v2.
-var prefix = []byte{0xc3, 0x01, 0xdc, 0xb8, 0x99, 0x87, 0x66, 0x74, 0x0f, 0x9c}
+// In front of each record: Avro's marker, and the fingerprint of ingest_record.v3.
+var prefix = []byte{0xc3, 0x01, 0x66, 0x19, 0x60, 0x46, 0x39, 0x9f, 0x82, 0x17}
 
 type rollout struct {
 	example, group, uid string
@@ -86,7 +86,7 @@ func main() {
 	bootstrap := flag.String("bootstrap", "localhost:9092", "")
 	namespace := flag.String("namespace", "rollstream", "")
 	environment := flag.String("environment", "math", "")
-	file := flag.String("schema", "", "ingest_record.v2.avsc")
+	file := flag.String("schema", "", "ingest_record.v3.avsc")
 	flag.Parse()
 	schema := must(avro.ParseBytes(must(os.ReadFile(*file))))
 	fingerprint := must(schema.FingerprintUsing(avro.CRC64AvroLE))
@@ -120,7 +120,7 @@ func main() {
 		encoded := must(avro.Marshal(schema, columns(*environment, partitions, rollouts)))
 		sent := must(client.ProduceSync(ctx, &kgo.Record{ // A retry sends the same uids.
 			Topic: topic, Partition: int32(partition), Value: slices.Concat(prefix, encoded),
-			Headers: []kgo.RecordHeader{{Key: "schema", Value: []byte("2")}},
+			Headers: []kgo.RecordHeader{{Key: "schema", Value: []byte("3")}},
 		}).First())
 		fmt.Printf("%d rollouts: partition %d, offset %d\n", len(rollouts), sent.Partition, sent.Offset)
 	}

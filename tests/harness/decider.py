@@ -113,7 +113,7 @@ class Decider:
             ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
             ahead.close()
         context = ResultContext(
-            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record, _no_logs
+            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record, _no_logs, {}
         )
         return read(command.result(self.state, context))
 

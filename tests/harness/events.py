@@ -21,6 +21,7 @@ from harness.rollouts import (
     make_dispatched,
     make_entry,
     make_failed,
+    make_step,
 )
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import encode
@@ -76,6 +77,7 @@ def golden_entries() -> list[Entry]:
         make_failed(group_uid="group-2", rollout_uid="uid-2", count=3, reason="crashed"),
         make_entry(rollout_uid="uid-3", logprobs=None, logprob_sum=-1.5, rewards={"length": -2.0}),
         make_alive("producer-1"),
+        make_step("prompt-1", "trajectory-é"),
     ]
 
 

@@ -41,6 +41,23 @@ def own_brokers(folder: Path) -> Iterator[KafkaFactory]:
         yield start
 
 
+@contextmanager
+def topics_deleted_after(bootstrap: str) -> Iterator[None]:
+    """Deletes all topics at the end of the block.
+
+    Each list of topics that a client asks for has all of the broker: thousands, if every test left
+    its own to those after it.
+    """
+    yield
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    left = [
+        name for name in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics if name[:2] != "__"
+    ]
+    if left:
+        for future in admin.delete_topics(left, request_timeout=REQUEST_TIMEOUT_S).values():
+            future.result(REQUEST_TIMEOUT_S)
+
+
 def create_topic(bootstrap: str, *, partitions: int = 1, **config: str) -> str:
     """Creates a topic with a unique name and returns it; settings have underscores for dots."""
     topic = f"test.{uuid.uuid4().hex}"

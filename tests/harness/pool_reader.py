@@ -34,7 +34,7 @@ class PoolReader:
         )
 
     def fetch(self, timeout_s: float = WAIT_S) -> Any:
-        """What was fetched: prompt, step, digest and uids; None: nothing was ready in time."""
+        """What was fetched: prompt, step, digest and trajectories; None: none was ready."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{timeout_s}\n")
@@ -61,7 +61,7 @@ def main(config: str, name: str) -> None:
             said = None
             if found is not None:
                 batch = found.batch
-                said = [found.prompt_uid, batch.step, batch.digest.hex(), [*batch.uids]]
+                said = [found.prompt_uid, batch.step, batch.digest.hex(), batch.trajectory_uids]
             sys.stdout.write(json.dumps(said) + "\n")
             sys.stdout.flush()
 

@@ -7,7 +7,7 @@ A page's blocks are taken in their order, in an empty folder:
   until the page ends;
 - the ``python`` blocks without a title are one program, which runs where the last of them stands.
 
-Only Kafka's port and the page's folder differ from what is printed.
+Only the ports of Kafka and of the gateway, and the page's folder, differ from what is printed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harness.brokers import until
 from harness.pages import page
 
 PRINTED_ADDRESS = "localhost:9092"
+PRINTED_GATEWAY = "127.0.0.1:8080"
 PRINTED_FOLDER = "/tmp/quickstart"
 COMMAND_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 30.0
@@ -104,6 +105,7 @@ class PrintedPage:
         self._name = name
         self._folder = folder
         self._port = port
+        self._gateway_port = free_port()
         self._before = before or {}
         self._logs = 0
 
@@ -180,7 +182,10 @@ class PrintedPage:
 
     def _here(self, text: str) -> str:
         here = text.replace(PRINTED_ADDRESS, f"localhost:{self._port}")
+        here = here.replace(PRINTED_GATEWAY, f"127.0.0.1:{self._gateway_port}")
         here = here.replace(PRINTED_FOLDER, str(self._folder))
+        gateway = f"rollstream gateway --port {self._gateway_port}"
+        here = re.sub(r"^rollstream gateway\b", gateway, here, flags=re.M)
         return re.sub(r"^rollstream up\b", f"rollstream up --port {self._port}", here, flags=re.M)
 
     @staticmethod

@@ -90,8 +90,10 @@ class Doubtful:
 
 
 def abouts_of(record: IngestRecord) -> set[str]:
-    """The uids of its segments, and the kinds of its control events."""
-    uids = zip(record.kinds, record.values("rollout_uid"), strict=True)
+    """The uids of its segments, of steps those of trajectories, and the kinds of its control
+    events."""
+    named = zip(record.values("trajectory_uid"), record.values("rollout_uid"), strict=True)
+    uids = zip(record.kinds, [trajectory or uid for trajectory, uid in named], strict=True)
     return {uid if kind in (0, *STEP_KINDS) else EntryKind(kind).name for kind, uid in uids}
 
 

@@ -191,7 +191,7 @@ def new_layout(
     return layout
 
 
-SCHEMA_2 = (("schema", b"2"),)
+SCHEMA_3 = (("schema", b"3"),)
 """The headers of each record that a producer writes."""
 
 
@@ -232,7 +232,7 @@ def published(
     for one in records_of(broker, layout, environment, partitions):
         record = decode_record(one.value)
         assert (record.broken, record.environment) == ({}, environment)
-        assert (one.key, one.headers) == (None, SCHEMA_2)
+        assert (one.key, one.headers) == (None, SCHEMA_3)
         found += [
             Logged(one.partition, one.offset, number, record, record.entry(number))
             for number in range(record.count)

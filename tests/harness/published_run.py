@@ -87,6 +87,6 @@ class Run:
         return json.loads(done.stdout)
 
     def uses(self, uid: str, sampler: str) -> list[dict[str, Any]]:
-        found = self.read("lineage", "--uid", uid, "--sampler", sampler)
+        (found,) = self.read("lineage", "--uid", uid, "--sampler", sampler)
         (row,) = found["samplers"]
         return list(row["uses"])

@@ -18,7 +18,7 @@ from harness.versions import REGION, RETIRED, Source, changed, shipped_source
 TESTS = ROOT / "tests"
 TIMEOUT_S = 120.0
 _EVENTS = "schemas/rollstream/schemas/events"
-# What version 3 of ``ingest_record`` adds.
+# What version 4 of ``ingest_record`` adds.
 _RECORD: Mapping[tuple[str, str], Sequence[str]] = {
     ("schemas/rollstream/schemas/records.py", "RolloutRecord"): [
         'region: str = "nowhere"',
@@ -118,7 +118,7 @@ def first_release(folder: Path) -> Release:
 
 
 def second_release(folder: Path) -> Release:
-    """0.2.0: version 2 of ``flushed`` and ``batch_served``, 3 of ``ingest_record``. Each has fields
+    """0.2.0: version 2 of ``flushed`` and ``batch_served``, 4 of ``ingest_record``. Each has fields
     more, in the middle of what is there; the first and the last lost some as well."""
     return Release(
         folder,
@@ -127,7 +127,7 @@ def second_release(folder: Path) -> Release:
             "flushed.v1.avsc": changed(shipped_source("flushed"), add=[RETIRED]),
             "flushed.v2.avsc": changed(shipped_source("flushed"), add=[REGION]),
             "batch_served.v2.avsc": changed(shipped_source("batch_served"), add=[REGION]),
-            "ingest_record.v3.avsc": second_ingest_record(),
+            "ingest_record.v4.avsc": second_ingest_record(),
         },
         {
             (f"{_EVENTS}/groups.py", "Flushed"): ['region: str = "eu"'],
@@ -138,8 +138,8 @@ def second_release(folder: Path) -> Release:
 
 
 def third_release(folder: Path) -> Release:
-    """0.3.0: only ``ingest_record`` has a version 3, so its events are those of 0.1.0."""
-    second = {"ingest_record.v3.avsc": second_ingest_record()}
+    """0.3.0: only ``ingest_record`` has a version 4, so its events are those of 0.1.0."""
+    second = {"ingest_record.v4.avsc": second_ingest_record()}
     return Release(folder, "0.3.0", second, _RECORD)
 
 

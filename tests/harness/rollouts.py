@@ -13,6 +13,7 @@ import numpy as np
 
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.fields import array_fields
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, NamedArray, Producer
 from rollstream.schemas.ingest.gather import gather
@@ -92,6 +93,24 @@ def make_ended(uid: str, segments: int = 0, **overrides: Any) -> Entry:
     """The entry that a trajectory has ended, with so many segments; 0: those before it."""
     named = {"rollout_uid": uid, "segment_idx": segments, "group_size": 0}
     return Entry.of(_control_fields({**named, **overrides}), EntryKind.ENDED)
+
+
+def make_step(
+    prompt_uid: str, trajectory_uid: str, *, old: bool = False, **overrides: Any
+) -> Entry:
+    """The entry of a step; ``old``: as writers named it before there were digests."""
+    named = step_uids(prompt_uid, trajectory_uid, old=old)
+    fields = make_fields(**{"example_id": prompt_uid, **named, **overrides})
+    return Entry.of(fields, EntryKind.STEP)
+
+
+def step_uids(prompt_uid: str, trajectory_uid: str, *, old: bool = False) -> dict[str, str]:
+    """How a step, or an end, names its prompt and its trajectory."""
+    named = {"group_uid": prompt_uid, "rollout_uid": trajectory_uid}
+    if not old:
+        uid = step_rollout_uid(prompt_uid, trajectory_uid)
+        named |= {"rollout_uid": uid, "trajectory_uid": trajectory_uid}
+    return named
 
 
 def make_alive(producer_id: str) -> Entry:

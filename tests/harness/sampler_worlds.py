@@ -26,8 +26,8 @@ from rollstream.streams.topics.layout import Layout
 WITHOUT_RAY = pytest.mark.parametrize(
     "world", ["memory", pytest.param("kafka", marks=pytest.mark.broker)], indirect=True
 )
-"""For a test whose commands and replies cross to an actor in other tests of its file: what else it
-tests is the same code there, and each actor is a process to be started."""
+"""For a test whose commands and replies cross to an actor in other tests: what else it tests is the
+same code there, and each actor is a process to be started."""
 
 ENVIRONMENTS = {"code": 1, "math": 2}
 TIMEOUT_S = 30.0

@@ -211,6 +211,13 @@ class SealWorld:
             for sealer in sealers:
                 sealer.step(Deadline(min(0.05, deadline.left_s()), self.clock))
 
+    def run_now_and_then(self, *sealers: Sealer, seconds: float) -> None:
+        """The sealers have a turn each second of the world's clock, as hours of it are long."""
+        deadline = Deadline(seconds, self.clock)
+        while not deadline.passed():
+            self.clock.wait(threading.Event(), 1.0)
+            self.run(*sealers, seconds=0.05)
+
     def confirmed_events(self) -> list[ConfirmedEvent]:
         """Every event of the seal log that counts, of a partition that is put aside up to there."""
         addresses = self.layout.addresses({"math": self.environment.partitions})

@@ -215,7 +215,7 @@ def _explained(deployment: Deployment, batch: Batch) -> None:
     rows = [row for group in made_of for row in group["origin"]["segments"]]
     assert [row["rollout_uid"] for row in rows] == list(batch.uids)
     assert {row["replica_id"] for row in rows} == {"replica-1"}
-    back = json.loads(deployment.run("lineage", "--uid", batch.uids[0], "--json"))
+    (back,) = json.loads(deployment.run("lineage", "--uid", batch.uids[0], "--json"))
     (entry,), (sampler,) = back["entries"], back["samplers"]
     (use,) = sampler["uses"]
     assert (use["step"], use["state"]) == (batch.step, "trained")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.brokers import until
 from harness.kafka import KafkaFactory
 from harness.sealing import SealWorld
+from rollstream.consumers.sealing.retrying import RetryAnswer, request_retry
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -83,3 +86,35 @@ def test_a_damaged_seal_log_puts_its_partition_aside_and_nothing_is_skipped(
             aside, other = (one.aside for one in sealer.stats().partitions)
         assert world.layout.groups("math") in aside
         assert other == ""
+
+
+def test_a_partition_whose_seal_log_was_mended_is_sealed_again_on_request(
+    world: SealWorld, tmp_path: Path
+) -> None:
+    topic, stopping = world.layout.groups("math"), threading.Event()
+    with world:
+        world.publish("first", partition=0)
+        with world.sealer() as sealer:
+            world.until(sealer)
+        flip(tmp_path, topic, 0, b"first")
+        world.publish("second", partition=0)
+        sealer = world.sealer()
+        running = threading.Thread(target=sealer.run, args=(stopping,))
+        running.start()
+        try:
+            until(lambda: bool(retry(world)))
+            assert "damaged" in retry(world)[0].detail
+            flip(tmp_path, topic, 0, b"girst")  # Back, as where another replica is copied.
+            assert [(one.sealed, one.detail) for one in retry(world)] == [(True, "")]
+        finally:
+            stopping.set()
+            running.join()
+        with world.sealer() as sealer:
+            world.until(sealer)
+        assert world.groups() == [("first",), ("second",)]
+
+
+def retry(world: SealWorld) -> list[RetryAnswer]:
+    deadline = Deadline(TIMEOUT_S, SystemClock())
+    broker = world.broker
+    return request_retry(world.config, broker, environment=None, partition=None, deadline=deadline)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 from harness.brokers import until
 from harness.kafka import KafkaFactory
 from harness.pages import snippets
+from harness.printed_pages import PRINTED_GATEWAY, printed
 from harness.producers import published, segments_of
 from harness.sealing import SealWorld
 from harness.step_writers import STEP, STEPS, TOKENS, bearer
@@ -116,8 +116,10 @@ def rows(world: SealWorld) -> list[tuple[str, int]]:
     """Trajectory and step of each sealed row, once everything is settled."""
     with world.sealer(workers=None) as sealer:
         world.until(sealer)
-    table = open_dataset(world.config.store.root).to_table(columns=["rollout_uid", "segment_idx"])
-    return sorted((row["rollout_uid"], row["segment_idx"]) for row in table.to_pylist())
+    table = open_dataset(world.config.store.root).to_table(
+        columns=["trajectory_uid", "segment_idx"]
+    )
+    return sorted((row["trajectory_uid"], row["segment_idx"]) for row in table.to_pylist())
 
 
 def steps_of(numbers: range) -> list[tuple[str, int]]:
@@ -164,7 +166,7 @@ def test_kill_9_loses_nothing_that_was_answered_and_retries_add_nothing(
 def logged(world: SealWorld) -> list[tuple[str, int]]:
     """Trajectory and step of each segment in the ingest log."""
     found = published(world.broker, world.layout, "math", world.environment.partitions)
-    return [(one["rollout_uid"], one["segment_idx"]) for one in segments_of(found)]
+    return [(one["trajectory_uid"], one["segment_idx"]) for one in segments_of(found)]
 
 
 def test_two_gateways_share_trajectories_and_sigterm_drains_them(
@@ -195,30 +197,29 @@ def test_open_prompts_are_bounded_as_configured(world: SealWorld, tmp_path: Path
     assert gateway.ended() == 0
 
 
-def test_the_guides_examples_submit_a_trajectory(world: SealWorld, tmp_path: Path) -> None:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
+def test_the_guides_program_submits_a_trajectory(world: SealWorld, tmp_path: Path) -> None:
     gateway = GatewayProcess(world, tmp_path)
-    names = {"GATEWAY": str(gateway.client.base_url), "TOKEN": TOKENS["math"]}
-    with_curl, _ = snippets(GUIDE, "sh")  # The other one asks for a policy.
-    with_python = "\n".join(snippets(GUIDE, "python"))
-    subprocess.run(
-        ["sh", "-c", with_curl], env={**os.environ, **names}, check=True, timeout=TIMEOUT_S
-    )
-    exec(with_python, dict(names))
+    client = printed(GUIDE, "client.py")
+    for shown, here in (
+        (PRINTED_GATEWAY, gateway.client.base_url.netloc.decode()),
+        ("a-long-random-token", TOKENS["math"]),
+    ):
+        assert shown in client
+        client = client.replace(shown, here)
+    (tmp_path / "client.py").write_text(client)
+    program = "\n".join(snippets(GUIDE, "python"))
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
     gateway.process.send_signal(signal.SIGTERM)
     assert gateway.ended() == 0
     found = published(world.broker, world.layout, "math", world.environment.partitions)
     assert [(one.entry.kind, one.fields["segment_idx"]) for one in found] == [
         (EntryKind.STEP, 0),
         (EntryKind.STEP, 1),
-        (EntryKind.ENDED, 3),
-        (EntryKind.STEP, 2),
+        (EntryKind.ENDED, 2),
     ]
-    assert {one.fields["rollout_uid"] for one in found} == {"run-17"}
-    compact = found[-1].fields
-    assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2023, 2748]
+    assert {one.fields["trajectory_uid"] for one in found} == {"agent-0"}
+    compact = found[1].fields
+    assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2748]
     assert np.frombuffer(compact["logprobs"], "<f4").tolist() == [np.float32(-0.02)]
 
 

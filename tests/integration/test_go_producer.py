@@ -31,7 +31,7 @@ from rollstream.streams.topics.specs import specs_for
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS = 4
-SCHEMA = ROOT / "schemas/rollstream/schemas/avsc/ingest_record.v2.avsc"
+SCHEMA = ROOT / "schemas/rollstream/schemas/avsc/ingest_record.v3.avsc"
 BUILD_TIMEOUT_S = 480.0  # The first time downloads what it imports.
 
 

@@ -43,6 +43,23 @@ REACHED = {
     },
 }
 
+# Where the search for a seed that catches a defect begins: the seeds before let it pass, and
+# ``make simulate BROKEN=1`` tries them too. Any later seed will do where a changed world lets this
+# one pass.
+BEGIN = {
+    "sealers/no_fence": 37,
+    "sealers/durable_for_confirmed": 7,
+    "sealers/commit_first": 6,
+    "sealers/producers_untold": 5,
+    "sampler/no_barrier": 72,
+    "sampler/no_doubt": 6,
+    "sampler/forgetting_replacements": 7,
+    "sampler/forgetting_checkpoints": 20,
+    "sampler/forgetting_rewinds": 155,
+    "admission/keeping_the_dead": 3,
+    "admission/deaf_to_requests": 5,
+}
+
 
 @pytest.mark.proves("F1", "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I10", "F3", "F5", "D2")
 @pytest.mark.proves("E2", "E4")
@@ -72,4 +89,4 @@ def test_what_once_went_wrong_does_not(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_world_with_a_defect_is_caught(name: str) -> None:
-    assert first_caught(name, 0) is not None
+    assert first_caught(name, BEGIN.get(name, 0)) is not None

@@ -57,6 +57,7 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
     origin, first = found.origin, found.segments[0]
     return {
         "rollout_uid": found.rollout_uid,
+        "trajectory_uid": first.trajectory_uid,
         "environment": origin.environment,
         "example_id": first.example_id,
         "split": first.split,
@@ -118,6 +119,8 @@ def _head(found: FoundRollout) -> Iterator[RenderableType]:
     origin, first, last = found.origin, found.segments[0], found.segments[-1]
     head = f"{found.rollout_uid} of {origin.environment}, example {first.example_id}"
     yield _line(head, style="bold green")
+    if first.trajectory_uid:
+        yield _line(f"trajectory {first.trajectory_uid} of prompt {first.group_uid}")
     earned = _earned(found.reward)
     if found.score is not None:
         earned += f" by {found.score.scorer}, version {found.score.version}"
@@ -215,10 +218,8 @@ def _section(title: str, body: Text, *, full: bool) -> Iterator[Text]:
     yield body
 
 
-def _message(message: Any) -> tuple[str, Text]:
+def _message(message: Mapping[str, Any]) -> tuple[str, Text]:
     """Role and content; whatever else it has follows as JSON."""
-    if not isinstance(message, Mapping):
-        return "message", Text(printable(json.dumps(message, ensure_ascii=False)))
     left = dict(message)
     role, content = left.pop("role", "message"), left.pop("content", "")
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

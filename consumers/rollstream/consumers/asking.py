@@ -27,6 +27,10 @@ class UnknownEnvironment(RollstreamError, ValueError):
     """The configuration has no such environment."""
 
 
+class UnknownPartition(RollstreamError, ValueError):
+    """The configuration has no such partition."""
+
+
 def addresses_of(
     config: RollstreamConfig, environments: Sequence[str]
 ) -> dict[str, list[PartitionAddress]]:

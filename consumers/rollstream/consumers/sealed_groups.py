@@ -1,4 +1,4 @@
-"""Reads sealed groups, for verifiers and others that look at each of them."""
+"""``SealedGroups``: hands out each sealed group, for verifiers."""
 
 from __future__ import annotations
 
@@ -60,30 +60,30 @@ class _Position:
 
 
 class SealedGroups:
-    """Hands out each sealed group at least once, from the first one that was ever sealed.
+    """Hands out each sealed group at least once, from the first group that was ever sealed.
 
-    Readers of one name share the partitions, and go on from what was committed under that name. A
-    group that was handed out and not committed is handed out again, perhaps to another reader. So
+    Readers of one name share the partitions, and go on after the groups that were committed under
+    that name. A group that was not committed is handed out again, perhaps to another reader. So
     score with an ``attempt`` (``ScoreProducer``), ``flush``, and then ``commit``. Then no group is
-    left out, and a repeated score has no effect. It claims nothing and delays nobody.
+    left out, and none counts twice, whatever is killed.
 
-    A group whose file was deleted or is damaged is passed over with a log message.
+    The reader takes part in no other work and delays nobody. It skips groups whose file was deleted
+    or is damaged, with a log message.
 
     Args:
-        name: of the readers that share the work.
-        environments: whose groups are read.
+        name: the name that readers share if they share the work.
+        environments: the environments whose groups are read.
         config: the configuration, or the path of its file.
-        only_awaiting: whether to leave out groups in which every rollout has a reward.
-        broker: instead of the configured one; the caller closes it.
-        store: likewise.
+        only_awaiting: leaves out groups that were published with all their rewards.
+        broker: a broker in place of the configured one; the caller closes it.
+        store: a store in place of the configured one; the caller closes it.
         clock: for tests.
 
     Attributes:
-        aside: seal logs of this reader that cannot be read on, each with the reason. Groups of all
-            others come.
+        aside: seal logs that cannot be read any more, each with the reason. All others are read.
 
     Raises:
-        UnknownEnvironment: the configuration does not have it.
+        UnknownEnvironment: the configuration lacks an environment.
         ConfigError: the configuration is wrong.
 
     Examples:
@@ -136,12 +136,15 @@ class SealedGroups:
     def poll(self, timeout_s: float) -> list[RolloutGroup]:
         """Returns the groups of the next flush, with all fields of their rollouts.
 
-        The list is empty if none came within ``timeout_s``, or if this reader has no partition.
-        After an error, the next call goes on where this one was.
+        The list is empty if no group came within ``timeout_s``, or if other readers have all
+        partitions. After an error, the next call goes on at the same place.
+
+        Args:
+            timeout_s: how long to wait for a group.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer, or none.
-            StoreError: the store is away.
+            BrokerUnavailable, NotAuthorised: Kafka does not answer, or refuses.
+            StoreError: the store does not answer.
         """
         deadline = Deadline(timeout_s, self._clock)
         while True:
@@ -153,12 +156,12 @@ class SealedGroups:
                 return groups
 
     def commit(self) -> None:
-        """Records that all groups which were handed out are done, so they do not come again.
+        """Commits all groups that were handed out: readers of this name do not get them again.
 
-        Groups of partitions that went to another reader meanwhile are the other reader's.
+        Groups of partitions that another reader took over meanwhile stay uncommitted.
 
         Raises:
-            BrokerUnavailable, NotAuthorised: the broker's answer, or none.
+            BrokerUnavailable, NotAuthorised: Kafka does not answer, or refuses.
         """
         for where, position in list(self._positions.items()):
             claim = position.fence.current_claim
@@ -172,7 +175,7 @@ class SealedGroups:
                 position.committed = at
 
     def close(self) -> None:
-        """Leaves the group of readers. Nothing is committed. Idempotent."""
+        """Leaves the readers of this name, and commits nothing. Idempotent."""
         self._own.close()
 
     def __enter__(self) -> Self:

@@ -79,15 +79,16 @@ class _Probe:
 def create_app(
     config: RollstreamConfig, *, writer: StepsWriter, reach: Reach, clock: Clock | None = None
 ) -> FastAPI:
-    """The application; it drains and closes the writer when its server shuts down.
+    """Returns the application. It drains and closes the writer when its server shuts down.
 
-    A call that was answered 200 is in the log; one that was answered 202 is on its way; of one that
-    was refused, nothing was taken but where the answer says that it may be. Repeating any call is
-    harmless.
+    Steps that were answered with 200 are in the log. Steps that were answered with 202 are on their
+    way. A refused call took nothing, unless its answer says that it may have. You may repeat any
+    call.
 
     Args:
-        writer: of the event loop in which the application will run.
-        reach: returns once the broker answers, or raises within so many seconds.
+        config: the configuration.
+        writer: a writer of the event loop in which the application runs.
+        reach: returns when the broker answers, or raises within so many seconds.
         clock: for tests.
     """
     intake = Intake(writer, config.gateway, clock)
@@ -99,7 +100,8 @@ def create_app(
 
     app = FastAPIOffline(  # Its page loads nothing from elsewhere.
         title="Rollstream gateway",
-        description="Takes steps of trajectories from agent gateways, in any language.",
+        description="Takes steps of agents' trajectories from writers in any language. You may "
+        "repeat any call: a step counts once.",
         version="1",
         docs_url="/docs",
         redoc_url=None,
@@ -223,11 +225,11 @@ def _schema(model: type[Body]) -> Any:
     "/steps",
     status_code=202,
     response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "The broker has all of them"}},
+    responses={200: {"model": Accepted, "description": "All steps are in the log"}},
     openapi_extra=_taking(StepsBody, STEPS),
 )
 async def submit_steps(request: Request, environment: _Environment, query: _Query) -> Response:
-    """Publishes steps; repeated ones count once."""
+    """Submits steps: all of them, or none. A step that is submitted again counts once."""
     intake = _intake(request)
     async with intake.request() as turn:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
@@ -244,14 +246,15 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
     "/trajectories/{trajectory_uid:path}/complete",
     status_code=202,
     response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "The broker has it"}},
+    responses={200: {"model": Accepted, "description": "The end is in the log"}},
     openapi_extra=_taking(CompleteBody, COMPLETE),
 )
 async def complete_trajectory(
     request: Request, environment: _Environment, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
-    """The trajectory has ended with the newest step that was submitted. Not needed where that step
-    has `is_last`."""
+    """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
+    `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
+    nothing."""
     intake = _intake(request)
     async with intake.request() as turn:
         body = await _body(turn, request, CompleteBody)
@@ -267,8 +270,8 @@ async def complete_trajectory(
 async def newest_policy(
     request: Request, environment: _Environment, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
-    """The newest policy that the environment's trainer published: sample with it, and give its
-    version with each step."""
+    """Returns the newest policy that the environment's trainer published. Sample with it, and give
+    its version with each step. Answers 404 if no policy was published."""
     intake = _intake(request)
     async with intake.request() as turn:
         found = await intake.policy(turn, environment, query.lineage)
@@ -279,15 +282,15 @@ async def newest_policy(
 @_probes.head("/healthz", include_in_schema=False)
 @_probes.get("/healthz", response_model=Health)
 async def healthz() -> Response:
-    """Whether the process answers at all."""
+    """Answers 200 while the process lives."""
     return _json(Health(status="ok"), 200)
 
 
 @_probes.head("/readyz", include_in_schema=False)
 @_probes.get("/readyz", response_model=Health, responses=_problems(503))
 async def readyz(request: Request) -> Response:
-    """Whether calls are taken, for load balancers: the broker answers, and the gateway does not
-    end. An outage of the broker is no reason to restart it."""
+    """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
+    not ending. An outage of the broker is no reason to restart the gateway."""
     _intake(request).check_open()
     await request.app.state.gateway.probe.ask()
     return _json(Health(status="ok"), 200)

@@ -59,7 +59,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 _B64 = "[A-Za-z0-9+/]"
 _BYTES = Meta(
-    description="The values' bytes, 4 each, the lowest first, as RFC 4648 writes them.",
+    description="4 bytes for each value, little-endian, in base64 with padding (RFC 4648).",
     # So many characters as whole values have.
     extra_json_schema={
         "pattern": f"^({_B64}{{16}})*({_B64}{{5}}[AQgw]==|{_B64}{{10}}[AEIMQUYcgkosw048]=)?$"
@@ -68,111 +68,118 @@ _BYTES = Meta(
 
 
 class PackedTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Token ids in the compact form."""
+    """Token ids as the bytes of an array."""
 
     dtype: Literal["int32"]
     base64: Annotated[bytes, _BYTES]
 
 
 class PackedLogProbs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Log-probabilities in the compact form."""
+    """Log-probabilities as the bytes of an array."""
 
     dtype: Literal["float32"]
     base64: Annotated[bytes, _BYTES]
 
 
 class StepBody(Body, frozen=True, kw_only=True):
-    """One step of a trajectory: what the policy saw, and what it answered."""
+    """One step of a trajectory: the context that the policy saw, and its answer."""
 
     prompt_ids: Annotated[
         list[_TokenId] | PackedTokens,
         Meta(description="Token ids of the whole context that the policy saw."),
     ]
     response_ids: Annotated[
-        list[_TokenId] | PackedTokens, Meta(description="Token ids that it sampled.")
+        list[_TokenId] | PackedTokens, Meta(description="Token ids that the policy sampled.")
     ]
     logprobs: Annotated[
         list[_LogProb] | PackedLogProbs | None,
         Meta(
-            description="Natural logarithms of the probabilities of `response_ids`, under the "
-            "policy that sampled; one for each."
+            description="Natural logarithms of the probabilities of `response_ids` under the "
+            "policy that sampled, one for each token."
         ),
     ] = None
     reward: Annotated[
         Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)] | None,
         Meta(
-            description="Of this step; null: it has none, and the trajectory's return is the sum "
-            "of others'."
+            description="The reward of this step. The trajectory's return is the sum of its steps' "
+            "rewards. null: this step has none of its own."
         ),
     ] = None
     trajectory_uid: Annotated[
         _Uid,
         Meta(
-            description="Unique among all; with `step_index` it makes a retry harmless.",
+            description="The name of the trajectory, unique within its prompt. A step with the "
+            "same `prompt_uid`, `trajectory_uid` and `step_index` counts once.",
         ),
     ]
     prompt_uid: Annotated[
         _Uid,
         Meta(
-            description="Of the prompt whose trajectories make one group.",
+            description="The name of the prompt. Its trajectories make one group. Use a new one "
+            "each time a problem is sampled.",
         ),
     ]
     step_index: Annotated[
         int,
-        Meta(ge=0, le=INT_MAX, description="From 0, without gaps; steps may come in any order."),
+        Meta(
+            ge=0,
+            le=INT_MAX,
+            description="Counts the steps of the trajectory from 0. They may come in any order.",
+        ),
     ]
     policy_version: Annotated[
         Annotated[str, Meta(min_length=1, max_length=VERSION_BYTES_MAX)]
         | Annotated[int, Meta(ge=0, le=LONG_MAX)],
         Meta(
-            description="Of the weights that sampled, as `GET …/policy` has it; a number is their "
+            description="The policy that sampled, as `GET …/policy` returns it. A number is its "
             "`weight_step`."
         ),
     ]
     weight_step: Annotated[
         Annotated[int, Meta(ge=UNKNOWN_STEP, le=LONG_MAX)] | None,
         Meta(
-            description="Optimizer steps behind them; null: as the trainer announced "
-            "`policy_version`; -1: not known, and no bound on lag holds."
+            description="Optimizer steps behind the policy's weights. null: as the trainer "
+            "announced for `policy_version`. -1: not known: a pool never marks such a step "
+            "off-policy, and a sampler with a limit of lag drops it."
         ),
     ] = None
-    is_last: Annotated[bool, Meta(description="Whether the trajectory ends with it.")] = False
+    is_last: Annotated[bool, Meta(description="Whether the trajectory ends here.")] = False
     n_rollouts: Annotated[
         Annotated[int, Meta(ge=1, le=N_ROLLOUTS_MAX)] | None,
         Meta(
-            description="Trajectories of this prompt, best in each of its steps; null: as before, "
-            "else the environment's `target_group_size`."
+            description="Trajectories of this prompt. Give it in each step. null: as an earlier "
+            "step of the prompt said. If no step says it, the prompt is finished when all its "
+            "trajectories have ended and none began for `prompt_idle_s`."
         ),
     ] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever JSON can hold.")] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Any JSON object.")] = None
     policy_epoch: Annotated[
         Annotated[int, Meta(ge=0, le=INT_MAX)] | None,
         Meta(
-            description="Counts the resumes of the policy's trainer, as `GET …/policy` has it; "
-            "null: as the trainer announced `policy_version`. Give it where two epochs have this "
-            "`weight_step`."
+            description="The `epoch` of the policy, as `GET …/policy` returns it. null: as the "
+            "trainer announced for `policy_version`. Needed if the version was not announced and "
+            "weights of two epochs have this `weight_step`."
         ),
     ] = None
     lineage: Annotated[
         Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None,
         Meta(
-            description="Of the model; policies are compared only within one. null: the only one "
-            "in training."
+            description="The model in training. Policies are compared only within one. null: the "
+            "only one."
         ),
     ] = None
     example_id: Annotated[
         str,
         Meta(
             max_length=NAME_CHARS_MAX,
-            description="The problem that was worked on, the same in all steps of a prompt; empty: "
-            "`prompt_uid`.",
+            description="The problem, the same in all steps of a prompt. Empty: `prompt_uid`.",
         ),
     ] = ""
     awaits_score: Annotated[
         bool,
         Meta(
-            description="Whether its prompt waits for a score of it, if it ends its trajectory and "
-            "has no reward."
+            description="Whether the prompt waits for a score if this step ends its trajectory "
+            "without a reward."
         ),
     ] = False
 
@@ -250,7 +257,7 @@ _BASE64 = "give the base64 (RFC 4648, with padding) of 4 bytes for each value, t
 
 
 class StepsBody(Body, frozen=True, kw_only=True):
-    """Steps, of any trajectories of one environment."""
+    """Steps of any trajectories of one environment."""
 
     takes = {
         "": 'give an object: {"steps": […]}',
@@ -286,12 +293,12 @@ class StepsBody(Body, frozen=True, kw_only=True):
 
     steps: Annotated[
         list[StepBody],
-        Meta(min_length=1, max_length=STEPS_MAX, description="All of them are taken, or none is."),
+        Meta(min_length=1, max_length=STEPS_MAX, description="All of them are taken, or none."),
     ]
 
 
 class CompleteBody(Body, frozen=True, kw_only=True):
-    """The end of a trajectory, where no step said it."""
+    """The end of a trajectory whose last step had no `is_last`."""
 
     takes = {
         "": 'give an object: {"prompt_uid": …}',
@@ -299,47 +306,49 @@ class CompleteBody(Body, frozen=True, kw_only=True):
         "steps": f"give a whole number from 1 to {INT_MAX}, without quotes and without .0, or null",
     }
 
-    prompt_uid: Annotated[_Uid, Meta(description="Of its prompt.")]
+    prompt_uid: Annotated[_Uid, Meta(description="The prompt of the trajectory.")]
     steps: Annotated[
         Annotated[int, Meta(ge=1, le=INT_MAX)] | None,
         Meta(
-            description="How many it has: it is complete once all of them are in the log, in "
-            "whatever order calls arrive. null: those that are in the log before this; give it "
-            "where calls overlap, or where there are several gateways."
+            description="How many steps the trajectory has. It is complete when all of them are in "
+            "the log. null: the newest step that is in the log before this call is the last one. "
+            "Give it if calls overlap, or if there are several gateways."
         ),
     ] = None
 
 
 class CallQuery(BaseModel):
-    """What a call may say behind the `?` of its path."""
+    """The query parameters of a call."""
 
     model_config = ConfigDict(extra="forbid")
 
     durable: bool = Field(
-        default=False, description="Answer 200, and only once the broker has it; else 202 at once."
+        default=False,
+        description="true: answers 200 when the steps are in the log. false: answers 202 at once.",
     )
 
 
 class Accepted(BaseModel):
-    """The answer of a call whose steps were taken."""
+    """The answer to a call that was taken."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     accepted: int
-    """Steps, or ends of trajectories, of this call."""
+    """Steps, or ends of trajectories, that this call submitted."""
     durable: bool
-    """Whether the broker has them; where not, they are on their way."""
+    """Whether they are in the log. If not, they are on their way."""
     undelivered: int
-    """How many of this environment this process answered with 202 before and could not deliver."""
+    """Steps and ends of this environment that this process answered with 202 and lost since it
+    started. If it rises, submit those steps again."""
 
 
 class PolicyQuery(BaseModel):
-    """What the question for a policy may say behind the `?` of its path."""
+    """The query parameters of a request for the policy."""
 
     model_config = ConfigDict(extra="forbid")
 
     lineage: str | None = Field(
-        default=None, description="Of the model; needed where two are in training."
+        default=None, description="The model. Needed if two are in training."
     )
 
 
@@ -349,39 +358,39 @@ class NewestPolicy(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     version: str
-    """Its name: `policy_version` of the steps that it samples."""
+    """Its name: the `policy_version` of the steps that it samples."""
     step: int
-    """Optimizer steps behind it: their `weight_step`."""
+    """Optimizer steps behind it: the `weight_step` of the steps that it samples."""
     epoch: int
-    """Of the resumes of its trainer: their `policy_epoch`."""
+    """Counts the branches of its trainer: the `policy_epoch` of the steps that it samples."""
     lineage: str
-    """Of the model in training."""
+    """The model in training."""
     weights: str
-    """Where they are, as the trainer said."""
+    """Where its weights are, as the trainer published it."""
     metadata: dict[str, Any]
-    """As the trainer gave it."""
+    """What else the trainer published."""
 
 
 class Health(BaseModel):
-    """The answer of probes."""
+    """The answer to a probe."""
 
     status: str
 
 
 class Problem(BaseModel):
-    """Problem details (RFC 9457); `field` and `value` where one value is wrong."""
+    """Problem details (RFC 9457). `field` and `value` are there if one value is wrong."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     type: str
-    """Which kind, for programs."""
+    """The kind of problem, for programs."""
     title: str
     status: int
     detail: str
-    """What was wrong, the value, and what to do."""
+    """What is wrong, the value, and what to do."""
     field: str | None = None
-    """Where in the body, or which part of the request: `steps[3].prompt_ids[7]`."""
+    """The wrong value's place, such as `steps[3].prompt_ids[7]`, or the part of the request."""
     value: str | None = None
-    """What was there, shortened."""
+    """The wrong value, shortened."""
     remedy: str | None = None
     """What to do."""

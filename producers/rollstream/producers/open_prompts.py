@@ -9,6 +9,7 @@ from xxhash import xxh3_128_intdigest
 
 from rollstream.producers.errors import Contradiction
 from rollstream.producers.step_segments import Step
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BufferFull
 
 MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_PROMPT_S``.
@@ -16,8 +17,9 @@ MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_
 # one may have taken the rest. Groups are sealed without what is missing after as long, by default
 # (``seal_timeout_s``).
 OPEN_PROMPT_S = 300.0
+_SHOWN = 5  # Prompts that a message names.
 # Trajectories that one environment's writer knows; of more, those of which nothing came for longest
-# are forgotten. Each takes about 300 bytes, however long its name is, and so does an open prompt,
+# are forgotten. Each takes about 500 bytes, however long its name is, and an open prompt about 300,
 # besides its name: that has to be known for an end that does not give it.
 TRAJECTORIES_MAX = 65_536
 
@@ -39,9 +41,10 @@ class _Prompt:
 
 
 class _Trajectory:
-    __slots__ = ("counted", "ended", "prompt_uid", "seen_s")
+    __slots__ = ("counted", "ended", "named", "prompt_uid", "seen_s")
 
-    def __init__(self, prompt_uid: str) -> None:
+    def __init__(self, named: int, prompt_uid: str) -> None:
+        self.named = named  # The digest of its own uid.
         self.prompt_uid = prompt_uid
         self.counted: _Prompt | None = None  # Among the open or the ended ones of this prompt.
         self.ended = False  # In it.
@@ -64,7 +67,9 @@ class OpenPrompts:
         self._prompts_max = prompts_max
         # The one of which nothing came for longest is the first, in both.
         self._prompts: OrderedDict[str, _Prompt] = OrderedDict()
-        self._trajectories: OrderedDict[int, _Trajectory] = OrderedDict()  # By their digests.
+        # By the digests of their rollout uids; and those by the digests of their own.
+        self._trajectories: OrderedDict[int, _Trajectory] = OrderedDict()
+        self._named: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         """How many prompts are open."""
@@ -81,7 +86,6 @@ class OpenPrompts:
         found: list[int] = []
         sizes: dict[str, int] = {}
         begun: set[str] = set()
-        prompts: dict[str, str] = {}
         examples: dict[str, str] = {}
         for index, step in enumerate(steps):
             named = step.prompt_uid
@@ -101,14 +105,6 @@ class OpenPrompts:
                     "same"
                 )
             found.append(size)
-            uid = step.trajectory_uid
-            prompt = prompts.get(uid) or self.prompt_of(uid)
-            if prompt not in ("", named):
-                raise Contradiction(
-                    f"steps[{index}]: prompt_uid is {named!r}, and trajectory {uid} "
-                    f"belongs to prompt {prompt!r}; give each trajectory a uid of its own"
-                )
-            prompts[uid] = named
             if known is None and step.step_index == 0:
                 begun.add(named)
         if begun and len(self._prompts) + len(begun) > self._prompts_max:
@@ -120,9 +116,11 @@ class OpenPrompts:
             )
         return found
 
-    def add(self, steps: Sequence[Step], sizes: Sequence[int], now_s: float) -> None:
-        """The steps, of these sizes, were submitted."""
-        for step, size in zip(steps, sizes, strict=True):
+    def add(
+        self, steps: Sequence[Step], uids: Sequence[str], sizes: Sequence[int], now_s: float
+    ) -> None:
+        """The steps, of these rollouts and sizes, were submitted."""
+        for step, uid, size in zip(steps, uids, sizes, strict=True):
             prompt = self._prompts.get(step.prompt_uid)
             if prompt is None and step.step_index == 0:
                 prompt = self._prompts[step.prompt_uid] = _Prompt(
@@ -131,17 +129,16 @@ class OpenPrompts:
             if prompt is not None:
                 prompt.size, prompt.seen_s = size, now_s
                 self._prompts.move_to_end(step.prompt_uid)
-            self._see(step.trajectory_uid, step.prompt_uid, now_s)
+            self._see(uid, step.trajectory_uid, step.prompt_uid, now_s)
             if step.is_last:
-                self.end(step.trajectory_uid, step.prompt_uid, now_s)
+                self.end(uid, step.trajectory_uid, step.prompt_uid, now_s)
 
-    def end(self, trajectory_uid: str, prompt_uid: str, now_s: float) -> None:
-        """A trajectory, of this prompt where it is not known here, has ended."""
-        prompt_uid = self.prompt_of(trajectory_uid) or prompt_uid
+    def end(self, rollout_uid: str, trajectory_uid: str, prompt_uid: str, now_s: float) -> None:
+        """A trajectory of this prompt has ended."""
         prompt = self._prompts.get(prompt_uid)
         if prompt is None:
             return
-        known = self._see(trajectory_uid, prompt_uid, now_s)
+        known = self._see(rollout_uid, trajectory_uid, prompt_uid, now_s)
         if not known.ended:
             known.ended = True  # Known on, so that a repeated end counts once.
             prompt.open -= 1
@@ -149,18 +146,39 @@ class OpenPrompts:
         if prompt.over:
             del self._prompts[prompt_uid]
 
-    def prompt_of(self, trajectory_uid: str) -> str:
-        """The prompt of a trajectory of which steps were submitted here; empty: not known."""
-        known = self._trajectories.get(_digest(trajectory_uid))
+    def prompt_of_rollout(self, uid: str) -> str:
+        """The prompt of a trajectory of which steps were submitted here, by the uid of its rollout;
+        empty: not known."""
+        known = self._trajectories.get(_digest(uid))
         return "" if known is None else known.prompt_uid
 
-    def _see(self, uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
+    def prompt_of(self, trajectory_uid: str) -> str:
+        """The same by the trajectory's own uid.
+
+        Raises:
+            InvalidRollout: it is not known, or trajectories of several prompts have it.
+        """
+        keys = self._named.get(_digest(trajectory_uid), ())
+        prompts = [self._trajectories[key].prompt_uid for key in keys]
+        if len(prompts) == 1:
+            return prompts[0]
+        why = f"no step of trajectory {trajectory_uid} was submitted here lately"
+        if prompts:
+            more = f" and {len(prompts) - _SHOWN} more" if len(prompts) > _SHOWN else ""
+            which = ", ".join(map(repr, prompts[:_SHOWN])) + more
+            why = f"trajectories of prompts {which} have the uid {trajectory_uid}"
+        raise InvalidRollout(f"prompt_uid is empty, and {why}; name its prompt")
+
+    def _see(self, uid: str, trajectory_uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
         prompt = self._prompts.get(prompt_uid)
         key = _digest(uid)
         known = self._trajectories.get(key)
         if known is None:
+            named = _digest(trajectory_uid)
             # The prompt's own text: each step has one that is equal.
-            known = self._trajectories[key] = _Trajectory(prompt.uid if prompt else prompt_uid)
+            known = _Trajectory(named, prompt.uid if prompt else prompt_uid)
+            self._trajectories[key] = known
+            self._named[named] = (*self._named.get(named, ()), key)
             if len(self._trajectories) > TRAJECTORIES_MAX:
                 self._forget_first()
         known.seen_s = now_s
@@ -171,7 +189,10 @@ class OpenPrompts:
         return known
 
     def _forget_first(self) -> None:
-        _, known = self._trajectories.popitem(last=False)
+        key, known = self._trajectories.popitem(last=False)
+        others = tuple(other for other in self._named.pop(known.named) if other != key)
+        if others:
+            self._named[known.named] = others
         if known.counted is not None:
             known.counted.open -= not known.ended
 

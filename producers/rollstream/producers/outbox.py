@@ -9,6 +9,7 @@ import itertools
 from asyncio import Future
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from rollstream.producers.admission.standing import Standing
@@ -18,6 +19,7 @@ from rollstream.producers.validate import UNSTAMPED, GroupAddress, Segment, segm
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import PLAIN, STEP_KINDS, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
@@ -30,6 +32,8 @@ REASON_CHARS_MAX = 500
 _MEASURED_BYTES = ROLLOUT_BYTES_MAX - 256 * 1024
 _CONTROL_BYTES = 128  # Of a control event, about.
 _UID, _SEGMENT_IDX = map(PLAIN.index, ("rollout_uid", "segment_idx"))
+_TRAJECTORY_UID = "trajectory_uid"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _kind = attrgetter("kind")
 _OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
 _OF_UID = frozenset((EntryKind.SEGMENT.value, *STEP_KINDS))
@@ -51,13 +55,15 @@ class Outgoing:
         segment_idx: of a segment; None where the entry is of another kind.
         rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
             the producer lives.
+        trajectory_uid: of a step, or of a trajectory's end: as its caller names the trajectory;
+            empty where that is ``rollout_uid``.
         answer: of an awaited publish; its result is what kept the entry out of the log, if anything
             did.
     """
 
     __slots__ = (
         *("address", "answer", "entry", "group_uid", "key", "rollout_uid", "segment_idx", "size"),
-        "topic",
+        *("topic", "trajectory_uid"),
     )
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
@@ -65,6 +71,7 @@ class Outgoing:
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
+        self.trajectory_uid = ""
         example_id: str
         example_id, self.group_uid = entry.plain[:2]
         self.key = self.group_uid or example_id
@@ -72,6 +79,11 @@ class Outgoing:
         self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
         self.address: Address = topic, -1
         self.answer: Future[RollstreamError | None] | None = None
+
+    @property
+    def named(self) -> str:
+        """The rollout, as the caller names it."""
+        return self.trajectory_uid or self.rollout_uid
 
     @property
     def left(self) -> bool:
@@ -156,7 +168,7 @@ class Outbox:
         if size > _MEASURED_BYTES:
             outgoing.size = size = len(self.encode([outgoing], partitions=1))
             if size > ROLLOUT_BYTES_MAX:
-                what = f"rollout {outgoing.rollout_uid}"
+                what = f"rollout {entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
                 remedy = "publish it as several segments, or leave out token_arrays and attachments"
                 raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
         return outgoing
@@ -180,10 +192,23 @@ class Outbox:
         shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
         return self._control(address, EntryKind.FAILED, Failure(count, shown), rollout_uid)
 
-    def ended(self, address: GroupAddress, rollout_uid: str, segments: int) -> Outgoing:
-        """The control event that a trajectory has ended with so many segments, 0: with those that
-        are before it in the log."""
-        return self._control(address, EntryKind.ENDED, uid=rollout_uid, segments=segments)
+    def ended(
+        self, address: GroupAddress, uid: str, segments: int, *, is_rollout: bool
+    ) -> Outgoing:
+        """The control event that a trajectory of steps, of this uid or of a rollout of this uid,
+        has ended with so many segments, 0: with those that are before it in the log."""
+        own: dict[str, Any] = {"segment_idx": segments}
+        if is_rollout:
+            return self._control(address, EntryKind.ENDED, uid=uid, own=own)
+        own[_TRAJECTORY_UID], of = uid, step_rollout_uid(address.group_uid, uid)
+        return _of_trajectory(self._control(address, EntryKind.ENDED, uid=of, own=own), uid)
+
+    def step(self, of: Segment, trajectory_uid: str) -> Outgoing:
+        """``rollout`` of a step of this trajectory."""
+        environment, entry, size = of
+        entry = entry._replace(extras={**entry.extras, _TRAJECTORY_UID: trajectory_uid})
+        step = self.rollout((environment, entry, size + len(trajectory_uid.encode())))
+        return _of_trajectory(step, trajectory_uid)
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
@@ -237,7 +262,7 @@ class Outbox:
         nothing_queued: bool = False,
     ) -> DeliveryFailed:
         """These failures as one error; the other arguments are its attributes."""
-        uids = dict.fromkeys(about.rollout_uid for about, _ in failed if about.rollout_uid)
+        uids = dict.fromkeys(about.named for about, _ in failed if about.rollout_uid)
         groups = dict.fromkeys(about.group_uid for about, _ in failed if not about.rollout_uid)
         return DeliveryFailed(
             list(uids),
@@ -255,18 +280,23 @@ class Outbox:
         kind: EntryKind,
         failure: Failure | None = None,
         uid: str = "",
-        segments: int = 0,
+        own: Mapping[str, Any] = _NOTHING,
     ) -> Outgoing:
-        named = uid or (self.new_uid() if failure else "")
-        own = {"rollout_uid": named, "segment_idx": segments}
+        named = {"rollout_uid": uid or (self.new_uid() if failure else "")}
         fields = {
             **{name: field.default for name, field in row_fields().items() if not field.extra},
             **{name: self._stamped[name] for name in ("lineage", "replica_id")},
-            **{**address._asdict(), **own, "created_ts": self._clock.now_us()},
+            **{**address._asdict(), **named, **own, "created_ts": self._clock.now_us()},
             **dict.fromkeys(REQUIRED_ARRAYS, b""),
         }
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
+
+
+def _of_trajectory(outgoing: Outgoing, trajectory_uid: str) -> Outgoing:
+    """The entry with the name that the caller gave its trajectory."""
+    outgoing.trajectory_uid = trajectory_uid
+    return outgoing
 
 
 def _told(entries: Sequence[Entry], standing: Standing) -> Producer | None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rollstream.producers.validate import checked, checked_flag, checked_name, checked_reward
 from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import RolloutScore, Scored
+from rollstream.schemas.ids import step_rollout_uid
 
 Flags = Sequence[str] | Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one rollout is given.
+    """Holds the score of one rollout.
 
     Attributes:
-        reward: finite in float32; it takes the place of the reward of the rollout's last segment.
+        reward: finite in float32. It replaces the reward of the rollout's last segment.
         rewards: named components, finite in float32.
-        flags: texts that stay with the score; of a mapping to booleans those that are true. Batches
-            have them, and samplers may filter by them.
+        flags: texts that stay with the score, or a mapping of texts to booleans, of which the true
+            ones stay. Batches have them, and samplers filter by them.
     """
 
     reward: float
@@ -31,12 +32,19 @@ class Score:
 
 
 class ScoreRecord(NamedTuple):
-    """A record and its key, which decides on the partition."""
+    """A record and its key, which decides on the partition.
+
+    Attributes:
+        rollout_uid: as the caller gave it; empty where a group is named.
+        event: with the uids as the caller gave them.
+        given: these by the uids of rollouts that the record has, where they differ.
+    """
 
     key: bytes
     value: bytes
     rollout_uid: str
     event: Scored
+    given: Mapping[str, str]
 
 
 def score_record(
@@ -46,9 +54,11 @@ def score_record(
     scorer: Any,
     attempt: Any,
     now_us: int,
+    prompt_uid: Any = "",
     expect_version: Any = None,
 ) -> ScoreRecord:
-    """One record of these scores, by rollout uid; an empty uid: of each rollout of the group."""
+    """One record of these scores, by rollout uid; an empty uid: of each rollout of the group. With
+    ``prompt_uid`` they are by the uids of trajectories of its steps."""
     if not scorer:
         raise InvalidRollout(
             "scorer is empty; name it here or for the whole ScoreProducer, for example 'tests': "
@@ -56,8 +66,9 @@ def score_record(
         )
     if not scores:
         raise InvalidRollout("scores is empty; give a score for each rollout that was scored")
-    uids = [checked("rollout_uid", uid) for uid in scores]
-    group = checked_name("group_id", group_id)
+    given = [checked("rollout_uid", uid) for uid in scores]
+    uids = _rollout_uids(given, checked_name("prompt_uid", prompt_uid))
+    group = checked("group_id", group_id)
     event = Scored(
         scorer=checked_name("scorer", scorer),
         attempt=checked_name("attempt", attempt),
@@ -68,8 +79,25 @@ def score_record(
             None if expect_version is None else checked("expect_version", expect_version)
         ),
     )
-    key = (group or uids[0]).encode()
-    return ScoreRecord(key, codec.encode(event), "" if group else uids[0], event)
+    key, value = (group or uids[0]).encode(), codec.encode(event)
+    if given != uids:
+        named = zip(event.scores, given, strict=True)
+        as_given = tuple(score._replace(rollout_uid=uid) for score, uid in named)
+        event = replace(event, scores=as_given)
+    return ScoreRecord(
+        key, value, "" if group else given[0], event, dict(zip(uids, given, strict=True))
+    )
+
+
+def _rollout_uids(uids: list[str], prompt_uid: str) -> list[str]:
+    if not prompt_uid:
+        return uids
+    if "" in uids:
+        raise InvalidRollout(
+            f"prompt_uid is {prompt_uid!r}, and no trajectory is named; give rollout_uid, the "
+            "trajectory's uid, or leave prompt_uid out to score the whole group"
+        )
+    return [step_rollout_uid(prompt_uid, uid) for uid in uids]
 
 
 def as_score(value: Any, flags: Flags = ()) -> Score:

@@ -35,25 +35,34 @@ _log = logging.getLogger(__name__)
 
 
 class ScoreProducer:
-    """Publishes scores; a group that waits for them can be served once its last one is there.
+    """Publishes scores: rewards that come after a rollout has ended.
 
-    A score whose ``publish`` returned is in the log once ``flush``, or the end of the ``with``
-    block, returns without an error; otherwise ``ScoresNotDelivered`` names it. A score may come
-    before its group is sealed. Of one rollout and scorer each score that differs from the one
-    before is its next version, from 1, in the order of the log; the same again changes nothing.
-    With an ``attempt``, one that differs and follows a score of the same attempt changes nothing
-    either: so a verifier that is killed and scores again counts once. Threads may share a
-    producer; processes may not.
+    A score is in the log when ``flush``, or the end of the ``with`` block, returns without an
+    error. Otherwise ``ScoresNotDelivered`` names it: publish it again. A group that waits for
+    scores is ready when its last one is in the log.
+
+    Scores of one rollout by one scorer are versions 1, 2, … in the order of the log. An equal score
+    makes no new version. Neither does a different score if the newest version has the same
+    ``attempt``. So a verifier that is killed and scores again counts once. Scores that name a group
+    and scores that name only a rollout have versions of their own.
+
+    A score that names only a rollout may be older than its group's seal: by at most twice
+    ``expire_after_s``, or by an hour if that is longer. Until the seal a sampler keeps it, at most
+    16,384 records or 8 MiB of a partition. Above that it reads further scores later
+    (``stats().scores_behind``). So if many rollouts are never sealed, score sealed groups by
+    ``group_id``.
+
+    Threads may share a producer. Processes may not: make one in each.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
-        environment: used where a call names none.
-        scorer: who scores, used where a call names none.
-        namespace: the first part of topics' names.
-        generation: the last part of topics' names.
+        environment: the default of all calls.
+        scorer: who scores; the default of all calls.
+        namespace: the first part of topics' names, as ``kafka.namespace`` of the sealers.
+        generation: the last part of topics' names, as ``kafka.generation`` of the sealers.
         timeout_s: how long a call may wait for room and for the topic, and the end of the ``with``
             block for records on their way.
-        broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
+        broker: ``MemoryBroker`` for tests; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
     Raises:
@@ -101,34 +110,38 @@ class ScoreProducer:
         reward: float,
         rollout_uid: str = "",
         group_id: str = "",
+        prompt_uid: str = "",
         rewards: Mapping[str, float] | None = None,
         flags: Flags = (),
         attempt: str = "",
         scorer: str = "",
         environment: str = "",
     ) -> None:
-        """Queues the score of one rollout, or the same one for each rollout of a group.
+        """Queues the score of one rollout, or one score for each rollout of a group.
 
         Args:
-            reward: finite in float32; what the rollout's last segment earned.
-            rollout_uid: as the env worker published it; or give ``group_id``.
-            group_id: as sealed: of ``SealedGroups``, ``batch.sampled``, or files. A score of no
-                such group is taken and scores nothing: ``stats().scores_unused`` counts it as
+            reward: finite in float32. It replaces the reward of the rollout's last segment.
+            rollout_uid: as the worker published it, or as in ``SealedGroups``, batches and files.
+                Or give ``group_id``.
+            group_id: the id of the sealed group, from ``SealedGroups``, ``batch.sampled`` or files.
+                An unknown id scores nothing, and ``stats().scores_unused`` counts it as
                 ``no_group``.
-            rewards: named components, which go before published ones of the same names.
-            flags: texts that stay with the score; of a mapping to booleans those that are true. A
-                batch has them, and ``exclude_flags`` and ``require_flags`` of a sampler filter by
-                them.
-            attempt: names what may be done again with another result and is to count once.
+            prompt_uid: the prompt of a trajectory that was submitted in steps. ``rollout_uid`` is
+                then its ``trajectory_uid``.
+            rewards: named components. They replace published ones of the same names.
+            flags: texts that stay with the score, or a mapping of texts to booleans, of which the
+                true ones stay. Batches have them, and samplers filter by them (``exclude_flags``,
+                ``require_flags``).
+            attempt: names a try that may be repeated with another result and must count once.
             scorer: empty: the producer's.
             environment: empty: the producer's.
 
         Raises:
             InvalidRollout: names argument, value and remedy; nothing was queued.
-            UnknownTopic: the environment has no topic of scores (asked once).
-            BrokerUnavailable: the broker did not answer that question within ``timeout_s``.
-            BufferFull: the queue stayed at its bound for ``timeout_s``; nothing was queued.
-            ScoresNotDelivered: scores of earlier calls failed; repeat this call too.
+            UnknownTopic: the environment has no topic for scores.
+            BrokerUnavailable: the broker did not answer within ``timeout_s``.
+            BufferFull: the queue stayed full for ``timeout_s``; nothing was queued.
+            ScoresNotDelivered: earlier scores failed, and this call queued nothing: repeat it too.
         """
         if bool(rollout_uid) == bool(group_id):
             raise InvalidRollout(
@@ -136,7 +149,7 @@ class ScoreProducer:
                 "upsert_scores(group_id, {rollout_uid: reward})"
             )
         scores = {rollout_uid: Score(reward, rewards or {}, flags)}
-        self._send(scores, group_id, attempt, scorer, environment)
+        self._send(scores, group_id, attempt, scorer, environment, prompt_uid)
 
     @refuses(environment_name="environment")
     def upsert_scores(
@@ -145,50 +158,52 @@ class ScoreProducer:
         scores: Mapping[str, float | Score],
         flags: Flags = (),
         *,
+        prompt_uid: str = "",
         attempt: str = "",
         scorer: str = "",
         environment: str = "",
         expect_version: int | None = None,
     ) -> None:
-        """Queues the scores of rollouts of one group, as one record that is in the log whole or not
-        at all.
+        """Queues the scores of a group's rollouts as one record: all of them are in the log, or
+        none.
 
-        With ``expect_version`` each score counts only where that is its rollout's newest version
-        when the record comes in the log, for every reader alike: of several who look at one version
-        and score anew, one succeeds. Such a call returns once the scores are the newest versions:
-        it waits for its record and reads the environment's scores up to it, the first one from
-        their beginning, which this process must be allowed to; other threads' calls wait meanwhile.
-        Where it raises anything but ``VersionConflict``, repeat it: what is in the log counts once.
+        With ``expect_version`` a score counts only if the rollout still has this version. So one of
+        two callers who saw the same version succeeds. Such a call returns when its scores are the
+        newest versions. It reads the environment's scores, from their beginning the first time, so
+        this process needs the right to read them. Meanwhile calls of other threads wait. Repeat the
+        call after any error but ``VersionConflict``: it counts once.
 
         Args:
-            group_id: as sealed.
-            scores: by rollout uid, a reward or a ``Score``.
-            flags: of all of them.
-            attempt: as for ``publish``, which raises the same.
-            scorer: likewise.
-            environment: likewise.
-            expect_version: the newest version of each of these rollouts by the scorer, as scored
-                within the group; 0: there is none. None: whatever it is.
+            group_id: the id of the sealed group.
+            scores: a reward or a ``Score`` by rollout uid.
+            flags: flags of all these scores.
+            prompt_uid: the prompt of a group of steps. ``scores`` are then by ``trajectory_uid``.
+            attempt: as for ``publish``.
+            scorer: empty: the producer's.
+            environment: empty: the producer's.
+            expect_version: the newest version of each of these rollouts by this scorer within the
+                group. 0: there is none. None: any.
 
         Raises:
-            VersionConflict: names the rollouts for which a score does not count, since they have
-                another version, or this version is of the same attempt; and those for which it
-                does: each rollout is decided by itself.
-            BrokerUnavailable: what became of the scores was not known within ``timeout_s``.
+            VersionConflict: rollouts have another version, or this version is of the same attempt.
+                It names the rollouts whose scores do not count, and those whose scores do.
+            BrokerUnavailable: the broker did not confirm the scores within ``timeout_s``.
+            InvalidRollout, UnknownTopic, BufferFull, ScoresNotDelivered: as for ``publish``.
         """
         if not group_id:
             raise InvalidRollout("group_id is empty; give the id of the sealed group")
         if not isinstance(scores, Mapping) or "" in scores:
             raise InvalidRollout(f"scores is {scores!r:.80}; give a reward by rollout uid")
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
-        self._send(each, group_id, attempt, scorer, environment, expect_version)
+        self._send(each, group_id, attempt, scorer, environment, prompt_uid, expect_version)
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Returns once everything published before is in the log.
+        """Returns when everything published before is in the log.
 
         Raises:
-            ScoresNotDelivered: some failed. FlushTimedOut: some were still on their way; they stay
-                queued. InvalidSettings: ``timeout_s`` is no number of seconds.
+            ScoresNotDelivered: some failed.
+            FlushTimedOut: some were still on their way; they stay queued.
+            InvalidSettings: ``timeout_s`` is no number of seconds.
         """
         check_timeout(timeout_s, zero_allowed=True)
         with self._lock:
@@ -202,7 +217,7 @@ class ScoreProducer:
         """Flushes within ``timeout_s`` and releases everything. Idempotent.
 
         Raises:
-            ScoresNotDelivered: names what is not, or perhaps not, in the log.
+            ScoresNotDelivered: names scores that are not, or perhaps not, in the log.
         """
         with self._lock:
             if self._refusal is not None:
@@ -249,6 +264,7 @@ class ScoreProducer:
         attempt: Any,
         scorer: Any,
         named: Any,
+        prompt_uid: Any,
         expect_version: Any = None,
     ) -> None:
         record = score_record(
@@ -257,6 +273,7 @@ class ScoreProducer:
             scorer=scorer or self._scorer,
             attempt=attempt,
             now_us=self._clock.now_us(),
+            prompt_uid=prompt_uid,
             expect_version=expect_version,
         )
         topic = self._topic(named or self._environment)
@@ -301,7 +318,8 @@ class ScoreProducer:
         where = TopicPartition(at.topic, at.partition)
         found = versions.lost(where, at.offset, deadline)
         if found:
-            raise VersionConflict(record.event, found)
+            given = {record.given.get(uid, uid): version for uid, version in found.items()}
+            raise VersionConflict(record.event, given)
 
     def _append(self, topic: str, record: ScoreRecord, delivered: list[Delivery]) -> bool:
         if self._outstanding >= OUTSTANDING_MAX:

@@ -208,7 +208,7 @@ class Sender:
                     one.entry = refused.entry(index)
                 self.gatherer.put_back(record, too_large=True)
                 return
-            about = record[0].rollout_uid
+            about = record[0].named
             what = f"rollout {about}" if about else f"an event of group {record[0].group_uid}"
             error = RolloutTooLarge(what, len(value), None, str(error))
         self.gatherer.answered(record)

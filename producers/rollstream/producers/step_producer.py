@@ -96,17 +96,20 @@ class _Entries:
                 of, entry, bytes_ = self._outbox.segment(arguments)
                 kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
                 entry = entry._replace(kind=kind)
-                outgoing.append(self._outbox.rollout((of, entry, bytes_)))
+                outgoing.append(self._outbox.step((of, entry, bytes_), step.trajectory_uid))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
         contents = contents_of(given, outgoing)
-        self._submitted.get(environment, _NOTHING).check(found, contents)
+        uids = [one.rollout_uid for one in outgoing]
+        self._submitted.get(environment, _NOTHING).check(found, uids, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
-        environment, steps, sizes, _, contents = submission
-        self._open.setdefault(environment, self._open_prompts(environment)).add(steps, sizes, now_s)
-        self._submitted.setdefault(environment, Submitted()).add(steps, contents)
+        environment, steps, sizes, outgoing, contents = submission
+        prompts = self._open.setdefault(environment, self._open_prompts(environment))
+        uids = [one.rollout_uid for one in outgoing]
+        prompts.add(steps, uids, sizes, now_s)
+        self._submitted.setdefault(environment, Submitted()).add(steps, uids, contents)
 
     def lose(self, outgoing: Iterable[Outgoing]) -> None:
         """These did not reach the log, or perhaps did not: others may come in their place, from the
@@ -131,17 +134,12 @@ class _Entries:
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        known = self._open_prompts(environment).prompt_of(uid)
-        prompt = prompt_uid or known
-        if not prompt:
-            raise InvalidRollout(
-                f"prompt_uid is empty, and no step of trajectory {uid} was submitted here lately; "
-                "name its prompt"
-            )
-        prompt = checked_uid("prompt_uid", prompt)
+        prompts = self._open_prompts(environment)
+        known = prompts.prompt_of_rollout(uid)
+        prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
         if known not in ("", prompt):
             raise Contradiction(
-                f"prompt_uid is {prompt!r}, and trajectory {uid} belongs to prompt {known!r}; name "
+                f"prompt_uid is {prompt!r}, and rollout {uid} belongs to prompt {known!r}; name "
                 "that one"
             )
         count = 0 if steps is None else checked_whole("steps", steps)
@@ -149,11 +147,15 @@ class _Entries:
             raise InvalidRollout(
                 f"steps is {count}; give 1 or more, or None where each step is in the log by now"
             )
-        self._submitted.get(environment, _NOTHING).check_end(uid, count)
-        return self._outbox.ended(GroupAddress(environment, prompt, prompt, 0, "train"), uid, count)
+        address = GroupAddress(environment, prompt, prompt, 0, "train")
+        end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
+        self._submitted.get(environment, _NOTHING).check_end(end, count)
+        return end
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        self._open_prompts(environment).end(ended.rollout_uid, ended.group_uid, now_s)
+        self._open_prompts(environment).end(
+            ended.rollout_uid, ended.trajectory_uid, ended.group_uid, now_s
+        )
         self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
 
     def _open_prompts(self, environment: str) -> OpenPrompts:
@@ -196,27 +198,28 @@ class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
 
 
 class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
-    """Publishes steps in batches, in the background; an error names every trajectory with a step
-    that failed. Never waits for readers, nor for room.
+    """Publishes steps of trajectories in batches, in the background. It never waits for readers.
 
-    A step is a rollout segment of the group ``prompt_uid``: the group is ready for a
-    ``TrajectoryPool`` once ``n_rollouts`` trajectories have ended. Several writers may take steps
-    of one trajectory, in any order; one that is submitted again, here or elsewhere, counts once.
-    What ``RolloutProducer`` says of delivery, ``flush``, ``close`` and the end of a process holds
-    here too; whole rollouts may be published beside steps.
+    A step is a rollout segment of the group ``prompt_uid``. The prompt is finished, and ready for a
+    ``TrajectoryPool``, when ``n_rollouts`` trajectories have ended. Without ``n_rollouts`` it is
+    finished when all its trajectories have ended and none began for ``prompt_idle_s`` of log time.
+
+    Several processes may submit steps of one trajectory, in any order. A step that is submitted
+    again, here or elsewhere, counts once. Delivery, ``flush``, ``close`` and the end of a process
+    are as for ``RolloutProducer``. You may publish whole rollouts with the same producer.
 
     Args:
         bootstrap: Kafka's ``host:port``, several with commas; or give ``broker``.
-        max_open_prompts: how many prompts of an environment that were begun here may be open: whose
-            ``n_rollouts`` trajectories have not all ended here, and of which something came in the
-            last 300 s. Where ``n_rollouts`` is None, those count that were begun here. (Another
-            writer may have taken the rest, so a prompt counts no longer than that.)
+        max_open_prompts: most open prompts of an environment. A prompt opens with step 0 of a
+            trajectory. It closes when its ``n_rollouts`` trajectories have ended at this producer,
+            or, without that number, all that began here. It also closes 300 s after its newest
+            step, so let this be large enough if several producers share prompts.
         worker_id: this process; empty: host name and process id.
-        namespace: the first part of topics' names.
-        generation: the last part of topics' names.
-        timeout_s: how long the first call of an environment may wait for the broker to say that its
-            topic exists, and the end of the ``with`` block for records on their way.
-        broker: for tests, ``MemoryBroker``; or a ``KafkaBroker`` with properties of your own.
+        namespace: the first part of topics' names, as ``kafka.namespace`` of the sealers.
+        generation: the last part of topics' names, as ``kafka.generation`` of the sealers.
+        timeout_s: how long the first call of an environment may wait for the broker to find its
+            topic, and the end of the ``with`` block for records on their way.
+        broker: ``MemoryBroker`` for tests; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
     Raises:
@@ -227,8 +230,7 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
         ...     producer.submit_step(
         ...         Step(
         ...             prompt_ids, response_ids, reward=0.0, trajectory_uid="t-17",
-        ...             prompt_uid="p-3", step_index=0, policy_version="step-120",
-        ...             weight_step=120, n_rollouts=8,
+        ...             prompt_uid="p-3", step_index=0, policy_version="step-120", n_rollouts=8,
         ...         ),
         ...         environment="web",
         ...     )
@@ -244,22 +246,26 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
             self._entries.lose(outgoing)
 
     def submit_step(self, step: Step, *, environment: str) -> None:
-        """``submit_steps`` of one."""
+        """Submits one step, as ``submit_steps`` does."""
         self.submit_steps([step], environment=environment)
 
     def submit_steps(self, steps: Iterable[Step], *, environment: str) -> None:
-        """Checks and queues all of these steps, in their order, or none; arrays have been copied
-        when it returns.
+        """Queues all of these steps, in their order, or none of them. It returns at once, and has
+        copied the arrays by then.
+
+        Args:
+            steps: of any trajectories of the environment.
+            environment: where the trajectories were played.
 
         Raises:
-            InvalidRollout: names the index of the step, field, value and remedy.
-            Contradiction: likewise; of the last 65,536 steps, trajectories and prompts of an
-                environment that were submitted here.
-            RolloutTooLarge: together they are over the queue's bound; split the call.
-            BufferFull: at once: the queue has no room for them now, or steps begin prompts while
-                ``max_open_prompts`` are open. Nothing was dropped; submit them again later.
-            DeliveryFailed: steps of earlier calls failed; this call queued nothing.
-            UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
+            InvalidRollout: names the step's index, field, value and remedy.
+            Contradiction: a step contradicts what was submitted here before. The last 65,536 steps,
+                trajectories and prompts of the environment are compared.
+            RolloutTooLarge: the steps of this call exceed the queue's bound; split the call.
+            BufferFull: the queue has no room now, or ``max_open_prompts`` are open and these steps
+                begin another one. Nothing was queued: submit them again later.
+            DeliveryFailed: steps of earlier calls failed. This call queued nothing: repeat it too.
+            UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
         self._refuse()
         self._outbox.topic(checked("environment", environment))
@@ -283,21 +289,25 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
         prompt_uid: str = "",
         steps: int | None = None,
     ) -> None:
-        """The trajectory, which no step said to be its last, has ended. Repeated ones change
-        nothing.
+        """Ends a trajectory whose last step had no ``is_last``. You may repeat the call.
+
+        Submit it when the trajectory's first step is in the log: an earlier end counts for nothing.
 
         Args:
-            prompt_uid: may be left out where steps of it were submitted here in the last 300 s, and
-                of no more than 65,536 other trajectories since; so in a repeated call, too.
-            steps: how many it has; it is complete once all of them are in the log. None: those up
-                to the newest one that is in the log before this; a step behind it breaks the
-                trajectory. So give it where other connections submit steps, or one may have failed.
-                Before the first step is in the log an end counts for nothing: repeat it.
+            trajectory_uid: as in its steps; or its ``rollout_uid``.
+            environment: where it was played.
+            prompt_uid: the trajectory's prompt. You may leave it out if a step of the trajectory
+                was submitted here in the last 300 s, and if only one prompt has this
+                ``trajectory_uid``. The producer knows the newest 65,536 trajectories.
+            steps: how many steps it has. The trajectory is complete when all of them are in the
+                log. None: the newest step that is in the log before this call is the last one. A
+                later step then breaks the trajectory. So give it if other processes submit steps of
+                the trajectory, or if one may have failed.
 
         Raises:
-            InvalidRollout: the prompt is not known here and none is named; or names what is wrong.
-            Contradiction: it is another trajectory's length, or prompt, than was submitted here.
-            BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as
+            InvalidRollout: ``prompt_uid`` is needed, or names field, value and remedy.
+            Contradiction: the trajectory has another length, or another prompt, here.
+            BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as for
                 ``submit_steps``.
         """
         self._refuse()
@@ -308,10 +318,14 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
 
 
 class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], AsyncRolloutProducer):
-    """``StepProducer`` with ``await``: a call returns once the broker has the steps, or raises.
+    """Publishes steps with ``await``: a call returns when the steps are in the log.
 
-    Belongs to one event loop; all its coroutines may share it. ``timeout_s`` bounds the broker's
-    answer. The arguments are those of ``StepProducer``.
+    All coroutines of one event loop may share it. The arguments are those of ``StepProducer``.
+    ``timeout_s`` bounds a whole call, the broker's answer included.
+
+    Examples:
+        >>> async with AsyncStepProducer("kafka:9092") as producer:
+        ...     await producer.submit_steps(steps, environment="web")
     """
 
     def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
@@ -320,26 +334,27 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
             self._entries.lose(outgoing)
 
     async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
-        """``submit_steps`` of one."""
+        """Submits one step, as ``submit_steps`` does."""
         await self.submit_steps([step], environment=environment, durable=durable)
 
     async def submit_steps(
         self, steps: Iterable[Step], *, environment: str, durable: bool = True
     ) -> None:
-        """Checks and queues all of these steps, in their order, or none; returns once they are in
-        the log.
+        """Queues all of these steps, in their order, or none; returns when they are in the log.
 
         Args:
-            durable: False: returns once they are queued, and waits only for the broker to say, once
-                an environment, that its topic exists; what fails is raised by a later such call, by
-                ``flush`` or by ``close``.
+            steps: of any trajectories of the environment.
+            environment: where the trajectories were played.
+            durable: False: returns when the steps are queued. A later such call, ``flush`` or
+                ``close`` then raises what failed.
 
         Raises:
-            InvalidRollout, BufferFull: as ``StepProducer.submit_steps``; nothing was queued.
-            DeliveryFailed: names the trajectories with a step that is not, or perhaps not, in the
-                log; submitting all again is safe. Where not ``durable``: as
+            InvalidRollout, Contradiction, RolloutTooLarge, BufferFull: as for
+                ``StepProducer.submit_steps``; nothing was queued.
+            DeliveryFailed: names trajectories with a step that is not, or perhaps not, in the log.
+                Submit all steps again. With ``durable=False``: as for
                 ``StepProducer.submit_steps``.
-            UnknownTopic, BrokerUnavailable, TopicMismatch: as ``RolloutProducer.publish``.
+            UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
         topic = self._outbox.topic(checked("environment", environment))
         await self._find_in_time(topic)
@@ -366,8 +381,9 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
         steps: int | None = None,
         durable: bool = True,
     ) -> None:
-        """The trajectory has ended (see ``StepProducer.complete_trajectory``); ``durable`` and
-        errors as of ``submit_steps``."""
+        """Ends a trajectory, as ``StepProducer.complete_trajectory`` does; returns when that is in
+        the log. ``durable`` and the errors are those of ``submit_steps``.
+        """
         topic = self._outbox.topic(checked("environment", environment))
         await self._find_in_time(topic)
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)

@@ -12,36 +12,45 @@ from rollstream.producers.validate import (
     checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.metadata import ObjectText
 
 
 class Step(NamedTuple):
-    """One step of a trajectory: what the policy saw, and what it answered.
+    """Holds one step of a trajectory: the context that the policy saw, and its answer.
+
+    A step counts once, however often it is submitted: its two uids and ``step_index`` name it. A
+    batch has it as a row with ``rollout_uid``
+    ``rollstream.schemas.ids.step_rollout_uid(prompt_uid, trajectory_uid)``.
 
     Attributes:
-        prompt_ids: token ids of the whole context that the policy saw.
-        response_ids: token ids that it sampled; a step has a token in one of them at least.
-        reward: that this step earned; the trajectory's return is their sum. None: it has none of
-            its own.
-        trajectory_uid: unique among all; with ``step_index`` it makes a retry harmless.
-        prompt_uid: of the prompt whose trajectories make one group.
-        step_index: from 0, without gaps; steps may come in any order.
-        policy_version: of the weights that sampled, as its trainer published it; or, a number,
-            their ``weight_step``.
-        weight_step: optimizer steps behind them; −1: not known, and no bound on lag holds. None: as
-            the trainer announced ``policy_version`` (``RolloutProducer.policy``).
-        is_last: whether the trajectory ends with it.
-        n_rollouts: trajectories of this prompt, the same in each of its steps that gives it; with
-            the first one of the prompt, and with each where several writers take its steps. None:
-            as before, else the environment's ``target_group_size``.
-        logprobs: of ``response_ids``, under the policy that sampled.
-        metadata: whatever JSON can hold; or an ``ObjectText`` of it.
-        policy_epoch: counts the resumes of the policy's trainer; None: as announced. It must be
-            given where two epochs have this ``weight_step``, and the version was not announced.
-        lineage: policies are compared only within one; None: that of the only model in training.
-        example_id: the problem; empty: ``prompt_uid``. The same in all steps of a prompt.
-        awaits_score: if this step ends its trajectory and has no reward, its prompt waits for a
-            score of it (``ScoreProducer``).
+        prompt_ids: int32 [prompt]; token ids of the whole context that the policy saw.
+        response_ids: int32 [n]; token ids that it sampled. A step has at least one token in all.
+        reward: what this step earned. A trajectory's return is the sum of its steps' rewards. None:
+            the step has no reward of its own.
+        trajectory_uid: the name of the trajectory, unique within its prompt.
+        prompt_uid: the name of the prompt. Its trajectories make one group. Use a new one each time
+            a problem is sampled.
+        step_index: counts the trajectory's steps from 0. They may come in any order.
+        policy_version: the policy that sampled, as its trainer published it. A number is its
+            ``weight_step``.
+        weight_step: optimizer steps behind its weights. None: as the trainer announced for
+            ``policy_version``. -1: not known. A pool never marks such a step off-policy, and a
+            sampler with a limit of lag drops it.
+        is_last: whether the trajectory ends with this step.
+        n_rollouts: trajectories of this prompt. Give it in each step if several writers take the
+            prompt's steps. None: as an earlier step of the prompt said. If no step says it, the
+            prompt is finished when all its trajectories have ended and none began for
+            ``prompt_idle_s``.
+        logprobs: float32 [n]; natural logarithms of the probabilities of ``response_ids`` under the
+            policy that sampled.
+        metadata: anything that JSON can hold; or an ``ObjectText`` of it.
+        policy_epoch: the ``epoch`` of the policy. None: as the trainer announced. Needed if the
+            version was not announced and weights of two epochs have this ``weight_step``.
+        lineage: the model. Policies are compared only within one. None: the only one in training.
+        example_id: the problem, the same in all steps of a prompt. Empty: ``prompt_uid``.
+        awaits_score: whether the prompt waits for a score (``ScoreProducer``) if this step ends its
+            trajectory without a reward.
     """
 
     prompt_ids: Any
@@ -114,7 +123,7 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
         "example_id": step.example_id or step.prompt_uid,
         "group_uid": step.prompt_uid,
         "group_size": size,
-        "rollout_uid": step.trajectory_uid,
+        "rollout_uid": step_rollout_uid(step.prompt_uid, step.trajectory_uid),
         "segment_idx": step.step_index,
         "is_last_segment": step.is_last,
         "policy_version": step.policy_version,

@@ -29,32 +29,32 @@ class Submitted:
     """The steps, ends and sizes of one environment that one writer submitted last."""
 
     def __init__(self) -> None:
-        # By trajectory and index.
+        # By rollout and index.
         self._contents: OrderedDict[int, int] = OrderedDict()
         # How many steps a trajectory has, 0: not known; and one more than the newest index.
         self._lengths: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._sizes: OrderedDict[int, int] = OrderedDict()
 
-    def check(self, steps: Sequence[Step], contents: Sequence[int]) -> None:
-        """They contradict neither each other nor what was submitted.
+    def check(self, steps: Sequence[Step], uids: Sequence[str], contents: Sequence[int]) -> None:
+        """They, steps of these rollouts, contradict neither each other nor what was submitted.
 
         Raises:
             Contradiction: names the index, field, value, and what it contradicts.
         """
         call = Submitted()
-        for index, (step, content) in enumerate(zip(steps, contents, strict=True)):
+        for index, (step, uid, content) in enumerate(zip(steps, uids, contents, strict=True)):
             try:
                 for known in (self, call):
-                    known._check(step, content)
+                    known._check(step, uid, content)
             except Contradiction as wrong:
                 wrong.args = (f"steps[{index}]: {wrong}",)
                 raise
-            call._add(step, content)
+            call._add(step, uid, content)
 
-    def add(self, steps: Sequence[Step], contents: Sequence[int]) -> None:
+    def add(self, steps: Sequence[Step], uids: Sequence[str], contents: Sequence[int]) -> None:
         """They were submitted."""
-        for step, content in zip(steps, contents, strict=True):
-            self._add(step, content)
+        for step, uid, content in zip(steps, uids, contents, strict=True):
+            self._add(step, uid, content)
 
     def forget(self, lost: Outgoing) -> None:
         """It is not known whether this step, or end, is in the log: another one may be submitted in
@@ -65,32 +65,32 @@ class Submitted:
             self._contents.pop(_digest(uid, lost.segment_idx), None)
             self._sizes.pop(_digest(lost.group_uid), None)
 
-    def check_end(self, trajectory_uid: str, count: int) -> None:
+    def check_end(self, end: Outgoing, count: int) -> None:
         """A trajectory may end with so many steps; 0: those that are in the log.
 
         Raises:
             Contradiction: names the value and what it contradicts.
         """
-        ended, seen = self._lengths.get(_digest(trajectory_uid), (0, 0))
+        ended, seen = self._lengths.get(_digest(end.rollout_uid), (0, 0))
         if not count:
             return
         if ended not in (0, count):
             raise Contradiction(
-                f"steps is {count}, and trajectory {trajectory_uid} has ended with {ended}; "
+                f"steps is {count}, and trajectory {end.named} has ended with {ended}; "
                 "complete it with the same number, or leave it out"
             )
         if seen > count:
             raise Contradiction(
-                f"steps is {count}, and step {seen - 1} of trajectory {trajectory_uid} was "
+                f"steps is {count}, and step {seen - 1} of trajectory {end.named} was "
                 "submitted; count from 1, with each step"
             )
 
-    def add_end(self, trajectory_uid: str, count: int) -> None:
+    def add_end(self, rollout_uid: str, count: int) -> None:
         """It was submitted."""
         if count:
-            self._lengthen(trajectory_uid, count, 0)
+            self._lengthen(rollout_uid, count, 0)
 
-    def _check(self, step: Step, content: int) -> None:
+    def _check(self, step: Step, rollout_uid: str, content: int) -> None:
         uid, index = step.trajectory_uid, step.step_index
         size = self._sizes.get(_digest(step.prompt_uid))
         if size is not None and step.n_rollouts not in (None, size):
@@ -98,17 +98,17 @@ class Submitted:
                 f"n_rollouts is {step.n_rollouts}, and was {size} in an earlier step of prompt "
                 f"{step.prompt_uid}; give all of them the same"
             )
-        if self._contents.get(_digest(uid, index), content) != content:
+        if self._contents.get(_digest(rollout_uid, index), content) != content:
             raise Contradiction(
                 f"step_index is {index}, and another step {index} of trajectory {uid} was "
                 "submitted, with other content; the first one counts: give each step an index of "
                 "its own, and repeat one only as it was"
             )
-        ended, seen = self._lengths.get(_digest(uid), (0, 0))
+        ended, seen = self._lengths.get(_digest(rollout_uid), (0, 0))
         if ended and index >= ended:
             raise Contradiction(
                 f"step_index is {index}, and trajectory {uid} has ended with {ended} steps; give "
-                "each trajectory a uid of its own, and end it once"
+                "each trajectory of a prompt a uid of its own, and end it once"
             )
         if step.is_last and seen > index + 1:
             raise Contradiction(
@@ -121,8 +121,8 @@ class Submitted:
                 "the last of them, or to none"
             )
 
-    def _add(self, step: Step, content: int) -> None:
-        uid, index = step.trajectory_uid, step.step_index
+    def _add(self, step: Step, uid: str, content: int) -> None:
+        index = step.step_index
         _put(self._contents, _digest(uid, index), content)
         self._lengthen(uid, index + 1 if step.is_last else 0, index + 1)
         if step.n_rollouts is not None:

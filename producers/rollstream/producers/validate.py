@@ -266,6 +266,8 @@ def _add_rare(
                 whole[name] = checked(name, value)
             elif value is not DEFAULTS[name]:
                 _add_extra(extras, name, value, count)
+    prior = extras.get("continuation_of", "")
+    rules.check_continuation(prior, whole["rollout_uid"], whole["segment_idx"])
     mask = whole["loss_mask"]
     rules.check_lengths({**extras, "loss_mask": mask}, _TOKEN_BYTES, count)
     return _size(extras) + _size(whole["metadata"]) + len(mask or b"")
@@ -317,6 +319,12 @@ def _name(name: str, value: Any) -> str:
 def _uid(name: str, value: Any) -> str:
     text = _text(name, value)
     rules.check_uid(name, text)
+    return text
+
+
+def _digest(name: str, value: Any) -> str:
+    text = _text(name, value)
+    rules.check_digest(name, text)
     return text
 
 
@@ -422,6 +430,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "environment": _filled_text,
     "example_id": _filled_name,
     "group_uid": _uid,
+    "group_id": _digest,
     "group_size": _number,
     "rollout_uid": _uid,
     "segment_idx": _number,
@@ -441,7 +450,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "count": _number,
     "expect_version": _number,
     "continuation_of": _text,
-    "prefix_hash": _text,
+    "prefix_hash": _digest,
     "rewards": _rewards,
     "old_logprobs": arrays.packed_logprobs,
     "ref_logprobs": arrays.packed_logprobs,

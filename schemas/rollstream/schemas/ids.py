@@ -85,6 +85,25 @@ def _length(size: int) -> bytes:
     return size.to_bytes(4, "little")
 
 
+def step_rollout_uid(prompt_uid: str, trajectory_uid: str) -> str:
+    """The ``rollout_uid`` of a trajectory that is submitted in steps: 48 hexadecimal digits.
+
+    The first 32 are BLAKE2b, with a digest of 16 bytes, over the length of the prompt's uid (bytes
+    of its UTF-8, as four bytes, the lowest first), that UTF-8, and the trajectory's. So ``("a",
+    "bc")`` and ``("ab", "c")`` are two rollouts. The last 16 are ``trajectory_digest``.
+    """
+    prompt = prompt_uid.encode()
+    framed = _length(len(prompt)) + prompt + trajectory_uid.encode()
+    digest = hashlib.blake2b(framed, digest_size=16).hexdigest()
+    return digest + trajectory_digest(trajectory_uid)
+
+
+def trajectory_digest(trajectory_uid: str) -> str:
+    """How every ``step_rollout_uid`` of the trajectory's uid ends, whatever its prompt is: 16
+    hexadecimal digits, BLAKE2b with a digest of 8 bytes over its UTF-8."""
+    return hashlib.blake2b(trajectory_uid.encode(), digest_size=8).hexdigest()
+
+
 def prefix_hash(
     before: str, prompt_tokens: bytes | memoryview, output_tokens: bytes | memoryview
 ) -> str:

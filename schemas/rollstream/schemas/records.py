@@ -45,6 +45,9 @@ class RolloutRecord:
     """One rollout segment; the fields are those of ``rollstream.schemas.fields``.
 
     Attributes:
+        rollout_uid: of a step, ``rollstream.schemas.ids.step_rollout_uid``.
+        trajectory_uid: of a step, as its writer named the trajectory; empty where that is
+            ``rollout_uid``.
         prompt_tokens: int32 [prompt_count].
         output_tokens: int32 [token_count].
         logprobs: float32 [token_count], under the policy that sampled.
@@ -58,7 +61,8 @@ class RolloutRecord:
         token_rewards: float32 [token_count].
         weight_steps: int64 [token_count], where the weights changed within the rollout.
         token_arrays: name to [token_count, …].
-        messages: the conversation, for people.
+        messages: the conversation, for people. What was written there and is no JSON list of
+            objects comes as one message of the role ``unreadable``, with that text as ``content``.
         created_ts: microseconds since 1970, UTC.
     """
 
@@ -73,6 +77,7 @@ class RolloutRecord:
     is_last_segment: bool = True
     continuation_of: str = ""
     prefix_hash: str = ""
+    trajectory_uid: str = ""
     lineage: str = ""
     policy_epoch: int = 0
     weight_step: int = UNKNOWN_STEP
@@ -132,7 +137,8 @@ class RolloutGroup:
     Attributes:
         id: a function of the group's key and its members' sorted uids.
         policy_version: ``mixed`` where the members' differ.
-        sealed_ts: microseconds since 1970, UTC.
+        sealed_ts: log time up to which its partition was read when it was sealed, microseconds
+            since 1970, UTC: a sealer that lags sealed it later.
         metadata: ``count``, ``uids`` and ``replicas`` (sorted), ``segment``.
     """
 
@@ -190,7 +196,7 @@ def records_from(columns: Columns) -> list[RolloutRecord]:
     """One record a row, in the order of rows; arrays are views.
 
     Raises:
-        UnreadableEvent: ``metadata`` or ``messages`` of a row is no JSON.
+        UnreadableEvent: ``metadata`` of a row is no JSON.
     """
     return [_record(columns, row) for row in range(columns.rows)]
 
@@ -208,8 +214,8 @@ def _record(columns: Columns, row: int) -> RolloutRecord:
     if whole is not None:
         values["old_logprobs"] = whole
     uid = values["rollout_uid"]
-    values["metadata"] = _from_json("metadata", values["metadata"], uid)
-    values["messages"] = tuple(_from_json("messages", values["messages"] or "[]", uid))
+    values["metadata"] = _metadata(values["metadata"], uid)
+    values["messages"] = _messages(values["messages"] or "[]")
     values["rewards"] = {} if columns.rewards is None else columns.rewards.row(row)
     values["attachments"] = {} if columns.attachments is None else dict(columns.attachments[row])
     values["token_arrays"] = {
@@ -220,8 +226,19 @@ def _record(columns: Columns, row: int) -> RolloutRecord:
     return RolloutRecord(**values)
 
 
-def _from_json(name: str, text: str, uid: str) -> Any:
+def _metadata(text: str, uid: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UnreadableEvent("inconsistent", f"{name} of {uid}: {error}") from error
+        raise UnreadableEvent("inconsistent", f"metadata of {uid}: {error}") from error
+
+
+def _messages(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Sealers do not look into it, and it is for people alone: no reader fails over it."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+        return tuple(found)
+    return ({"role": "unreadable", "content": text},)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP
 
 INT_MAX = 2**31 - 1
@@ -43,6 +44,7 @@ BOUNDS: Mapping[str, range] = {
 NAME_CHARS_MAX = 4_096
 # Uids stand in paths of URLs, lines of logs and arguments of commands.
 UID_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+_DIGEST = re.compile("[0-9a-f]{32}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # A policy version names a folder, and file systems take names of 255 bytes.
 VERSION_BYTES_MAX = 200
@@ -128,6 +130,21 @@ def check_uid(name: str, value: str) -> None:
         raise BrokenRule(name, finding, "give one without line breaks, tabs and the like")
 
 
+def check_digest(name: str, value: str) -> None:
+    """The text is empty, or a digest as ids of groups and hashes of prefixes are."""
+    if value and not _DIGEST.fullmatch(value):
+        remedy = "give what Rollstream made: 32 hexadecimal digits in lower case"
+        raise BrokenRule(name, f"is {value!r:.80}", remedy)
+
+
+def check_continuation(prior: str, rollout_uid: str, segment_idx: int) -> None:
+    """A first segment continues no other rollout."""
+    if prior not in ("", rollout_uid) and segment_idx == 0:
+        finding = f"is {prior!r:.80} in a segment with segment_idx 0, which continues nothing"
+        remedy = "give segment_idx=1 or more, or leave continuation_of out"
+        raise BrokenRule("continuation_of", finding, remedy)
+
+
 def check_tokens(name: str, tokens: NDArray[np.int32]) -> None:
     """No token id is negative."""
     _check_values(name, tokens, tokens < 0, "token ids are not negative; is padding still in it?")
@@ -167,7 +184,11 @@ def check_split(name: str, value: str) -> None:
 
 
 def check_version(name: str, value: str) -> None:
-    """The policy version can name a folder: it is read as itself, and is short when escaped."""
+    """The policy version can name a folder: it is read as itself, and is short when escaped. It is
+    not the name of those groups that several policies sampled."""
+    if value == MIXED_POLICY:
+        finding = f"is {value!r}, the name of groups that several versions sampled"
+        raise BrokenRule(name, finding, "give this policy another name")
     if value not in _READ_AS_NULL and (
         len(value) <= _SHORT_VERSION
         or (len(value) <= VERSION_BYTES_MAX and len(quote(value, safe="")) <= VERSION_BYTES_MAX)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import LogReader, Record, TopicPartition
@@ -11,7 +12,26 @@ from rollstream.streams.errors import BrokerUnavailable
 
 POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
 POLL_SLICE_S = 0.5
+NAMED_MAX = 8  # Logs, in one sentence.
 ASK_AGAIN_S = 0.05  # After "not leader" and the like.
+
+
+class HowFar(NamedTuple):
+    """How far a log is read that is read up to ``end``."""
+
+    where: TopicPartition
+    position: int
+    end: int
+
+
+def how_far(logs: Sequence[HowFar]) -> str:
+    """How much of these logs is read, in words; those that are not read to their ends are named, at
+    most ``NAMED_MAX``."""
+    done, total = sum(min(at, end) for _, at, end in logs), sum(end for *_, end in logs)
+    left = [one for one in logs if one.position < one.end]
+    named = [f"{where} up to {at:,} of {end:,}" for where, at, end in left[:NAMED_MAX]]
+    more = [f"{len(left) - NAMED_MAX:,} more logs"] if len(left) > NAMED_MAX else []
+    return f"{done:,} of {total:,} offsets ({', '.join([*named, *more]) or 'all that were known'})"
 
 
 def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline) -> tuple[int, int]:
@@ -64,4 +84,5 @@ def read_between(
             raise BrokerUnavailable(
                 f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
             )
-        deadline.log_waiting(lambda: f"{where} to be read up to {stop}")
+        said = "{} to be read up to {:,}; it was read up to {:,}".format
+        deadline.log_waiting(partial(said, where, stop, position))

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
-from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
@@ -54,13 +55,15 @@ class GroupOrigin:
     """A sealed group: its flush, its file and its rows.
 
     Attributes:
+        group_uid: as its producer named it, so that of steps it is the prompt's; empty: it did not.
         flush_offset, index: its event in the seal log of the partition, and which group of it.
         path: of its file, below the store's root.
-        sealed_ts: log time of the flush, microseconds.
+        sealed_ts: log time up to which its partition was read when it was sealed, microseconds.
         failures: members of it that never came, by the reason that their producer gave.
     """
 
     group_id: str
+    group_uid: str
     environment: str
     generation: int
     partition: int
@@ -87,6 +90,7 @@ class TracedEntry:
     """What became of an entry of an ingest log.
 
     Attributes:
+        rollout_uid: under which it counts.
         offset, entry: in the ingest log of the partition.
         state: ``pending``, ``sealed``, a ``SettleReason``, ``dead_letter``, or ``retried`` (a dead
             letter that was published again).
@@ -100,6 +104,7 @@ class TracedEntry:
     partition: int
     offset: int
     entry: int
+    rollout_uid: str
     segment_idx: int
     state: str
     detail: str = ""
@@ -129,6 +134,7 @@ def group_origin(
     )
     return GroupOrigin(
         group_id=group.group_id,
+        group_uid=group.group_uid,
         **log._asdict(),
         flush_offset=offset,
         index=index,
@@ -182,7 +188,8 @@ def trace(
     rollout_uid: str,
     deadline: Deadline,
 ) -> list[TracedEntry]:
-    """Every entry of a rollout, by environment, partition and offset: where it is now.
+    """Every entry of a rollout, or of the rollouts of a trajectory's uid in whichever prompt, by
+    environment, partition and offset: where it is now.
 
     Reads the seal logs whole, since any partition may have it, of the ingest logs what is not
     settled, and the dead letters that are kept.
@@ -194,13 +201,27 @@ def trace(
         BrokerUnavailable: not read in time.
     """
     found: list[TracedEntry] = []
+    wanted = _Wanted(rollout_uid, trajectory_digest(rollout_uid))
     for address in layout.addresses(environments):
-        found += _in_partition(broker, layout, address, rollout_uid, deadline)
-    letters = list(_dead_letters(broker, layout, rollout_uid, deadline))
+        found += _in_partition(broker, layout, address, wanted, deadline)
+    letters = list(_dead_letters(broker, layout, wanted, deadline))
     read = {_place(letter) for letter in letters}
     # A letter says more than the settlement as `unreadable`.
     found = [entry for entry in found if _place(entry) not in read] + letters
     return sorted(found, key=_place)
+
+
+class _Wanted(NamedTuple):
+    """The rollouts that are looked for: the one of this uid, and those of which the uid ends with
+    the digest of a trajectory of this uid."""
+
+    uid: str
+    digest: str
+
+    def among(self, uids: Iterable[str]) -> list[tuple[int, str]]:
+        """Those of these uids, with their indexes."""
+        uid, digest = self
+        return [(at, one) for at, one in enumerate(uids) if one == uid or one.endswith(digest)]
 
 
 def _place(entry: TracedEntry) -> tuple[str, int, int, int, int]:
@@ -208,7 +229,7 @@ def _place(entry: TracedEntry) -> tuple[str, int, int, int, int]:
 
 
 def _in_partition(
-    broker: Broker, layout: Layout, address: PartitionAddress, uid: str, deadline: Deadline
+    broker: Broker, layout: Layout, address: PartitionAddress, wanted: _Wanted, deadline: Deadline
 ) -> Iterator[TracedEntry]:
     fold = SealFold(dedupe_horizon=0)
     where = layout.groups_log(address)
@@ -223,7 +244,7 @@ def _in_partition(
                 follower.put_aside(where, offset, error)
                 break
             if isinstance(event, Flushed):
-                found += _in_flush(address, offset, event, uid)
+                found += _in_flush(address, offset, event, wanted)
             elif isinstance(event, Retired):
                 retired.update((file.offset, file.path) for file in event.files)
     for entry in found:
@@ -231,39 +252,40 @@ def _in_partition(
         gone = group is not None and (group.flush_offset, group.path) in retired
         yield replace(entry, detail=RETIRED) if gone else entry
     unknown = f"or settled since: {aside[where].error}" if where in aside else ""
-    for entry in _pending(broker, layout.rollouts_log(address), address, fold, uid, deadline):
+    for entry in _pending(broker, layout.rollouts_log(address), address, fold, wanted, deadline):
         yield replace(entry, detail=unknown)
 
 
 def _in_flush(
-    address: PartitionAddress, offset: int, event: Flushed, uid: str
+    address: PartitionAddress, offset: int, event: Flushed, wanted: _Wanted
 ) -> Iterator[TracedEntry]:
     place = address._asdict()
-    if uid in event.segments.uids:
+    rows = wanted.among(event.segments.uids)
+    if rows:
         ends = list(accumulate(group.rows for group in event.groups))
-        rows = [at for at, one in enumerate(event.segments.uids) if one == uid]
-        for index in sorted({bisect_right(ends, at) for at in rows}):
+        for index, uid in sorted({(bisect_right(ends, at), one) for at, one in rows}):
             origin = group_origin(address, offset, event, index, uid)
             for row in origin.segments:
                 yield TracedEntry(
                     **place,
                     offset=row.offset,
                     entry=row.entry,
+                    rollout_uid=uid,
                     segment_idx=row.segment_idx,
                     state=SEALED,
                     replica_id=row.replica_id,
                     group=origin,
                 )
     for part in event.settled:
-        for at, one in enumerate(part.uids):
-            if one == uid:
-                yield TracedEntry(
-                    **place,
-                    offset=int(part.offsets[at]),
-                    entry=int(part.entries[at]),
-                    segment_idx=int(part.segment_idxs[at]),
-                    state=part.reason,
-                )
+        for at, uid in wanted.among(part.uids):
+            yield TracedEntry(
+                **place,
+                offset=int(part.offsets[at]),
+                entry=int(part.entries[at]),
+                rollout_uid=uid,
+                segment_idx=int(part.segment_idxs[at]),
+                state=part.reason,
+            )
 
 
 def _pending(
@@ -271,18 +293,19 @@ def _pending(
     where: TopicPartition,
     address: PartitionAddress,
     fold: SealFold,
-    uid: str,
+    wanted: _Wanted,
     deadline: Deadline,
 ) -> Iterator[TracedEntry]:
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)
         for record in read_between(reader, where, max(first, fold.watermark), end, deadline):
-            for entry, segment_idx, replica_id in _entries_of(record.value, uid):
+            for entry, uid, segment_idx, replica_id in _entries_of(record.value, wanted):
                 if not fold.settled(record.offset, entry):
                     yield TracedEntry(
                         **address._asdict(),
                         offset=record.offset,
                         entry=entry,
+                        rollout_uid=uid,
                         segment_idx=segment_idx,
                         state=PENDING,
                         replica_id=replica_id,
@@ -290,7 +313,7 @@ def _pending(
 
 
 def _dead_letters(
-    broker: Broker, layout: Layout, uid: str, deadline: Deadline
+    broker: Broker, layout: Layout, wanted: _Wanted, deadline: Deadline
 ) -> Iterator[TracedEntry]:
     where = TopicPartition(layout.dead_letters(), 0)
     letters: dict[tuple[str, int, int, int], TracedEntry] = {}
@@ -308,13 +331,14 @@ def _dead_letters(
             if isinstance(event, Retried):
                 retried.add(source)
                 continue
-            for _, segment_idx, replica_id in _entries_of(event.value, uid):
+            for _, uid, segment_idx, replica_id in _entries_of(event.value, wanted):
                 letters[source] = TracedEntry(
                     environment=event.topic.split(".")[-2],
                     generation=int(event.topic.rpartition(".")[2]),
                     partition=event.partition,
                     offset=event.offset,
                     entry=event.entry,
+                    rollout_uid=uid,
                     segment_idx=segment_idx,
                     state=DEAD_LETTER,
                     detail=f"{event.reason}: {event.detail}",
@@ -324,14 +348,14 @@ def _dead_letters(
         yield replace(letter, state=RETRIED) if source in retried else letter
 
 
-def _entries_of(value: bytes | None, uid: str) -> Iterator[tuple[int, int, str]]:
-    """Number, segment index and replica of each segment of the rollout in a record; none where its
-    frame is broken."""
+def _entries_of(value: bytes | None, wanted: _Wanted) -> Iterator[tuple[int, str, int, str]]:
+    """Number, rollout, segment index and replica of each segment of the rollouts in a record; none
+    where its frame is broken."""
     try:
         record = decode_record(value or b"")
     except UnreadableEvent:
         return
-    columns = [record.values(name) for name in ("rollout_uid", "segment_idx", "replica_id")]
-    for entry, (one, segment_idx, replica_id) in enumerate(zip(*columns, strict=True)):
-        if one == uid and record.kinds[entry] in SEGMENT_KINDS:
-            yield entry, segment_idx, replica_id
+    segment_idxs, replicas = record.values("segment_idx"), record.values("replica_id")
+    for entry, uid in wanted.among(record.values("rollout_uid")):
+        if record.kinds[entry] in SEGMENT_KINDS:
+            yield entry, uid, segment_idxs[entry], replicas[entry]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TEXT_BYTES_MAX = 2000  # Kafka takes 4,096 bytes.
+PUT_ASIDE = "put aside: "  # How the trouble of a partition begins that its sealer put aside.
 
 
 class CommitNote(NamedTuple):
@@ -21,6 +22,11 @@ class CommitNote(NamedTuple):
 
     claim: int | None
     trouble: str = ""
+
+    @property
+    def aside(self) -> str:
+        """Why the partition is put aside; empty: it is not."""
+        return self.trouble.removeprefix(PUT_ASIDE) if self.trouble.startswith(PUT_ASIDE) else ""
 
     def metadata(self) -> str:
         """The text that is committed."""

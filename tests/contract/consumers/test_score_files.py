@@ -23,6 +23,7 @@ from rollstream.store.score_files import PartitionScores
 from rollstream.store.scores import open_scores
 
 ADDRESS = PartitionAddress("math", 1, 0)
+GROUP = "0f" * 16
 pytestmark = pytest.mark.proves("A18")
 
 
@@ -82,17 +83,17 @@ def test_sealers_write_each_score_once_and_readers_count_versions(world: SealWor
 
 def test_a_whole_group_is_one_record_of_several_rows(world: SealWorld) -> None:
     with ScoreProducer(environment="math", scorer="tests", broker=world.broker) as producer:
-        producer.upsert_scores("g", {"a": 1.0, "b": 0.0}, attempt="1")
-        producer.upsert_scores("g", {"a": 0.5, "b": 0.5}, attempt="1")
-        producer.publish(group_id="g", reward=7.0)
+        producer.upsert_scores(GROUP, {"a": 1.0, "b": 0.0}, attempt="1")
+        producer.upsert_scores(GROUP, {"a": 0.5, "b": 0.5}, attempt="1")
+        producer.publish(group_id=GROUP, reward=7.0)
     written(world)
     found = [(r["group_id"], r["rollout_uid"], r["reward"], r["version"]) for r in rows(world)]
     assert found == [
-        ("g", "a", 1.0, 1),
-        ("g", "b", 0.0, 1),
-        ("g", "a", 0.5, None),
-        ("g", "b", 0.5, None),
-        ("g", "", 7.0, 2),
+        (GROUP, "a", 1.0, 1),
+        (GROUP, "b", 0.0, 1),
+        (GROUP, "a", 0.5, None),
+        (GROUP, "b", 0.5, None),
+        (GROUP, "", 7.0, 2),
     ]
 
 

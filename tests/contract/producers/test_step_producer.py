@@ -15,6 +15,7 @@ from harness.producers import PARTITIONS, Logged, new_layout, published, segment
 from rollstream.producers import (
     AsyncStepProducer,
     BufferFull,
+    Contradiction,
     InvalidRollout,
     InvalidSettings,
     ProducerClosed,
@@ -25,6 +26,7 @@ from rollstream.producers import (
 )
 from rollstream.producers.gather import HELD_BYTES_MAX
 from rollstream.schemas.events import PolicyAnnounced
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.partitioning import partition_of
 
@@ -141,7 +143,8 @@ def test_a_step_is_a_segment_of_its_prompts_group(stage: Stage) -> None:
         *("p-1", 4),
         "aime-17",
     )
-    assert (fields["rollout_uid"], fields["segment_idx"]) == ("t-1", 3)
+    assert (fields["rollout_uid"], fields["segment_idx"]) == (step_rollout_uid("p-1", "t-1"), 3)
+    assert fields["trajectory_uid"] == "t-1"
     assert (fields["is_last_segment"], fields["reward"]) == (True, 0.5)
     assert (fields["policy_version"], fields["weight_step"]) == ("step-7", 7)
     assert (fields["policy_epoch"], fields["lineage"]) == (2, "main")
@@ -173,8 +176,11 @@ def test_an_end_told_apart_follows_the_steps_with_their_key(stage: Stage) -> Non
     found = stage.log()
     kinds = [one.entry.kind for one in found]
     assert kinds == [EntryKind.STEP, EntryKind.STEP, EntryKind.ENDED, EntryKind.ENDED]
-    ends = [(o.fields["rollout_uid"], o.fields["segment_idx"]) for o in found[2:]]
+    ends = [(o.fields["trajectory_uid"], o.fields["segment_idx"]) for o in found[2:]]
     assert ends == [("t", 0), ("elsewhere", 5)]
+    uids = [one.fields["rollout_uid"] for one in found]
+    uid = step_rollout_uid("p", "t")
+    assert uids == [uid, uid, uid, step_rollout_uid("p", "elsewhere")]
     assert {one.partition for one in found} == {partition_of(b"p", PARTITIONS)}
 
 
@@ -190,7 +196,7 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         return stage.log()
 
     found = stage.play(scenario)
-    uids = [(one.fields["rollout_uid"], one.fields["segment_idx"]) for one in found]
+    uids = [(one.fields["trajectory_uid"], one.fields["segment_idx"]) for one in found]
     assert uids == [(f"t{number}", index) for number in range(5) for index in range(3)]
 
 
@@ -208,7 +214,6 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
         (step(is_last=1), r"steps\[1\]: is_last is 1"),
         (step(policy_version=""), r"steps\[1\]: policy_version is ''"),
-        (step("first", 1, "other"), r"steps\[1\]: prompt_uid is 'other'.*belongs to prompt 'p'"),
         (step(n_rollouts=3), r"steps\[1\]: n_rollouts is 3, and was 2"),
         ({"prompt_ids": []}, r"steps\[1\] is \{'prompt_ids': \[\]\}; give a Step"),
     ],
@@ -241,6 +246,26 @@ def test_an_end_of_an_unknown_trajectory_needs_its_prompt(stage: Stage) -> None:
 
     stage.play(scenario)
     assert stage.log() == []
+
+
+@pytest.mark.proves("B1", "B2")
+def test_a_uid_in_two_prompts_is_two_rollouts_that_end_apart(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("t", 0, "p"), step("t", 0, "q", reward=1.0)])
+        await producer.submit_steps([step("t", 1, "q")])
+        with pytest.raises(InvalidRollout, match=r"prompts 'p', 'q' have the uid t; name its"):
+            await producer.complete_trajectory("t")
+        await producer.complete_trajectory("t", prompt_uid="p", steps=1)
+        await producer.complete_trajectory("t", prompt_uid="q", steps=2)
+        # Those that know what was stored may name that.
+        await producer.complete_trajectory(step_rollout_uid("q", "t"))
+        with pytest.raises(Contradiction, match=r"prompt_uid is 'p', and rollout .* prompt 'q'"):
+            await producer.complete_trajectory(step_rollout_uid("q", "t"), prompt_uid="p")
+
+    stage.play(scenario)
+    found = [(one.fields["group_uid"], one.fields["rollout_uid"]) for one in stage.log()]
+    p, q = ((prompt, step_rollout_uid(prompt, "t")) for prompt in "pq")
+    assert sorted(found) == sorted([p] * 2 + [q] * 4)
 
 
 @pytest.mark.proves("B4")

@@ -11,7 +11,7 @@ import pytest
 
 from harness.brokers import until
 from harness.groups import GroupSpec, GroupWriter
-from harness.sampler_worlds import SamplerWorld, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from rollstream.consumers import create_deployment
 from rollstream.producers import NotAdmitted, RolloutProducer, RunOver
 from rollstream.producers.admission.following import FollowedAdmission
@@ -68,6 +68,7 @@ def running(world: SamplerWorld, groups_per_step: int) -> Iterator[tuple[Sampler
         yield sampler, world.writer()
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F5")
 def test_capacity_comes_back_with_each_batch_while_the_trainer_is_silent(
     world: SamplerWorld, worker: Worker
@@ -84,6 +85,7 @@ def test_capacity_comes_back_with_each_batch_while_the_trainer_is_silent(
         worker.until_totals(a=16)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F5")
 def test_a_successor_goes_on_with_what_is_open_and_one_that_leaves_says_so(
     world: SamplerWorld, worker: Worker
@@ -163,6 +165,7 @@ def test_a_sampler_that_is_opened_without_admission_frees_those_it_limited() -> 
             dispatch(producer, timeout_s=0.0)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F5")
 def test_a_run_that_is_finished_frees_those_it_limited(world: SamplerWorld) -> None:
     with closing(Worker(world)) as worker, running(world, 4) as (sampler, sealer):

@@ -64,6 +64,10 @@ WRONG: dict[str, tuple[Call, str]] = {
     "checkpointed -1": (lambda s, b: s.checkpointed(-1), r"step -1 is negative; steps count from"),
     "policy step": (lambda s, b: s.publish_policy(1.5, policy_version="a"), r"step is 1\.5; give"),
     "version": (lambda s, b: s.publish_policy(1, policy_version=3), r"policy_version is 3; give"),
+    "version mixed": (
+        lambda s, b: s.publish_policy(1, policy_version="mixed"),
+        r"policy_version is 'mixed', the name of groups .* give this policy another name",
+    ),
     "version empty": (lambda s, b: s.publish_policy(1, policy_version=""), r"version is '' of 0"),
     "version long": (
         lambda s, b: s.publish_policy(1, policy_version="v" * 201),
@@ -230,6 +234,7 @@ def test_who_looks_and_replays_is_told_the_same(world: SamplerWorld) -> None:
         check_from_files(world.name, wrong, store=world.store, **given)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A16")
 def test_a_batch_is_acked_by_its_id_as_by_itself(world: SamplerWorld) -> None:
     world.writer().flush(*(GroupSpec(example_id=f"ex-{n}") for n in range(6)))
@@ -254,6 +259,7 @@ def test_a_batch_is_acked_by_its_id_as_by_itself(world: SamplerWorld) -> None:
         sampler.ack(newer.batch_id, outcomes={"trained": [0]})
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_threshold_below_one_step_is_none(world: SamplerWorld) -> None:
     world.configure(order="ready", max_policy_lag=-1, off_branch="keep")

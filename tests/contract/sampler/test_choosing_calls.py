@@ -108,6 +108,7 @@ def test_a_batch_leaves_out_the_rollouts_that_are_too_old_wherever_it_is_read(
     assert check_from_files(world.name, 5, config=world.config, store=world.store).same
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("E4", "F3")
 def test_a_group_is_served_again_once_acked_and_rewinds_give_uses_back(
     world: SamplerWorld,
@@ -215,6 +216,7 @@ def test_a_batch_takes_what_sample_groups_takes_and_is_made_again_by_it(
     assert [one.same for one in decisions] == [True, True]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A14")
 def test_a_replacement_is_of_the_version_that_the_batch_was_asked_of(world: SamplerWorld) -> None:
     sampler = published_twice(world)
@@ -253,3 +255,19 @@ def test_setting_the_step_drops_groups_that_both_limits_leave_too_small(
     found = sampler.stats()
     assert (found.ready, found.outcomes) == ({"math": 1}, {"stale": 1, "too_old": 2})
     assert (found.over_step_delay, found.over_timestamp_delay) == (3, 3)
+
+
+@pytest.mark.proves("F17")
+def test_groups_that_are_ready_and_not_chosen_are_told_with_the_reason(world: SamplerWorld) -> None:
+    world.configure(max_policy_lag=-1)
+    world.writer().flush(*specs(4, weight_step=3))
+    sampler = world.open()
+    sampler.resume(8)
+    sampler.publish_policy(9, policy_version="step-9")
+    assert len(sampler.sample_groups(4)) == 4
+    with pytest.raises(NotEnoughGroups, match=r"4 are left out as stale: .* max_policy_lag = 2"):
+        sampler.sample_groups(1, max_policy_lag=2)
+    with pytest.raises(NotEnoughGroups, match="too few of the ready ones are what is asked for"):
+        sampler.sample_groups(1, policy_version="step-9")
+    with pytest.raises(NotEnoughGroups, match="none was dropped: no more were sealed"):
+        sampler.sample_groups(5)

@@ -6,7 +6,7 @@ import os
 
 from harness.forking import told_in_a_fork
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from rollstream.sampler import SamplerView
 
 
@@ -26,6 +26,7 @@ def test_a_forked_child_is_refused_at_once_and_its_parent_goes_on(world: Sampler
     assert [len(sampler.next_batch(n, 1).uids) for n in (step, step + 1)] == [2, 2]
 
 
+@WITHOUT_RAY
 def test_a_forked_child_has_no_use_of_its_parents_view(world: SamplerWorld) -> None:
     with SamplerView(
         world.name, config=world.config, broker=world.broker(), store=world.store

@@ -58,6 +58,7 @@ def rewards_by_uid(batch: Batch) -> dict[str, float]:
     return dict(zip(batch.uids, batch.rewards.tolist(), strict=True))
 
 
+@WITHOUT_RAY
 def test_a_group_is_ready_once_its_last_score_is_there(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -192,6 +193,7 @@ def test_groups_whose_scores_are_equal_are_left_out_as_others_are(
     assert sampler.stats().outcomes == {"filtered": 1}
 
 
+@WITHOUT_RAY
 def test_scores_filter_and_weigh_and_the_batch_replays_after_an_edit(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:
@@ -274,6 +276,7 @@ def test_a_flag_is_of_the_score_in_effect_alone(world: SamplerWorld, scores: Sco
     assert sampler.stats().outcomes == {"filtered": 1}
 
 
+@WITHOUT_RAY
 def test_one_extreme_reward_or_score_stops_no_sampler_and_loses_no_other_group(
     world: SamplerWorld, scores: ScoreProducer
 ) -> None:

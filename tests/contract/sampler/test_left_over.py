@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import (
@@ -32,6 +32,7 @@ STEPS = 6
 AWAY_S = 3.0  # A store that is away is waited for as long.
 
 
+@WITHOUT_RAY
 def test_a_step_that_was_replaced_keeps_what_the_maker_keeps_of_it_now(world: SamplerWorld) -> None:
     seal(world, 2 * STEPS)
     sampler = world.open()
@@ -46,6 +47,7 @@ def test_a_step_that_was_replaced_keeps_what_the_maker_keeps_of_it_now(world: Sa
     assert not {*first.batch.uids} & {*after.batch.uids}
 
 
+@WITHOUT_RAY
 def test_what_is_kept_stays_when_other_numbers_of_new_groups_are_asked_for(
     world: SamplerWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,7 +65,7 @@ def ended(world: LocalWorld) -> dict[str, int]:
 
 def becoming(world: LocalWorld, uid: str) -> list[str]:
     """The states of a rollout in the batches that had it, by its lineage."""
-    lineage = lineage_of_rollout(uid, config=world.config, broker=world.broker())
+    (lineage,) = lineage_of_rollout(uid, config=world.config, broker=world.broker())
     (states,) = [[use.state for use in one.uses] for one in lineage.samplers]
     return states
 

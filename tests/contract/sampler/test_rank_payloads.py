@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
-from harness.sampler_worlds import SamplerWorld, SecondClient, log_end, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, SecondClient, log_end, memory_world
 from rollstream.sampler import (
     ArrayMissing,
     Batch,
@@ -84,6 +84,7 @@ def test_a_share_is_the_same_bytes_whoever_reads_it(world: SamplerWorld) -> None
         share(sampler, 0, payloads="ranks")
 
 
+@WITHOUT_RAY
 def test_the_sampler_reads_nothing_of_what_ranks_read(world: SamplerWorld) -> None:
     world.writer().flush(*specs(2))
     sampler = world.open()
@@ -94,6 +95,7 @@ def test_the_sampler_reads_nothing_of_what_ranks_read(world: SamplerWorld) -> No
     assert sampler.stats().cached_bytes > 0
 
 
+@WITHOUT_RAY
 def test_a_missing_file_gives_way_before_a_share_is_handed_out(world: SamplerWorld) -> None:
     writer = world.writer()
     lose(world, writer.flush(*specs(1)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import ChannelA, ChannelB, InvalidRequest, ReadyPacks, SamplerApi
@@ -135,6 +135,7 @@ def replayed(world: SamplerWorld, steps: int) -> list[ChannelA | ChannelB]:
     return found
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C1", "C3", "I6")
 def test_after_a_resume_that_replays_who_comes_new_decides_as_was_decided(
     world: SamplerWorld,
@@ -182,6 +183,7 @@ def test_the_schedule_goes_on_after_a_resume_where_it_was(
     assert len(found) == 12
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C3", "C4")
 def test_after_a_resume_that_releases_the_queue_is_what_the_checkpoint_left(
     world: SamplerWorld,
@@ -210,6 +212,7 @@ def queue_of(decided: ChannelA | ChannelB) -> dict[str, list[bool]]:
     return found
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C7")
 def test_without_enough_groups_a_step_of_b_is_skipped_without_waiting(world: SamplerWorld) -> None:
     world.writer().flush(*specs(0, 1, version=0))
@@ -223,6 +226,7 @@ def test_without_enough_groups_a_step_of_b_is_skipped_without_waiting(world: Sam
     assert decided.batch.carried_groups == 1
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C6", "A15")
 def test_the_samplers_limit_on_lag_holds_in_the_queue(world: SamplerWorld) -> None:
     world.configure(max_policy_lag=1)
@@ -237,6 +241,7 @@ def test_the_samplers_limit_on_lag_holds_in_the_queue(world: SamplerWorld) -> No
     assert [batch.carried_stale for batch in found] == [0, 0, 2, 0]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C2")
 def test_settings_that_cannot_work_with_these_ranks_are_refused(world: SamplerWorld) -> None:
     sampler = world.open()
@@ -280,6 +285,7 @@ def test_what_is_no_decision_is_not_acked() -> None:
             ready.ack(wrong)
 
 
+@WITHOUT_RAY
 def test_a_step_by_itself_waits_for_its_groups_and_trains_on_all(world: SamplerWorld) -> None:
     world.writer().flush(*specs(0, 3, version=0))
     sampler = resumed(world, 3)
@@ -333,6 +339,7 @@ def test_after_a_resume_with_other_settings_nothing_is_trained_on_twice(
     assert len(uids) == len(set(uids)) > 4
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C3", "C4")
 @pytest.mark.parametrize(
     "changed", [{"num_groups": 1}, {"prefetch_target_packs": 7, "num_groups": 5}]
@@ -458,6 +465,7 @@ def test_the_queue_lacks_a_group_whose_file_is_lost_and_no_other() -> None:
         assert everything(of_rank(sampler, 0).next_step(1, timeout_s=WAIT_S)) == everything(after)
 
 
+@WITHOUT_RAY
 def test_a_step_that_was_replaced_leaves_what_it_leaves_now(world: SamplerWorld) -> None:
     world.writer().flush(*specs(0, 8, version=0))
     sampler = resumed(world, 8)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from rollstream.sampler import Batch, NotEnoughGroups, SamplerApi
 from rollstream.sampler.history import replay_step
 
@@ -54,6 +54,7 @@ def test_every_later_step_is_replayed_alike_on_another_number_of_ranks(
             assert len({batch.batch_id for batch in again}) == 1
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F3")
 @pytest.mark.parametrize("saved", [None, 0, 2])
 def test_what_is_released_is_served_anew_and_what_is_final_never(
@@ -79,6 +80,7 @@ def test_what_is_released_is_served_anew_and_what_is_final_never(
         successor.next_batch(begin + left, 1, timeout_s=0.0)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F3")
 def test_groups_off_the_branch_are_kept_and_marked_where_a_trainer_asks_for_it(
     world: SamplerWorld,

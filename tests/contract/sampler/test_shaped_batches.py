@@ -66,6 +66,7 @@ def two_steps(world: SamplerWorld) -> tuple[SamplerApi, Batch, Batch]:
     return sampler, first, shaped(sampler, 1, (group, [False, True]), (other, [True, True]))
 
 
+@WITHOUT_RAY
 def test_carried_groups_come_last_and_whole_with_what_was_used_marked(
     two_steps: tuple[SamplerApi, Batch, Batch],
 ) -> None:
@@ -121,6 +122,7 @@ def test_every_rank_gets_all_rows_with_the_columns_it_asks_for_whoever_reads_the
     assert own.tokens.tobytes() == second.tokens.tobytes()
 
 
+@WITHOUT_RAY
 def test_another_carry_or_other_settings_are_refused(
     two_steps: tuple[SamplerApi, Batch, Batch],
 ) -> None:
@@ -183,6 +185,7 @@ def test_decisions_are_made_again_and_files_hold_what_was_carried(
     assert (kept.of_rows([0]), kept.of_rows([0, 1]), kept.of_rows([1])) == (None, kept, kept)
 
 
+@WITHOUT_RAY
 def test_a_carried_group_that_cannot_be_read_is_replaced_by_no_other(
     world: SamplerWorld,
 ) -> None:

@@ -22,6 +22,7 @@ from rollstream.store.layout import examples_path
 pytestmark = pytest.mark.proves("I6")
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D6")
 def test_stored_examples_are_read_back_as_they_were_made_by_us_and_by_others(
     world: SamplerWorld,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from rollstream.sampler import ArrayMissing, ArraysDiffer, Batch
 
 WAIT_S = 30.0
@@ -19,6 +19,7 @@ def specs(count: int, **fields: Any) -> list[GroupSpec]:
     return [GroupSpec(example_id=f"ex-{i}", **fields) for i in range(count)]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A24")
 def test_all_that_a_loss_needs_is_in_the_batch_and_nothing_that_was_not_asked_for(
     world: SamplerWorld,
@@ -84,6 +85,7 @@ def test_every_rank_gets_the_same_answer_about_a_token_array(world: SamplerWorld
                 asked.token_arrays["weigths"]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F20")
 def test_token_arrays_that_differ_between_groups_refuse_the_access_to_them_alone(
     world: SamplerWorld,

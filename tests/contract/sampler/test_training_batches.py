@@ -27,6 +27,7 @@ pytestmark = pytest.mark.proves("D1", "D2", "I6")
 STEPS = 6
 
 
+@WITHOUT_RAY
 def test_what_is_kept_is_trained_on_later_and_nothing_twice(world: SamplerWorld) -> None:
     seal(world, 2 * STEPS)
     sampler = world.open()
@@ -63,6 +64,7 @@ def test_a_process_that_was_killed_makes_the_same_bytes_as_one_that_was_not(
         assert again.same
 
 
+@WITHOUT_RAY
 def test_a_step_that_was_lost_is_made_again_as_it_was(world: SamplerWorld) -> None:
     """Served, and its trainer was killed before its ack; another one resumes."""
     seal(world, 2 * STEPS)
@@ -333,6 +335,7 @@ def test_what_was_kept_is_not_trained_on_once_it_is_off_the_branch(
     assert int(training.batch.used.sum()) == 1 + stale
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A17")
 def test_turns_may_be_merged_also_of_a_step_that_was_served_without(world: SamplerWorld) -> None:
     turns: list[dict[str, Any]] = [

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from harness.brokers import until
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld, SecondClient
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, SecondClient
 from rollstream.sampler import (
-    InvalidRequest,
     Policy,
     PoolBatch,
     SamplerApi,
     TrajectoryPool,
-    UnknownStep,
 )
 from rollstream.sampler.deciding.command import Command, R, Reply
 from rollstream.sampler.history import replay_step
@@ -70,6 +68,16 @@ def test_prompts_come_as_they_became_ready_each_once_and_then_none(
     assert pool.fetch_batch() is None
     first.flush(prompt("d"))
     assert fetched(pool) == "d"
+
+
+def test_a_pool_gives_trajectories_the_names_of_their_writers(
+    world: SamplerWorld, sampler: SamplerApi
+) -> None:
+    world.writer().flush(prompt("a", extras=[{"trajectory_uid": "t"}, {}]))
+    found = TrajectoryPool(sampler).fetch_batch(timeout_s=WAIT_S)
+    assert found is not None
+    whole = found.batch.uids[1]  # As one that was published whole, or by an older writer.
+    assert found.batch.trajectory_uids == ("t", whole)
 
 
 @pytest.mark.proves("B3", "F2")
@@ -132,6 +140,7 @@ class InterruptedClient(SecondClient):
         return super()._execute(command, wait_s)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3")
 def test_no_group_is_acknowledged_by_one_reader_and_fetched_by_another(
     world: SamplerWorld, sampler: SamplerApi
@@ -165,6 +174,7 @@ def test_a_reader_that_waits_is_fenced_at_once(world: SamplerWorld, sampler: Sam
     assert fetched(second) == "b"
 
 
+@WITHOUT_RAY
 def test_two_pools_of_one_sampler_object_are_two_readers(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
@@ -191,6 +201,7 @@ class OvertakenClient(SecondClient):
         super().acknowledge_fetch(*given, **named)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3")
 def test_an_acknowledgement_is_of_the_reader_whose_fetch_it_was(
     world: SamplerWorld, sampler: SamplerApi
@@ -209,6 +220,7 @@ def test_an_acknowledgement_is_of_the_reader_whose_fetch_it_was(
     assert fetched(second) == "b"
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B4")
 @pytest.mark.parametrize(
     ("capacity_groups", "max_queue_size"), [(2, None), (2, 9), (9, 2)], ids=str
@@ -234,6 +246,7 @@ def test_a_full_pool_drops_its_oldest_ready_group_on_record(
     assert replayed.same
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_off_policy_steps_stay_marked_and_weighted(
     world: SamplerWorld, sampler: SamplerApi
@@ -255,6 +268,7 @@ def test_off_policy_steps_stay_marked_and_weighted(
     assert found.importance_weights[order].tolist() == [0.25, 1.0, 1.0, 1.0]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_weights_that_were_not_published_are_off_policy(
     world: SamplerWorld, sampler: SamplerApi
@@ -268,6 +282,7 @@ def test_weights_that_were_not_published_are_off_policy(
     assert found.importance_weights[order].tolist() == [1.0, 0.5, pytest.approx(1e-18)]
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_policy_is_of_one_epoch_whether_it_is_published_before_the_first_fetch_or_after(
     world: SamplerWorld, sampler: SamplerApi
@@ -285,6 +300,7 @@ def test_a_policy_is_of_one_epoch_whether_it_is_published_before_the_first_fetch
     assert sampler.publish_policy(1, policy_version="v1").epoch == before.epoch + 1
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_pool_drops_prompts_of_another_lineage_on_record(
     world: SamplerWorld, sampler: SamplerApi
@@ -298,6 +314,7 @@ def test_a_pool_drops_prompts_of_another_lineage_on_record(
     until(lambda: sampler.stats().outcomes["other_lineage"] == 2)  # By the thread that reads.
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_reader_that_comes_after_marks_what_is_behind_the_policies_before_it(
     world: SamplerWorld, sampler: SamplerApi
@@ -351,6 +368,7 @@ def marks(pool: TrajectoryPool) -> tuple[str, bool, float]:
     return found.batch.example_ids[0], marked, weight
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_what_a_resume_went_back_behind_is_marked_with_several_fetches_a_policy(
     world: SamplerWorld, sampler: SamplerApi
@@ -399,6 +417,7 @@ def test_a_fetch_has_the_same_marks_when_it_comes_again_after_a_policy(
     assert marks(pool) == ("b", True, 0.5)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B6")
 def test_a_trainer_that_says_what_it_goes_on_with_has_marks_from_the_first_fetch(
     world: SamplerWorld, sampler: SamplerApi
@@ -413,6 +432,7 @@ def test_a_trainer_that_says_what_it_goes_on_with_has_marks_from_the_first_fetch
     assert [marks(pool) for _ in range(2)] == [("kept", False, 1.0), ("left", True, 0.5)]
 
 
+@WITHOUT_RAY
 def test_a_reader_alone_that_begins_again_leaves_no_weights(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
@@ -426,17 +446,7 @@ def test_a_reader_alone_that_begins_again_leaves_no_weights(
     assert marks(pool) == ("kept", False, 1.0)
 
 
-@pytest.mark.parametrize("wrong", [-1, 0.5])
-def test_weights_to_go_on_with_that_are_none_are_refused(sampler: SamplerApi, wrong: Any) -> None:
-    with pytest.raises(InvalidRequest, match="weight_step"):
-        TrajectoryPool(sampler, weight_step=wrong)
-
-
-def test_weights_that_cannot_be_there_yet_are_refused(sampler: SamplerApi) -> None:
-    with pytest.raises(UnknownStep, match="weights 1 cannot be there yet: 0 groups were fetched"):
-        TrajectoryPool(sampler, weight_step=1).fetch_batch()
-
-
+@WITHOUT_RAY
 def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: SamplerApi) -> None:
     writer = world.writer()
     writer.flush(prompt("a"), prompt("b"))
@@ -450,50 +460,3 @@ def test_the_weight_of_a_lag_is_the_callers(world: SamplerWorld, sampler: Sample
     found = pool.fetch_batch(timeout_s=WAIT_S)
     assert found is not None
     assert found.importance_weights.tolist() == [0.5, 0.5]
-
-
-def test_a_weight_that_is_none_is_refused(world: SamplerWorld, sampler: SamplerApi) -> None:
-    world.writer().flush(prompt("a"), prompt("b"))
-    weights: list[Any] = [
-        [1.0] * 9,
-        [-0.5, 0.5],
-        [np.nan, 0.5],
-        [np.inf, 0.5],
-        [1e300, 0.5],
-        ["x", "y"],
-    ]
-    given = iter([*weights, [0.0, 0.5]])
-    pool = TrajectoryPool(sampler, weight_of_lag=lambda _: np.array(next(given)))
-    assert fetched(pool) == "a"
-    sampler.publish_policy(1, policy_version="v1")
-    for _ in weights:
-        with pytest.raises(InvalidRequest, match="a finite number for each, 0 or more"):
-            pool.fetch_batch(timeout_s=WAIT_S)
-    found = pool.fetch_batch(timeout_s=WAIT_S)
-    assert found is not None
-    assert found.importance_weights.tolist() == [0.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ({"order": "age"}, "order is 'age', and a pool needs 'ready'"),
-        ({"max_policy_lag": 8}, "max_policy_lag is 8, and a pool needs -1"),
-        ({"max_rollout_step_delay": 3}, "max_rollout_step_delay is 3"),
-        ({"max_rollout_timestamp_delay": 60.0}, "max_rollout_timestamp_delay is 60.0"),
-        ({"off_branch": "drop"}, "off_branch is 'drop', and a pool needs 'keep'"),
-        ({"max_samples": 2}, "max_samples is 2, and a pool needs 1"),
-    ],
-)
-def test_a_sampler_that_would_drop_or_reorder_is_refused_with_the_remedy(
-    world: SamplerWorld, setting: dict[str, Any], told: str
-) -> None:
-    world.configure(**{**POOL, **setting})
-    with pytest.raises(InvalidRequest, match=told):
-        TrajectoryPool(world.open())
-
-
-@pytest.mark.parametrize("wrong", [-1, float("nan"), "0.1", None])
-def test_a_threshold_that_is_none_is_refused(sampler: SamplerApi, wrong: Any) -> None:
-    with pytest.raises(InvalidRequest, match="staleness_threshold"):
-        TrajectoryPool(sampler, staleness_threshold=wrong)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from harness.training_batches import WAIT_S
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import (
@@ -65,6 +65,7 @@ def versions(batch: Batch, rows: list[int]) -> set[str]:
     return {batch.policy_versions[row] for row in rows}
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("C5", "I9", "F3")
 def test_no_pack_has_what_two_epochs_sampled_at_the_same_step(world: SamplerWorld) -> None:
     sampler, left, now = two_policies_of_step_1(world)
@@ -85,6 +86,7 @@ def test_no_pack_has_what_two_epochs_sampled_at_the_same_step(world: SamplerWorl
     assert decided.versions == (1, 1, 1)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("D2", "F3")
 def test_a_problem_is_trained_on_under_the_weights_of_the_newer_epoch(world: SamplerWorld) -> None:
     sampler, left, now = two_policies_of_step_1(world)

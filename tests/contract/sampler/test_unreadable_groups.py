@@ -9,7 +9,7 @@ import pytest
 
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld, log_end, memory_world
 from rollstream.sampler import (
     Batch,
     GroupsUnreadable,
@@ -244,6 +244,7 @@ def test_groups_that_the_trainer_drops_are_never_served(world: SamplerWorld) -> 
             sampler.drop(groups, "no id")
 
 
+@WITHOUT_RAY
 def test_slots_are_replaced_by_step_without_the_batch_in_hand(world: SamplerWorld) -> None:
     world.writer().flush(*specs(6))
     sampler = world.open()

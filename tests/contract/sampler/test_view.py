@@ -14,7 +14,7 @@ import pytest
 from harness.brokers import nobody_listens
 from harness.faults import FaultyBroker
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import SamplerWorld, config_of, log_end, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, config_of, log_end, memory_world
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     InvalidRequest,
@@ -106,6 +106,7 @@ def test_a_view_of_a_running_sampler_shows_what_its_trainer_sees(world: SamplerW
     sampler.next_batch(0, 3, timeout_s=WAIT_S)
 
 
+@WITHOUT_RAY
 def test_a_view_follows_what_is_decided_and_sealed_later(world: SamplerWorld) -> None:
     world.writer().flush(*specs(2))
     sampler = world.open()
@@ -143,6 +144,7 @@ def test_later_calls_of_a_view_read_only_what_is_new() -> None:
     world.close()
 
 
+@WITHOUT_RAY
 def test_a_view_reads_the_rows_of_a_batch_as_the_trainer_got_them(world: SamplerWorld) -> None:
     sampler = trained(world)
     columns = ("ref_logprobs",)

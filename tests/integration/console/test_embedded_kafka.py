@@ -43,7 +43,8 @@ def test_acknowledged_records_survive_kill_9(own_kafka: KafkaFactory) -> None:
     topic = create_topic(bootstrap)
     produce(bootstrap, topic, [b"one", b"two"])
 
-    kafka.kill()
+    os.kill(first_pid, signal.SIGKILL)
+    assert kafka.wait() == -signal.SIGKILL
     kafka.start()
 
     assert kafka.bootstrap == bootstrap
@@ -51,10 +52,15 @@ def test_acknowledged_records_survive_kill_9(own_kafka: KafkaFactory) -> None:
     assert read(bootstrap, topic, 2) == [b"one", b"two"]
 
 
-def test_another_object_starts_a_stopped_broker_with_its_data(tmp_path: Path) -> None:
+def test_another_object_starts_a_broker_with_its_data_and_only_one_that_was_stopped(
+    tmp_path: Path,
+) -> None:
     with start_kafka(tmp_path) as first:
         topic = create_topic(first.bootstrap)
-        produce(first.bootstrap, topic, [b"kept"])
+        holder = rf"{tmp_path.name}.* held by process {os.getpid()}\b"
+        with pytest.raises(BrokerDataInUse, match=holder):
+            EmbeddedKafka(tmp_path).start()
+        produce(first.bootstrap, topic, [b"kept"])  # Undisturbed.
         bootstrap = first.bootstrap
         first.stop(STOP_S)
     assert first.wait() == 128 + signal.SIGTERM  # Java's own code for an orderly end
@@ -81,18 +87,6 @@ def test_a_record_of_nearly_16_mib_passes(kafka_bootstrap: str) -> None:
     produce(kafka_bootstrap, topic, [value])
 
     assert read(kafka_bootstrap, topic, 1) == [value]
-
-
-def test_a_second_broker_on_the_same_folder_is_refused_and_names_the_holder(
-    own_kafka: KafkaFactory, tmp_path: Path
-) -> None:
-    kafka = own_kafka()
-    topic = create_topic(kafka.bootstrap)
-
-    with pytest.raises(BrokerDataInUse, match=rf"kafka-1.* held by process {os.getpid()}\b"):
-        EmbeddedKafka(tmp_path / "kafka-1").start()
-
-    produce(kafka.bootstrap, topic, [b"undisturbed"])
 
 
 def test_the_broker_dies_with_a_parent_that_is_killed_and_the_folder_is_free(
@@ -128,14 +122,6 @@ def test_the_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         produce(kafka.bootstrap, topic, [b"x"])
         assert kafka.pid in {child.pid for child in psutil.Process().children()}
     assert not psutil.pid_exists(kafka.pid)
-
-
-def test_wait_gives_the_exit_code_of_a_broker_that_was_killed(own_kafka: KafkaFactory) -> None:
-    kafka = own_kafka()
-
-    os.kill(kafka.pid, signal.SIGKILL)
-
-    assert kafka.wait() == -signal.SIGKILL
 
 
 def test_a_setting_that_kafka_refuses_ends_the_start_with_its_log(tmp_path: Path) -> None:

@@ -185,5 +185,5 @@ def test_files_of_newer_rows_are_not_called_damaged(tmp_path: Path) -> None:
         newer.run(shared, "seal")
         stopped = older.run(shared, "serve", step=0, groups=1)
         assert stopped["error"] == "NewerFile", stopped
-        assert "rollstream 0.3.0 wrote it, with rows of ingest_record.v3" in stopped["message"]
+        assert "rollstream 0.3.0 wrote it, with rows of ingest_record.v4" in stopped["message"]
         assert len(newer.run(shared, "serve", step=0, groups=1)["uids"]) == 2

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from harness.sealing import TIMEOUT_S, SealWorld
-from rollstream.consumers import SealedGroups, audit
+from rollstream.consumers import SealedGroups, Sealer, audit
 from rollstream.consumers.sealing.flush_requests import request_flush
+from rollstream.consumers.sealing.retrying import RetryAnswer, request_retry
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.wire_schemas import MARKER
-from rollstream.streams.broker import Record, TopicPartition
+from rollstream.streams.broker import IDLE_S, Record, TopicPartition
 from rollstream.streams.errors import DamagedRecord, OffsetLost
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.tracing import trace
 
 TORN = codec.encode(Claimed(owner="sealer-1", nonce="n", software="", root_id=""))[:-3]
@@ -191,3 +193,79 @@ def test_verifiers_go_on_without_a_log_that_the_broker_does_not_deliver(damaged:
         found = [group for _ in range(20) for group in groups.poll(0.5)]
         assert len(found) == 1
         assert groups.aside == {where: str(error)}
+
+
+def retry(world: SealWorld, sealer: Sealer, seconds: float = 60.0) -> list[RetryAnswer]:
+    """Asks, while the sealer runs beside."""
+    broker = RunningBeside(world, sealer)
+    deadline = Deadline(seconds, world.clock)
+    return request_retry(world.config, broker, environment=None, partition=None, deadline=deadline)
+
+
+class RunningBeside(MemoryBroker):
+    """A broker beside whose every reader of seal logs a sealer takes its turn."""
+
+    def __init__(self, world: SealWorld, sealer: Sealer) -> None:
+        super().__init__(world.logs)
+        self._world, self._sealer = world, sealer
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+        poll = reader.poll
+
+        def turn_first(records_max: int, timeout_s: float) -> list[Record]:
+            self._world.run(self._sealer, seconds=1.0)
+            return poll(records_max, timeout_s)
+
+        vars(reader).update(poll=turn_first)
+        return reader
+
+
+@pytest.mark.proves("F20", "F24")
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_partition_that_was_mended_is_tried_again_when_somebody_asks(kind: str) -> None:
+    world = SealWorld()
+    with world.sealer() as sealer:
+        publish(world, "first")
+        world.run(sealer)
+        offset = put(world, 0, UNREADABLE[kind])
+        publish(world, "second")
+        world.run(sealer, seconds=60)
+        end = world.logs.bounds(seal_log(world, 0))[1]
+        (answer,) = retry(world, sealer)
+        assert (answer.partition, answer.sealed) == (0, False)
+        assert f"{seal_log(world, 0)}, offset {offset}" in answer.detail
+        assert "nothing was written" in answer.detail
+        assert world.logs.bounds(seal_log(world, 0))[1] == end
+        world.logs.cut_back(seal_log(world, 0), offset)
+        world.run(sealer, seconds=60)
+        assert partitions(sealer)[0].aside, "nobody asked"
+        assert world.logs.bounds(seal_log(world, 0))[1] == offset
+        (answer,) = retry(world, sealer)
+        assert (answer.sealed, answer.detail) == (True, "")
+        world.run(sealer, seconds=30)
+        assert partitions(sealer)[0].aside == ""
+        assert retry(world, sealer) == []
+    assert len(sealed(world)) == 4
+    report = audit(world.config, broker=world.broker, store=world.blobs, clock=world.clock)
+    assert report.problems == ()
+
+
+@pytest.mark.proves("F24")
+def test_a_partition_that_only_the_command_can_read_is_put_aside_again() -> None:
+    world = SealWorld()
+    with world.sealer() as sealer:
+        publish(world, "first")
+        world.run(sealer)
+        world.logs.cut_back(seal_log(world, 0), 2)
+        publish(world, "second")
+        world.run(sealer, seconds=60)
+        assert "lost" in partitions(sealer)[0].aside
+        (answer,) = retry(world, sealer)
+        assert not answer.sealed
+        assert "asked, and not sealed yet: " in answer.detail
+        assert "does not hold the flush" in answer.detail
+        assert partitions(sealer)[1].aside == ""
+    assert len(sealed(world)) == 2

@@ -403,10 +403,10 @@ def test_by_schedule_a_plan_goes_on_behind_what_the_one_before_had_time_for() ->
     sampler.next_batch(step=1, num_groups=2)
     blobs = SlowManifests(world)
     sealer = world.sealer(store=blobs)
-    world.run(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
+    world.run_now_and_then(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
     assert blobs.opened == 8 + 2, "each once, and the newest before and after the claim"
     sampler.checkpointed(0)
-    world.run(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
+    world.run_now_and_then(sealer, seconds=9 * PLANS_SHARE * PLAN_S)
     assert world.retired_files() == held
     sealer.close()
 
@@ -419,7 +419,7 @@ def test_a_request_is_answered_once_all_old_files_were_looked_at() -> None:
     sampler.checkpointed(0)
     world.ask()
     with world.leaving(world.sealer(store=SlowManifests(world))) as sealer:
-        world.run(sealer, seconds=30 * PLAN_S)
+        world.run_now_and_then(sealer, seconds=30 * PLAN_S)
     assert len(world.retired_files()) == 4
     assert [answer.more for answer in world.answers()] == [True] * 4 + [False]
 
@@ -441,7 +441,7 @@ def test_a_request_that_fails_midway_says_so_and_what_was_retired_stays_retired(
     sampler.checkpointed(0)
     world.ask()
     with world.leaving(world.sealer(store=Slow(world))) as sealer:
-        world.run(sealer, seconds=30 * PLAN_S)
+        world.run_now_and_then(sealer, seconds=30 * PLAN_S)
     answers = world.answers()
     assert [answer.refused for answer in answers] == [False, False, True]
     assert [answer.more for answer in answers] == [True, True, False]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
@@ -11,11 +11,13 @@ import pytest
 from harness.failing_blobs import FullBlobs
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.status import measure, stuck_stages
 
 _P = ParamSpec("_P")
@@ -23,12 +25,33 @@ _T = TypeVar("_T")
 
 
 class Hanging(InlineExecutor):
-    """Jobs that never end, once ``hangs``."""
+    """Jobs that never end, once ``hangs``; they begin, unless they are ``queued``."""
 
-    hangs = False
+    hangs = queued = False
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        return Future() if self.hangs else super().submit(fn, *args, **kwargs)
+        if not self.hangs:
+            return super().submit(fn, *args, **kwargs)
+        future: Future[_T] = Future()
+        if not self.queued:
+            future.set_running_or_notify_cancel()
+        return future
+
+
+class Stopped(BaseException):
+    """The job of a thread that never ends: what is beside it goes on."""
+
+
+class HangingIn(InlineExecutor):
+    """Jobs never end that raise ``Stopped``."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except Stopped:
+            future: Future[_T] = Future()
+            future.set_running_or_notify_cancel()
+            return future
 
 
 class SilentBroker(MemoryBroker):
@@ -121,6 +144,57 @@ def test_a_hung_store_is_told() -> None:
     publish(world, "first")
     world.run(sealer, seconds=90)
     assert "does the store hang" in str(stuck(world))
+
+
+@pytest.mark.proves("F24")
+def test_a_claim_that_reads_for_long_is_no_store_that_hangs() -> None:
+    world = SealWorld()
+
+    class Unread(MemoryBroker):
+        """The seal log of partition 1 is never read to its end."""
+
+        def reader(
+            self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+        ) -> MemoryReader:
+            if TopicPartition(world.layout.groups("math"), 1) in starts:
+                raise Stopped
+            return super().reader(starts, idle_s=idle_s)
+
+    sealer = world.sealer(broker=Unread(world.logs), workers=HangingIn())
+    publish(world, "first")
+    world.run(sealer, seconds=90)
+    (told,) = stuck(world)
+    assert told.startswith("sealers: nothing of math[1] is sealed; ")
+    assert "says why: the seal log is read for a minute" in told
+
+
+@pytest.mark.proves("F24")
+def test_an_append_that_is_not_confirmed_is_no_store_that_hangs() -> None:
+    world = SealWorld()
+
+    def stop(flush: Flush) -> None:
+        raise Stopped
+
+    appends = [one.name for one in STEPS].index("append_event")
+    steps = (*STEPS[:appends], Step("append_event", stop), *STEPS[appends + 1 :])
+    sealer = world.sealer(steps=steps, workers=HangingIn())
+    publish(world, "first")
+    world.run(sealer, seconds=90)
+    (told,) = stuck(world)
+    assert "the broker has not confirmed what is appended" in told
+
+
+@pytest.mark.proves("F24")
+def test_a_step_that_waits_for_those_of_other_partitions_is_no_store_that_hangs() -> None:
+    world = SealWorld()
+    workers = Hanging()
+    sealer = world.sealer(workers=workers)
+    world.run(sealer, seconds=5)
+    workers.hangs = workers.queued = True
+    publish(world, "first")
+    world.run(sealer, seconds=90)
+    (told,) = stuck(world)
+    assert "until those of other partitions have ended" in told
 
 
 def test_a_sealer_whose_broker_is_away_waits_for_no_commit() -> None:

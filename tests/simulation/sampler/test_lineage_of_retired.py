@@ -21,7 +21,7 @@ def test_lineage_says_which_files_were_retired_and_leads_to_them_all_the_same() 
         world.retain(sealer, sampler=sampler)
     assert world.retired_files() == world.paths_of(batch)
     for uid in uids:
-        found = lineage_of_rollout(uid, config=world.config, broker=world.new_broker())
+        (found,) = lineage_of_rollout(uid, config=world.config, broker=world.new_broker())
         (entry,) = found.entries
         assert entry.state == SEALED
         assert entry.detail == (RETIRED if uid in batch.uids else "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from hashlib import blake2b
 from importlib import resources
 from typing import Any
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 
 from harness.pages import page, rows, section, snippets
-from harness.rollouts import make_entry, make_record
+from harness.rollouts import make_entry, make_record, make_step
 from harness.source_tree import ROOT
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.fields import named, row_fields
+from rollstream.schemas.ids import step_rollout_uid
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.reasons import LetterReason
 
@@ -26,7 +30,7 @@ def test_the_bytes_in_front_are_those_of_the_newest_schemas() -> None:
     assert listed == {name: shipped[name].prefix.hex(" ") for name in listed}
     newest = {wire_schemas.shipped().newest(name.partition(".")[0]) for name in listed}
     assert newest <= {shipped[name] for name in listed}
-    assert set(listed) >= {"ingest_record.v2"}
+    assert set(listed) >= {"ingest_record.v3"}
 
 
 def test_the_go_program_has_the_same_bytes_in_front() -> None:
@@ -78,7 +82,7 @@ def example() -> dict[str, Any]:
 
 
 def test_what_the_example_encodes_is_read_as_it_was_meant(example: dict[str, Any]) -> None:
-    schema = resources.files("rollstream.schemas") / "avsc" / "ingest_record.v2.avsc"
+    schema = resources.files("rollstream.schemas") / "avsc" / "ingest_record.v3.avsc"
     rollouts = example["rollouts"]
     value = example["encoded"](schema.read_text(encoding="utf-8"), "math", 4, rollouts)
     record = decode_record(value)
@@ -107,10 +111,26 @@ def test_the_names_that_the_page_bounds_are_those_that_are_checked() -> None:
     bounded = set()
     texts = {field.name for field in named("shared", "text") if field.row_type == "string"}
     for name in texts - {"policy_version", "split", "metadata"}:
-        assert not make_record([make_entry(**{name: "n" * characters})]).broken, name
-        if make_record([make_entry(**{name: "n" * (characters + 1)})]).broken:
+        assert not make_record([named_so(name, "n" * characters)]).broken, name
+        if make_record([named_so(name, "n" * (characters + 1))]).broken:
             bounded.add(name)
     assert bounded == set(re.findall(r"`(\w+)`", listed))
+
+
+def named_so(field: str, value: str) -> Entry:
+    """An entry with this name; a step's rollout has a uid that is made of its trajectory's."""
+    if field == "trajectory_uid":
+        return make_step("prompt-1", value)
+    return make_entry(**{field: value})
+
+
+def test_the_rule_of_a_steps_uid_is_that_of_the_page() -> None:
+    text = section(PAGE, "The record")
+    ((prompt, trajectory, uid),) = re.findall(r"`([\w-]+)` and `([\w-]+)` give\s+`(\w+)`", text)
+    framed = struct.pack("<i", len(prompt)) + f"{prompt}{trajectory}".encode()
+    spelled = blake2b(framed, digest_size=16).hexdigest()
+    spelled += blake2b(trajectory.encode(), digest_size=8).hexdigest()
+    assert uid == spelled == step_rollout_uid(prompt, trajectory)
 
 
 def test_what_the_page_leaves_to_the_producer_is_not_checked() -> None:

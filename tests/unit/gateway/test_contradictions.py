@@ -13,6 +13,7 @@ from harness.producers import new_layout, published
 from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
 from rollstream.producers import AsyncStepProducer
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.broker import OnDelivery
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
@@ -138,12 +139,20 @@ def test_another_number_of_rollouts_is_refused(world: World, durable: bool, ende
 
 @MODES
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_trajectory_of_two_prompts_is_refused(world: World, durable: bool, ended: bool) -> None:
+def test_a_uid_in_two_prompts_is_two_trajectories(world: World, durable: bool, ended: bool) -> None:
     taken(world.submit({"n_rollouts": 1, "is_last": ended}))
-    answer = world.submit({"step_index": 1, "prompt_uid": "p-2"}, durable=durable)
-    contradicts(answer, "steps[0].prompt_uid", "'p-2'", "belongs to prompt 'p-1'")
-    answer = world.complete(prompt="p-2", durable=durable)
-    contradicts(answer, "prompt_uid", "'p-2'", "belongs to prompt 'p-1'")
+    other = {"prompt_uid": "p-2", "reward": 1.0, "is_last": False}
+    taken(world.submit(other, {**other, "step_index": 1}, durable=durable))
+    taken(world.complete(prompt="p-2", steps=2, durable=durable))
+    stored = step_rollout_uid("p-2", "t-1")
+    taken(world.complete(uid=stored, prompt="p-2", steps=2, durable=durable))
+    answer = world.complete(uid=stored, prompt="p-2", steps=3, durable=durable)
+    contradicts(answer, "steps", "3", "has ended with 2")
+    answer = world.complete(prompt="p-1", steps=3, durable=durable)
+    if ended:
+        contradicts(answer, "steps", "3", "trajectory t-1 has ended with 1")
+    else:
+        taken(answer)
 
 
 @MODES

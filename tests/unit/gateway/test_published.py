@@ -21,6 +21,7 @@ from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
 from rollstream.gateway.models import N_ROLLOUTS_MAX, TOKEN_ID_MAX
 from rollstream.producers import AsyncStepProducer
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.rules import INT_MAX, LOGPROB_MIN, LONG_MAX
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -122,9 +123,11 @@ def test_any_valid_step_is_published_as_it_was_sent(
         sent.append(body | {name: packed(body[name], ARRAYS[name]) for name in given})
     answer = client.post(STEPS, params={"durable": True}, json={"steps": sent})
     assert answer.status_code == 200, answer.text
-    found = {one["rollout_uid"]: one for one in world.segments()}
+    found = {one["trajectory_uid"]: one for one in world.segments()}
     for body in bodies:
         fields = found[body["trajectory_uid"]]
+        uid = step_rollout_uid(body["prompt_uid"], body["trajectory_uid"])
+        assert fields["rollout_uid"] == uid
         assert fields["group_uid"] == body["prompt_uid"]
         assert fields["example_id"] == body.get("example_id", body["prompt_uid"])
         assert fields["segment_idx"] == body["step_index"]
@@ -177,7 +180,8 @@ def test_two_gateways_take_steps_of_one_trajectory_and_its_end() -> None:
     logged = published(world.broker, world.layout, "math")
     assert [one.fields["segment_idx"] for one in logged] == [0, 1, 2, 3, 4, 5, 6]
     assert [one.entry.kind for one in logged[5:]] == [EntryKind.STEP, EntryKind.ENDED]
-    assert {one.fields["rollout_uid"] for one in logged} == {"t-1"}
+    uids = {(one.fields["rollout_uid"], one.fields["trajectory_uid"]) for one in logged}
+    assert uids == {(step_rollout_uid("p-1", "t-1"), "t-1")}
 
 
 def test_a_closing_gateway_flushes_what_it_accepted() -> None:

@@ -30,6 +30,7 @@ STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The prod
 # Into weight_step, logprobs and old_logprobs.
 FOLDED = {"weight_steps", "logprob_sum", "old_logprob_sum"}
 UNFOLDED = {"policy"}  # Into what names the policy.
+OF_STEPS = {"trajectory_uid"}  # ``Step`` has it.
 ARRAYS: Mapping[str, Any] = {"<i4": Ints, "<f4": Floats, "|b1": Flags}
 PLAIN: Mapping[str, Any] = {
     "string": str,
@@ -64,7 +65,7 @@ def wanted_type(field: RowField) -> Any:
 def test_names_and_types_are_those_of_the_schema() -> None:
     hints = get_type_hints(RolloutArguments)
     fields = row_fields()
-    assert set(hints) == set(fields) - STAMPED - FOLDED | UNFOLDED | OTHER_NAMES.keys()
+    assert set(hints) == set(fields) - STAMPED - FOLDED - OF_STEPS | UNFOLDED | OTHER_NAMES.keys()
     for name, hint in hints.items():
         if name in UNFOLDED:
             continue

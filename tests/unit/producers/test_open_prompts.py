@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from rollstream.producers import open_prompts
 from rollstream.producers.open_prompts import OPEN_PROMPT_S, OpenPrompts
 from rollstream.producers.step_segments import Step
+from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.errors import BufferFull
 
 
@@ -22,7 +24,19 @@ def step(
 
 def submit(prompts: OpenPrompts, now_s: float, *steps: Step) -> None:
     sizes = prompts.sizes(steps, now_s)
-    prompts.add(steps, sizes, now_s)
+    uids = [step_rollout_uid(one.prompt_uid, one.trajectory_uid) for one in steps]
+    prompts.add(steps, uids, sizes, now_s)
+
+
+def end(prompts: OpenPrompts, trajectory: str, prompt: str, now_s: float = 1.0) -> None:
+    prompts.end(step_rollout_uid(prompt, trajectory), trajectory, prompt, now_s)
+
+
+def is_known(prompts: OpenPrompts, trajectory: str) -> bool:
+    try:
+        return prompts.prompt_of(trajectory) != ""
+    except InvalidRollout:
+        return False
 
 
 @pytest.mark.proves("B4")
@@ -36,15 +50,15 @@ def test_a_prompt_whose_rest_went_elsewhere_leaves_by_its_age() -> None:
         submit(prompts, OPEN_PROMPT_S, step("b", 0, "q"))
     submit(prompts, 2 * OPEN_PROMPT_S - 1, step("b", 0, "q"))
     assert len(prompts) == 1
-    assert prompts.prompt_of("a") == ""
+    assert not is_known(prompts, "a")
 
 
 def test_a_prompt_of_unknown_size_is_over_with_its_trajectories() -> None:
     prompts = OpenPrompts(9)
     submit(prompts, 0.0, step("a", 0, "p"), step("b", 0, "p", last=True))
     assert len(prompts) == 1
-    prompts.end("a", "p", 0.0)
-    prompts.end("a", "p", 0.0)
+    end(prompts, "a", "p")
+    end(prompts, "a", "p")
     assert len(prompts) == 0
 
 
@@ -61,9 +75,9 @@ def test_an_end_that_names_its_prompt_counts_once_whoever_took_the_steps() -> No
     prompts = OpenPrompts(9)
     submit(prompts, 0.0, step("a", 0, "p", n=2))
     for _ in range(2):
-        prompts.end("b", "p", 1.0)
+        end(prompts, "b", "p")
     assert len(prompts) == 1
-    prompts.end("a", "p", 1.0)
+    end(prompts, "a", "p")
     assert len(prompts) == 0
 
 
@@ -83,7 +97,7 @@ def test_trajectories_are_bounded_and_the_oldest_are_forgotten(
     monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 4)
     prompts = OpenPrompts(9)
     submit(prompts, 0.0, *steps)
-    known = [one.trajectory_uid for one in steps if prompts.prompt_of(one.trajectory_uid)]
+    known = [one.trajectory_uid for one in steps if is_known(prompts, one.trajectory_uid)]
     assert known == ["5", "6", "7", "8"]
 
 
@@ -93,10 +107,23 @@ def test_what_was_forgotten_still_ends_where_its_prompt_is_named(
     monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 2)
     prompts = OpenPrompts(9)
     submit(prompts, 0.0, *(step(f"{n}", 0, "p", n=8) for n in range(8)))
-    assert prompts.prompt_of("0") == ""
+    assert not is_known(prompts, "0")
     for n in range(8):
         assert len(prompts) == 1
-        prompts.end(f"{n}", "p", 1.0)
+        end(prompts, f"{n}", "p")
+    assert len(prompts) == 0
+
+
+def test_a_uid_in_two_prompts_is_two_trajectories_until_one_is_forgotten() -> None:
+    prompts = OpenPrompts(9)
+    submit(prompts, 0.0, step("a", 0, "p"))
+    submit(prompts, 1.0, step("a", 0, "q"))
+    assert len(prompts) == 2
+    with pytest.raises(InvalidRollout, match="trajectories of prompts 'p', 'q' have the uid a"):
+        prompts.prompt_of("a")
+    submit(prompts, OPEN_PROMPT_S)
+    assert prompts.prompt_of("a") == "q"
+    end(prompts, "a", "q")
     assert len(prompts) == 0
 
 
@@ -134,7 +161,7 @@ NAME_CHARS = 1_000
 
 
 def test_the_memory_of_prompts_and_trajectories_is_as_documented() -> None:
-    """300 bytes each, and the name of each prompt once."""
+    """500 bytes a trajectory, 300 a prompt, and the name of each prompt once."""
     prompts, each = OpenPrompts(4_096), 4
     names = "x" * NAME_CHARS
     tracemalloc.start()
@@ -147,7 +174,7 @@ def test_the_memory_of_prompts_and_trajectories_is_as_documented() -> None:
     finally:
         tracemalloc.stop()
     assert len(prompts) == 2_048
-    assert size < 2_048 * (each * 330 + 330 + NAME_CHARS)
+    assert size < 2_048 * (each * 530 + 330 + NAME_CHARS)
 
 
 def test_a_prompt_that_begins_again_counts_its_trajectories_anew() -> None:

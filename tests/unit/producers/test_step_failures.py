@@ -25,6 +25,7 @@ from rollstream.producers.errors import Contradiction
 from rollstream.producers.gather import HELD_BYTES_MAX
 from rollstream.producers.submitted import Submitted
 from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
 
@@ -40,7 +41,7 @@ def step(uid: str, prompt: str = "p", tokens: Any = (1, 2)) -> Step:
 
 def uids(broker: FaultyBroker, layout: Any) -> list[str]:
     found = segments_of(published(broker, layout, ENVIRONMENT))
-    return sorted(one["rollout_uid"] for one in found)
+    return sorted(one["trajectory_uid"] for one in found)
 
 
 def test_a_submission_in_doubt_names_what_is_not_known_to_be_in_the_log() -> None:
@@ -204,7 +205,8 @@ def test_what_is_known_of_steps_takes_no_more_where_their_names_are_long() -> No
         try:
             for number in range(500):
                 one = step(f"{number:08d}".ljust(chars, "t"), f"{number:08d}".ljust(chars, "p"))
-                submitted.add([one], [number])
+                uid = step_rollout_uid(one.prompt_uid, one.trajectory_uid)
+                submitted.add([one], [uid], [number])
             return tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
@@ -222,7 +224,7 @@ def test_a_full_queue_is_refused_at_once_and_drops_nothing(kind: str) -> None:
         "namespace": layout.namespace,
         "clock": broker.manual_clock,
     }
-    wide = np.zeros(HELD_BYTES_MAX // 4 // 4 - 340, np.int32)
+    wide = np.zeros(HELD_BYTES_MAX // 4 // 4 - 360, np.int32)
 
     async def with_async() -> None:
         async with AsyncStepProducer(**given) as producer:

@@ -126,6 +126,22 @@ def test_settings_with_which_nothing_could_progress_are_refused(tmp_path: Path) 
     assert "lower it" in line
 
 
+@pytest.mark.parametrize(
+    "wrong", ["accept_policy_versions = []", 'accept_policy_versions = ["a", ""]']
+)
+def test_policy_versions_with_which_nothing_is_admitted_are_refused(
+    tmp_path: Path, wrong: str
+) -> None:
+    (line,) = refusal(tmp_path, MINIMAL + wrong)
+    assert "environments.math.accept_policy_versions" in line
+
+
+def test_a_preferred_policy_version_without_a_name_is_refused(tmp_path: Path) -> None:
+    sampler = '[samplers.a]\nenvironments = ["math"]\nprefer_policy_versions = [""]\n'
+    (line,) = refusal(tmp_path, f"{MINIMAL}{sampler}")
+    assert "samplers.a.prefer_policy_versions" in line
+
+
 @pytest.mark.parametrize("hours", ["0", "0.0", "-1"])
 def test_retention_as_soon_as_groups_are_done_with_is_refused(tmp_path: Path, hours: str) -> None:
     (line,) = refusal(tmp_path, f"{MINIMAL}retain_after_hours = {hours}")

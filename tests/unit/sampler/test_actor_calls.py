@@ -239,6 +239,23 @@ def test_an_actor_that_does_not_answer_is_an_error_in_time_and_says_why_it_waits
     assert world.cancelled == world.sent
 
 
+def test_who_waits_for_the_logs_to_be_folded_is_told_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    world = World(monkeypatch, GetTimeoutError())
+    world.why = Why(folding="1,200 of 5,000 offsets (math[0] up to 200 of 4,000)")
+    told = r"did not fold its logs within 120 s; so far it has folded 1,200 of 5,000 .*attach again"
+    with pytest.raises(SamplerUnavailable, match=told):
+        world.calls.execute(Agree(config=SECRETIVE), 0.0)
+    lines = [one for one in caplog.messages if "to fold its logs: 1,200 of 5,000" in one]
+    assert [one.split(" so far")[0] for one in lines] == [
+        "waited 32 s",
+        "waited 62 s",
+        "waited 92 s",
+    ]
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [

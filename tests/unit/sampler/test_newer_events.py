@@ -12,11 +12,13 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler import NotEnoughGroups, SamplerView
 from rollstream.sampler.history import replay_step, report_of
+from rollstream.sampler.serving import logs
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import NewerEvent, UnreadableLog
+from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.topics.layout import Layout
 
@@ -75,6 +77,39 @@ def test_it_goes_on_without_the_partition_at_a_recorded_cursor(kind: str, restar
     report = report_of(world.name, config=world.config, broker=world.broker())
     assert report.totals.trained == 4
     assert report.aside.keys() == {str(where)}
+    world.close()
+
+
+@pytest.mark.proves("F24")
+@pytest.mark.parametrize("restart", [False, True])
+def test_it_goes_on_with_the_partition_once_that_can_be_read(
+    restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "TRY_AGAIN_S", 0.05)
+    world = memory_world()
+    broker = world.broker()
+    assert isinstance(broker, MemoryBroker)
+    sampler = world.open()
+    sampler.resume(None)
+    world.writer(partition=0).flush(GroupSpec(example_id="a"))
+    sampler.ack(sampler.next_batch(0, 1, timeout_s=WAIT_S))
+    where, offset = put(world, UNREADABLE["torn"])
+    world.writer(partition=1).flush(GroupSpec(example_id="b"))
+    sampler.ack(sampler.next_batch(1, 1, timeout_s=WAIT_S))
+    until(lambda: sampler.stats().aside.keys() == {str(where)})
+    with pytest.raises(NotEnoughGroups, match="is read no more"):  # Also when it is tried again.
+        sampler.next_batch(2, 1, timeout_s=0.5)
+    if restart:
+        world.restart()
+    broker.logs.cut_back(where, offset)  # As where the record is copied from another replica.
+    world.writer(partition=0).flush(GroupSpec(example_id="c"))
+    sampler = world.open()
+    batch = sampler.next_batch(2, 1, timeout_s=WAIT_S)
+    assert set(batch.example_ids) == {"c"}
+    assert sampler.stats().aside == {}
+    for step in range(3):
+        (again,) = replay_step(world.name, step, config=world.config, broker=world.broker())
+        assert again.same
     world.close()
 
 

@@ -14,17 +14,36 @@ from rollstream.producers import ScoreProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.history import replay_step
-from rollstream.sampler.serving import score_pressure
+from rollstream.sampler.serving import logs, score_pressure, snapshots
 from rollstream.store.memory import MemoryBlobs
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler import early_scores
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
 
 LATE = GroupSpec(rewards=(None,))
 HOUR_S = 3_600.0
 pytestmark = pytest.mark.proves("A18", "I5", "I8")
+
+
+class DamagedLogs(MemoryLogs):
+    """Of the records ``damaged`` nobody can read more than that one of ours stands there."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.damaged: set[tuple[TopicPartition, int]] = set()
+
+    def read_on(
+        self, where: TopicPartition, offset: int, records_max: int
+    ) -> tuple[list[Record], int]:
+        records, end = super().read_on(where, offset, records_max)
+        torn = [
+            one._replace(value=one.value[:-1]) if (where, one.offset) in self.damaged else one
+            for one in records
+        ]
+        return torn, end
 
 
 class World:
@@ -35,7 +54,8 @@ class World:
         # A thread of the sampler may have asked just before; the broker's time stands still.
         monkeypatch.setattr(score_pressure, "ASK_EVERY_S", 0.0)
         self.clock = ManualClock()  # The broker's.
-        broker = MemoryBroker(MemoryLogs(self.clock))
+        self.logs = DamagedLogs(self.clock)
+        broker = MemoryBroker(self.logs)
         self.local = LocalWorld(broker, MemoryBlobs(), config_of("file:///unused", new_name()))
         self.local.configure(score_timeout_s=4e9)
         self.scores = ScoreProducer(
@@ -53,6 +73,12 @@ class World:
             world.name, config=world.config, broker=world.broker(), store=world.store
         ) as made:
             yield made
+
+    def damage(self, partition: int) -> TopicPartition:
+        """What is sealed there next cannot be read."""
+        where = TopicPartition(Layout.of(self.local.config.kafka).groups("math"), partition)
+        self.logs.damaged.add((where, self.logs.bounds(where)[1]))
+        return where
 
     def useless(self, count: int, what: str) -> None:
         """Scores of rollouts that nobody ever publishes."""
@@ -159,6 +185,44 @@ def test_who_only_looks_reads_on_too(world: World) -> None:
         world.writers[1].flush(GroupSpec(rewards=(0.0,)))
         assert looking.stats().ready == {"math": 9}
         assert looking.stats().owner == ""
+
+
+@pytest.mark.proves("F24")
+def test_a_seal_log_that_is_put_aside_stops_no_scores_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr(snapshots, "EVENTS_BETWEEN", 1)
+    monkeypatch.setattr(snapshots, "SECONDS_BETWEEN", 0.0)
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        where = world.damage(0)
+        hidden = world.writers[0].flush(LATE)  # At a log time at which its score is in time.
+        world.useless(20, "nobody")
+        world.scores.publish(rollout_uid=hidden.segments.uids[0], reward=1.0)
+        world.scores.flush()
+        assert ready(sampler) == 0
+        for _ in range(4):
+            world.scored(1)
+        assert ready(sampler) == 0
+        world.clock.advance(HOUR_S + 180.0)
+        world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+        assert ready(sampler) == 5
+        stats = sampler.stats()
+        assert (stats.scores_early, stats.scores_unused) == (0, {"no_group": 21})
+        assert "start the sampler again once the log can be read" in stats.aside[str(where)]
+        sampler.next_batch(0, 5)
+        world.logs.damaged.clear()
+        assert ready(sampler) == 0
+        assert sampler.stats().aside  # The group there would lack its score.
+    with world.sampler() as again:
+        assert ready(again) == 1
+        assert again.stats().aside == {}
+        again.next_batch(1, 1)
+    name, config = world.local.name, world.local.config
+    for step in range(2):
+        (replayed,) = replay_step(name, step, config=config, broker=world.local.broker())
+        assert replayed.same
 
 
 def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec, flush_of
+from harness.published_run import Run
 from harness.rollouts import CREATED_TS
 from harness.sampler_worlds import memory_world
 from rollstream.runtime.clock import ManualClock
@@ -167,3 +169,20 @@ def test_calls_for_batches_are_timed_and_calls_that_look_are_not() -> None:
     assert found.sample_latency_ms_p50 == found.sample_latency_ms_p99
     assert found.sample_latency_ms_p50 is not None
     assert 0 < found.sample_latency_ms_p50 < 1_000
+
+
+@pytest.mark.proves("A19")
+def test_a_sealer_that_lags_is_seen_in_the_seal_times_and_in_the_rates(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.publish("a", "b")
+    lag_s = 600.0
+    run.line.clock.advance(lag_s)
+    with run.sampler() as sampler:
+        run.seal(2)
+        found = sampler.stats()
+        assert found.seal_time_ms_p50 is not None
+        assert found.seal_time_ms_p50 >= lag_s * 1e3
+        assert (found.ingest_per_s, found.seal_per_s) == (4 / 60, 2 / 60)
+        run.line.clock.advance(61.0)
+        found = sampler.stats()
+        assert (found.ingest_per_s, found.seal_per_s) == (0.0, 0.0)

@@ -117,6 +117,18 @@ def test_rows_that_a_batch_leaves_out_are_told_from_those_that_it_has() -> None:
     assert whole.of_rows([1]) == whole
 
 
+@pytest.mark.proves("F12")
+def test_what_was_given_back_or_replaced_is_the_group_with_the_rows_that_a_batch_left_out() -> None:
+    masked = served(0, chosen(0, (True, False)))
+    for last, state in (
+        (resume(None, "release"), "released"),
+        (replaced(0, 0, chosen(2)), "filtered"),
+    ):
+        use = history(masked, last).uses[0]
+        alone = [use.of_rows([row]) for row in (0, 1)]
+        assert [one and one.state for one in alone] == [state, state]
+
+
 def test_only_what_matters_is_kept() -> None:
     fold = UseHistory(lambda ref, step: ref.index_in_flush == 1)
     fold.apply(0, served(0, chosen(0), chosen(1)))

@@ -70,6 +70,7 @@ BROKEN: list[tuple[Entry, str]] = [
     ),
     (make_entry(rollout_uid="r\t1"), "rollout_uid is 'r\\t1' with control character '\\t'"),
     (make_entry(group_uid="g\x9f"), "group_uid is 'g\\x9f' with control character"),
+    (make_entry(policy_version="mixed"), "policy_version is 'mixed', the name of groups"),
     (make_entry(split="banana"), "split is 'banana'; give 'train' or 'eval'"),
     (make_dispatched(group_size=-1), "group_size is -1"),
     (make_dispatched(group_uid=LONG), "group_uid has 4097 characters"),

@@ -103,6 +103,7 @@ CHANGES: list[dict[str, Any]] = [
     {"attachments": {"image": b"\x89PNH"}},
     {"attachments": {}},
     {"messages": ""},
+    {"trajectory_uid": "t-1"},
 ]
 
 

@@ -101,3 +101,9 @@ def test_a_version_that_names_a_folder(version: str) -> None:
 def test_a_version_that_names_no_folder(version: str) -> None:
     with pytest.raises(BrokenRule, match="must name a folder"):
         check_version("policy_version", version)
+
+
+def test_a_version_is_not_called_as_groups_of_several_are() -> None:
+    with pytest.raises(BrokenRule, match=r"'mixed', the name of groups .* another name"):
+        check_version("policy_version", "mixed")
+    check_version("policy_version", "mixed-1")

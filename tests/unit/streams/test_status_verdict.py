@@ -224,12 +224,22 @@ def test_deployment_that_makes_progress_or_is_over_is_not_stuck(
 
 @pytest.mark.proves("F17", "F24")
 @pytest.mark.parametrize("unacked", [0, 1])
-@pytest.mark.parametrize("hindered", ["trouble", "aside"])
-def test_nobody_behind_a_hindered_sealer_is_blamed(hindered: str, unacked: int) -> None:
+@pytest.mark.parametrize(
+    ("hindered", "told"),
+    [
+        ({"trouble": "disk full"}, "disk full"),
+        ({"aside": "disk full"}, "disk full"),
+        ({"held": False}, "ended or died"),
+    ],
+)
+def test_nobody_behind_a_hindered_sealer_is_blamed(
+    hindered: dict[str, Any], told: str, unacked: int
+) -> None:
     behind = {"decision_age_s": 90.0, "ready": 0, "unacked": unacked, "wanted": 2}
-    (verdict,) = stuck({hindered: "disk full", "published_age_s": 80.0}, behind)
+    sealers = {"math": int("held" not in hindered)}
+    (verdict,) = stuck({**hindered, "published_age_s": 80.0}, behind, sealers=sealers)
     assert verdict.stage == "sealers"
-    assert "disk full" in verdict.reason
+    assert told in verdict.reason
 
 
 @pytest.mark.parametrize(("waiting", "stages"), [(2, []), (1, ["env workers"])])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from itertools import chain
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -45,17 +46,20 @@ def lineage(
     ] = None,
     step: Annotated[int | None, typer.Option(help="Of the trainer.", metavar="N")] = None,
     trainer_epoch: TrainerEpochOption = None,
-    uid: Annotated[str | None, typer.Option(help="A rollout's.", metavar="UID")] = None,
+    uid: Annotated[
+        str | None, typer.Option(help="A rollout's, or a trajectory's of steps.", metavar="UID")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """From a step to its groups, their files and rows, their entries in the ingest log and their
     env replicas (--sampler, --step); or back from a rollout: where it is, why it was dropped, and
-    which steps trained on it (--uid). From the logs alone.
+    which steps trained on it (--uid). A trajectory's uid names a rollout of each prompt that has
+    one of that uid. From the logs alone.
     """
     if (step is None) == (uid is None) or uid == "":
         raise typer.BadParameter("give --sampler and --step, or --uid with a rollout's uid")
     services, settings = services_of(context), load_config(config)
-    found: StepLineage | RolloutLineage
+    found: StepLineage | tuple[RolloutLineage, ...]
     with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
         if step is None:
             assert uid is not None
@@ -79,12 +83,17 @@ def lineage(
                 clock=services.clock,
                 timeout_s=timeout_s,
             )
-    if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
-    elif isinstance(found, StepLineage):
-        show(_step_view(found))
+    if isinstance(found, StepLineage):
+        shown: Any = asdict(found)
+        view = _step_view(found)
     else:
-        show(Group(*_rollout_view(found)))
+        shown = [asdict(one) for one in found]
+        each = (_rollout_view(one, several=len(found) > 1) for one in found)
+        view = Group(*chain.from_iterable(each))
+    if as_json:
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        show(view)
 
 
 def _step_view(found: StepLineage) -> RenderableType:
@@ -110,7 +119,10 @@ def _step_view(found: StepLineage) -> RenderableType:
     return Group(*parts, *map(Text, lines), Text(f"the batch: {', '.join(states)}"))
 
 
-def _rollout_view(found: RolloutLineage) -> Iterator[RenderableType]:
+def _rollout_view(found: RolloutLineage, *, several: bool) -> Iterator[RenderableType]:
+    if several:
+        groups = {entry.group.group_uid: None for entry in found.entries if entry.group}
+        yield Text(f"rollout {found.rollout_uid} of {', '.join(groups) or 'no sealed group'}")
     for entry in found.entries:
         at = _entry(entry.environment, entry.partition, entry.offset, entry.entry)
         replica = "" if entry.replica_id is None else f" from {entry.replica_id}"

@@ -46,7 +46,9 @@ _GIVE = (
 
 def show_rollouts(
     context: typer.Context,
-    uid: Annotated[str, typer.Argument(help="A rollout's.", metavar="[UID]")] = "",
+    uid: Annotated[
+        str, typer.Argument(help="A rollout's, or a trajectory's of steps.", metavar="[UID]")
+    ] = "",
     config: ConfigOption = CONFIG_FILE,
     timeout_s: TimeoutOption = TIMEOUT_S,
     sampler: Annotated[
@@ -75,9 +77,10 @@ def show_rollouts(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Shows sealed rollouts as text: one by its uid, those of a step, or the worst, best or longest
-    (of a step too): messages, or tokens by the configured tokenizer, rewards, where each is from,
-    and what became of it. On a terminal through $PAGER.
+    """Shows sealed rollouts as text: one by its uid (a trajectory's: one of each prompt that has
+    it), those of a step, or the worst, best or longest (of a step too): messages, or tokens by the
+    configured tokenizer, rewards, where each is from, and what became of it. On a terminal through
+    $PAGER.
     """
     orders = _orders(lowest_reward, highest_reward, longest)
     if len(orders) > 1 or bool(uid) == (step is not None or bool(orders)):

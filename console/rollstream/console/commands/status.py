@@ -26,6 +26,7 @@ from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting, given_up_without_bound
 from rollstream.streams.status import (
     AdmissionFigures,
+    ContinuationFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
@@ -160,6 +161,9 @@ def status_view(
         for row in figures.partitions
         if row.foreign
     ]
+    parts += [
+        Text(_continuations(row), style="yellow") for row in figures.partitions if row.continuations
+    ]
     letters = figures.dead_letters
     if letters.kept:
         newest = (
@@ -291,6 +295,26 @@ def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
     if row.over:
         lines.append(f"{row.name}: the run was finished {age(row.decision_age_s)} ago")
     return lines
+
+
+def _continuations(row: PartitionFigures) -> str:
+    named = [
+        f"segment {one.segment_idx} of {one.uid} ({_whose(one)}) waits for {one.continues} since "
+        f"{age(one.age_s)}"
+        for one in row.continuing
+    ]
+    more = row.continuations - len(named)
+    rest = f"; and {more:,} more" if more else ""
+    return (
+        f"{row.environment}[{row.partition}]: {row.continuations:,} trajectories wait for a "
+        "rollout that they continue, and end as broken_chain if it does not come within "
+        "expire_after_s: "
+        f"{'; '.join(named)}{rest}"
+    )
+
+
+def _whose(one: ContinuationFigures) -> str:
+    return f"group {one.group_uid}" if one.group_uid else f"example {one.example_id}"
 
 
 def _admission(row: AdmissionFigures) -> str:

@@ -37,10 +37,11 @@ from rollstream.consumers.assembling.pending import (
     PendingEntry,
     PendingGroup,
     PendingKey,
+    StepUids,
     names_of,
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
-from rollstream.schemas.ids import SegmentId, prompt_id
+from rollstream.schemas.ids import SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -204,8 +205,8 @@ class Assembler:
                 outcomes.pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id, names = shared[of]
-            if kind and kind < _STEP and kind != _APPENDED:
-                uid, idx = uid if kind == _FAILED else "", NO_SEGMENT  # noqa: PLW2901
+            if kind and kind != _APPENDED:
+                uid, idx = self._counts_as(PendingEntry(held, entry, uid, idx), kind)  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
             if uid:
                 if segment in uncommitted or seen(segment):
@@ -223,7 +224,7 @@ class Assembler:
                 continue
             group = by_key.get(key) if chain is None else chain.group
             if group is None:
-                group = outcomes.begin(key, group_size, is_prompt=kind >= _STEP)
+                group = outcomes.begin(key, group_size)
             if group.failed_uids or continues or not plain:
                 row = PendingEntry(held, entry, uid, idx)
                 if not self._admits(row, group, chain, replica_id):
@@ -244,6 +245,35 @@ class Assembler:
                 outcomes.close_if_due(group)
             if pending.entries > pending.entries_max:
                 outcomes.expire_oldest()
+
+    def _counts_as(self, entry: PendingEntry, kind: int) -> tuple[str, int]:
+        """The uid and the segment by which dedupe knows an entry that is no plain segment."""
+        if kind >= _STEP:
+            return self._step_uid(entry), entry.segment_idx
+        return entry.uid if kind == _FAILED else "", NO_SEGMENT
+
+    def _step_uid(self, step: PendingEntry) -> str:
+        """The uid under which a step counts; its record has it from now on."""
+        given, prompt_uid = step.step_uids(), step.value("group_uid")
+        key = prompt_uid, step.value("example_id")
+        group = self.pending.prompts.get(prompt_uid) or self.pending.by_key.get(key)
+        begun = None if group is None else group.begun_as(given)
+        if begun is None and self._is_repeated(step, given, prompt_uid):
+            return given.trajectory_uid or given.digest(prompt_uid)
+        if begun is None or begun == given:
+            return step.uid
+        step.held.record.rename(step.entry, *begun)
+        return begun.rollout_uid
+
+    def _is_repeated(self, step: PendingEntry, given: StepUids, prompt_uid: str) -> bool:
+        """Whether the same step came under the other name of its trajectory, and its prompt was
+        sealed. Trajectories of other prompts may have the uid that older writers name it by."""
+        idx = step.segment_idx
+        if not given.trajectory_uid:
+            return self._is_known(segment_id(given.digest(prompt_uid), idx))
+        return self._is_known(segment_id(given.trajectory_uid, idx)) and any(
+            self._is_known(prompt_id(prompt_uid, how)) for how in (SealReason.FULL, SealReason.IDLE)
+        )
 
     def _admits(
         self, segment: PendingEntry, group: PendingGroup, chain: Chain | None, replica_id: str
@@ -296,7 +326,7 @@ class Assembler:
         self, step: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
     ) -> bool:
         """Settles a step of another example than its prompt's, or of a trajectory that begins once
-        the prompt has all of its own, or was sealed."""
+        the prompt has all of its own, or was sealed; else its prompt, and trajectory, may begin."""
         prompt = self.pending.prompts.get(key[0]) if chain is None else chain.group
         if prompt is None:
             if self._is_known(prompt_id(key[0], SealReason.FULL)):
@@ -304,6 +334,9 @@ class Assembler:
             elif self._is_known(prompt_id(key[0], SealReason.IDLE)):
                 reason = SettleReason.LATE
             else:
+                group = self.pending.by_key.get(key)
+                group = group or self._outcomes.begin(key, group_size, is_prompt=True)
+                group.remember(step)
                 return False
         elif prompt.key != key:
             self._outcomes.fail_member(step, prompt, chain, SettleReason.EXAMPLE_MISMATCH)
@@ -314,6 +347,7 @@ class Assembler:
             reason = SettleReason.BEYOND_SIZE
         else:
             self.pending.begin_trajectory(prompt, self.now_us)
+            prompt.remember(step)
             return False
         self._outcomes.pass_over(step, reason)
         return True
@@ -346,9 +380,7 @@ class Assembler:
         if chain is not None:
             group = chain.group
         elif key[0]:
-            group = self.pending.by_key.get(key) or self._outcomes.begin(
-                key, group_size, is_prompt=kind >= _STEP
-            )
+            group = self.pending.by_key.get(key) or self._outcomes.begin(key, group_size)
         if group is None:
             self._outcomes.pass_over(entry, reason)  # Its inferred group is unknown.
             return

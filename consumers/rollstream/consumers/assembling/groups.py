@@ -8,10 +8,17 @@ removes its oldest entry at constant cost, which a plain dict does not.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice, takewhile
 
 from rollstream.consumers.assembling.decisions import Settlement
-from rollstream.consumers.assembling.pending import Chain, PendingGroup, PendingKey
+from rollstream.consumers.assembling.pending import (
+    Chain,
+    PendingEntry,
+    PendingGroup,
+    PendingKey,
+)
 from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.events import Continuation
 
 
 class PendingGroups:
@@ -31,6 +38,7 @@ class PendingGroups:
         self.by_key: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         self.chains: OrderedDict[str, Chain] = OrderedDict()
         self._named: dict[str, Chain] = {}  # By their other names.
+        self._waiting: OrderedDict[Chain, int] = OrderedDict()  # Since then, the longest first.
         self.prompts: dict[str, PendingGroup] = {}
         self.unnamed: dict[PendingGroup, Settlement] = {}
         self.entries = 0
@@ -39,7 +47,7 @@ class PendingGroups:
         self._fresh: OrderedDict[PendingKey, PendingGroup] = OrderedDict()
         # Prompts of which a trajectory began within ``prompt_idle_s``; the longest ago first.
         self._busy: OrderedDict[PendingGroup, None] = OrderedDict()
-        self.prompt_idle_us = round(config.prompt_idle_s * 1e6)
+        self.prompt_idle_us = round(min(config.prompt_idle_s, config.seal_timeout_s) * 1e6)
         self._capped = config.max_per_replica is not None
         self._seal_timeout_us = round(config.seal_timeout_s * 1e6)
         self._expire_after_us = round(config.expire_after_s * 1e6)
@@ -93,13 +101,16 @@ class PendingGroups:
         """The group that began first; None without any."""
         return next(iter(self.by_key.values()), None)
 
-    def oldest_ts(self) -> int | None:
-        """Log time from which the oldest group or trajectory counts; None without any."""
+    def due_us(self) -> int | None:
+        """Log time from which a time-out may be due; None without any group or trajectory."""
         group = self.oldest()
         if group is None:
             return None
         chain = next(iter(self.chains.values()), None)
-        return group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+        oldest_ts = group.first_ts if chain is None else min(group.first_ts, chain.first_ts)
+        due_us = oldest_ts + self._seal_timeout_us
+        prompt = next(iter(self._busy), None)
+        return due_us if prompt is None else min(due_us, prompt.begun_us + self.prompt_idle_us)
 
     def next_timed_out(self, now_us: int) -> PendingGroup | None:
         """A group whose seal time-out has passed; it counts as overdue from now on."""
@@ -119,6 +130,15 @@ class PendingGroups:
     def chain_of(self, uid: str) -> Chain | None:
         """The trajectory that has, or waits for, a rollout of this uid; None: none that is open."""
         return self.chains.get(uid) or self._named.get(uid)
+
+    def ended_chain(self, end: PendingEntry) -> Chain | None:
+        """The open trajectory that an entry says has ended, by whichever of its names."""
+        group_uid, own = end.value("group_uid"), end.step_uids()
+        found = self.chain_of(own.rollout_uid)
+        if group_uid and (found is None or found.group.key[0] != group_uid):
+            other = self.chain_of(own.trajectory_uid or own.digest(group_uid))
+            found = other if other and other.group.key[0] == group_uid else found
+        return found
 
     def begin_chain(self, chain: Chain) -> None:
         """The newest trajectory."""
@@ -158,7 +178,23 @@ class PendingGroups:
         self._forget(chain)
         del chain.group.chains[chain.uid]
 
+    def note_waiting(self, chain: Chain, now_us: int) -> None:
+        """Whether the open trajectory waits for a rollout that it continues may have changed."""
+        if chain.waiting() is None:
+            self._waiting.pop(chain, None)
+        else:
+            self._waiting.setdefault(chain, now_us)
+
+    def waiting_since(self, until_us: int, named_max: int) -> tuple[int, list[Continuation]]:
+        """How many trajectories wait for a rollout that they continue since ``until_us`` or for
+        longer, and the first of them."""
+        newer = sum(1 for _ in takewhile(until_us.__lt__, reversed(self._waiting.values())))
+        count = len(self._waiting) - newer
+        named = islice(self._waiting.items(), min(count, named_max))
+        return count, [_continuation(chain, since_us) for chain, since_us in named]
+
     def _forget(self, chain: Chain) -> None:
+        self._waiting.pop(chain, None)
         del self.chains[chain.uid]
         for uid in chain.names:
             del self._named[uid]
@@ -197,3 +233,11 @@ class PendingGroups:
 
     def _too_old(self, of: PendingGroup | Chain, now_us: int, lag_limit: int) -> bool:
         return of.first_entry < lag_limit or of.first_ts + self._expire_after_us <= now_us
+
+
+def _continuation(chain: Chain, since_us: int) -> Continuation:
+    segment = chain.waiting()
+    assert segment is not None, f"{chain.uid} waits for nothing"
+    group_uid, example_id, *_ = chain.group.key
+    prior = segment.value("continuation_of")
+    return Continuation(segment.uid, segment.segment_idx, prior, example_id, group_uid, since_us)

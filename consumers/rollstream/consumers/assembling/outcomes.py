@@ -29,6 +29,7 @@ from rollstream.consumers.assembling.pending import (
 )
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import SegmentId, prompt_id
+from rollstream.schemas.ingest.entry import STEP_KINDS
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # A pending group expires at the latest when this many entries were read after its first, and so
@@ -113,6 +114,8 @@ class Outcomes:
         ``given`` one."""
         if chain is not None:
             self._drop_chain(chain, reason)
+        if entry.kind in STEP_KINDS:
+            group.remember(entry)
         group.fail(entry.uid, count, given)
         later = SettleReason.FAILED if reason is not SettleReason.BROKEN_CHAIN else reason
         named = () if chain is None else (chain.uid, *chain.names)
@@ -155,8 +158,7 @@ class Outcomes:
         """A trajectory of which steps are pending has so many, or as many as were read; the first
         entry that says so counts. It stays with the trajectory, as a restart has to read it again.
         """
-        uid, segments = entry.value("rollout_uid"), entry.value("segment_idx")
-        chain = self.pending.chain_of(uid)
+        segments, chain = entry.value("segment_idx"), self.pending.ended_chain(entry)
         if chain is None or chain.has_end:
             self.pass_over(entry, SettleReason.NOT_OPEN)
             return
@@ -177,6 +179,8 @@ class Outcomes:
                 group.names.add(row.names())
             group.rows += chain.pending_rows()
             group.members += 1
+        elif state is ChainState.OPEN:
+            self.pending.note_waiting(chain, self.now_us)
         elif state is ChainState.BROKEN:
             self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
             group.failed += 1
@@ -209,7 +213,7 @@ class Outcomes:
                 self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
         while pending.chains and (chain := pending.next_expired_chain(now_us, lag_limit)):
-            if not chain.waits_for():
+            if chain.waiting() is None:
                 self.decide(chain.ends, chain.pending_rows())
                 continue
             for row in chain.rows():
@@ -264,7 +268,7 @@ class Outcomes:
             self.pending.move_chains(group, self.begin(group.key, group.size))
 
     def _expire(self, group: PendingGroup) -> None:
-        for chain in [one for one in group.chains.values() if one.waits_for()]:
+        for chain in [one for one in group.chains.values() if one.waiting() is not None]:
             self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
         self.pending.remove_whole(group)
         self.decide(group.settlements, group.rows, group, None)

@@ -11,6 +11,11 @@ Whether a trajectory's segments form one unbroken chain: segment k > 0 may say w
 ``prefix_hash`` names all tokens of segments 0 to k - 1 (``rollstream.schemas.ids.prefix_hash``).
 Empty means that the producer does not say; then the segments of one ``rollout_uid`` are one
 trajectory.
+
+Under which uid a step counts: the one with which its trajectory began. Writers of this version name
+a trajectory by ``rollstream.schemas.ids.step_rollout_uid``, older ones by its own uid alone. Steps
+of one prompt may come from both; its trajectories are known by the digest, and keep the name of the
+step that was read first.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from rollstream.consumers.assembling.decisions import (
 )
 from rollstream.consumers.assembling.held import HeldRecord, PendingRow
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.ids import GroupKey, prefix_hash
+from rollstream.schemas.ids import GroupKey, prefix_hash, step_rollout_uid
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 PendingKey = tuple[str, ...]
@@ -40,6 +45,19 @@ PendingKey = tuple[str, ...]
 
 names_of = itemgetter("policy_version", "lineage", "replica_id", "stop_reason")
 """``RowNames`` of a combination of ``IngestRecord.header["shared"]``."""
+
+
+class StepUids(NamedTuple):
+    """How a step names its trajectory; ``trajectory_uid`` is empty where it is ``rollout_uid``."""
+
+    rollout_uid: str
+    trajectory_uid: str = ""
+
+    def digest(self, prompt_uid: str) -> str:
+        """By which the trajectory is known, whichever of its names the step has."""
+        if self.trajectory_uid:
+            return self.rollout_uid
+        return step_rollout_uid(prompt_uid, self.rollout_uid)
 
 
 class PendingEntry(NamedTuple):
@@ -58,6 +76,10 @@ class PendingEntry(NamedTuple):
     def kind(self) -> int:
         """Of ``EntryKind``."""
         return self.held.record.kinds[self.held.index(self.entry)]
+
+    def step_uids(self) -> StepUids:
+        """How it names its trajectory."""
+        return StepUids(self.value("rollout_uid"), self.value("trajectory_uid"))
 
     def value(self, name: str) -> Any:
         """A text or a number of it."""
@@ -159,13 +181,14 @@ class Chain:
         rewarded = self._rows[newest].value("reward") is not None
         return rewarded and newest + 1 == self._fitting
 
-    def waits_for(self) -> str:
-        """The uid of an earlier rollout that a segment continues and that was not read; empty:
-        there is none."""
-        for idx, row in self._rows.items():
-            if idx and idx - 1 not in self._rows and (prior := row.value("continuation_of")):
-                return str(prior)
-        return ""
+    def waiting(self) -> PendingEntry | None:
+        """A segment that names the rollout which it continues and of which the segment before was
+        not read; None: there is none."""
+        if len(self._rows) > self._fitting:
+            for idx, row in self._rows.items():
+                if idx and idx - 1 not in self._rows and row.value("continuation_of"):
+                    return row
+        return None
 
     def _state(self) -> ChainState:
         last = self._last
@@ -220,6 +243,7 @@ class PendingGroup:
         is_prompt: it was begun by a step: it waits for every trajectory that begins until it has
             ``size`` of them; where that is 0, until none has begun for a time.
         begun_us: log time at which its newest trajectory began.
+        uids: of a prompt's trajectories, by their digests: the uids with which they began.
     """
 
     key: PendingKey
@@ -243,11 +267,23 @@ class PendingGroup:
     producer_id: str = ""
     is_prompt: bool = False
     begun_us: int = 0
+    uids: dict[str, StepUids] = field(default_factory=dict)
 
     @property
     def begun(self) -> int:
         """Its trajectories, whether they go on, have ended or failed."""
         return self.members + self.failed + len(self.chains)
+
+    def remember(self, step: PendingEntry) -> None:
+        """The step's trajectory has begun here, under this name if it had none."""
+        uids = step.step_uids()
+        self.uids.setdefault(uids.digest(self.key[0]), uids)
+
+    def begun_as(self, step: StepUids) -> StepUids | None:
+        """How the step's trajectory began here; None: it did not. The digest may be given in the
+        place of the trajectory's own uid."""
+        found = self.uids.get(step.digest(self.key[0]))
+        return found or self.uids.get(step.trajectory_uid)
 
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's

@@ -217,6 +217,8 @@ class Retention:
     def _answer(self, offset: int, request: Requested) -> Steps:
         if request.kind == RequestKind.RETAIN and request.older_than_us >= 0:
             yield from self._retire(offset, request.older_than_us)
+        elif request.kind == RequestKind.RETRY:
+            yield self._append_step(offset, ())  # It is read: whoever owns it answers.
         else:
             detail = f"this version of Rollstream does nothing for {request}"
             yield self._append_step(offset, (), detail=detail, refused=True)

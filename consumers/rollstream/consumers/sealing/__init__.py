@@ -8,6 +8,7 @@
 - ``cadence``       when flushes begin
 - ``reports``       what of dispatched groups and their producers the seal log says between flushes
 - ``flush_requests``  what is pending is sealed on request, and the request is answered
+- ``retrying``      a partition that was put aside is tried again on request
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out
 - ``lost_logs``     whether the seal log is the one that the manifests follow from
 - ``rows``          from a plan to files and the event that names them

@@ -94,6 +94,8 @@ class EnvironmentSealer:
                 self._reader.pause(where)
                 if not partition.busy():
                     partition.release()
+            if partition.state is State.TRYING_AGAIN:
+                self._scores.aside.pop(where.partition, None)
             if partition.state is State.RELINQUISHED:
                 self._reader.pause(where)
                 self._ask_at_s[where] = self._now_s() + ASK_EVERY_S

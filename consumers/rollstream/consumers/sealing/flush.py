@@ -63,6 +63,10 @@ class Flush:
             steps[self.done].run(self)
             self.done += 1
 
+    def appends(self) -> bool:
+        """Whether its next step is the one that the broker confirms."""
+        return not self.finished() and self.context.steps[self.done].name == "append_event"
+
     def finished(self) -> bool:
         """Whether every step was done."""
         return self.done == len(self.context.steps)

@@ -162,12 +162,11 @@ class Intake:
             BrokerUnavailable: the end is not known.
         """
         context = self._context
-        oldest_ts = self.assembler.pending.oldest_ts()
-        if oldest_ts is None:
+        due_us = self.assembler.pending.due_us()
+        if due_us is None:
             return
         if self._tick is None:
             now_s, now_us = context.clock.monotonic_s(), context.clock.now_us()
-            due_us = oldest_ts + round(context.config.seal_timeout_s * 1e6)
             if now_s < self._tick_at_s or now_us < due_us:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S

@@ -18,6 +18,7 @@ from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.reports import DispatchReports
+from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
@@ -36,7 +37,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.troubles import CommitNote, note_in
+from rollstream.streams.troubles import PUT_ASIDE, CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 COMMIT_TIMEOUT_S = 5.0
@@ -44,6 +45,9 @@ TROUBLE_AFTER_S = 10.0  # What passes sooner is nobody's concern.
 TELL_EVERY_S = 5.0
 HANGS_AFTER_S = 60.0  # A claim may read for long; a flush takes less than a second.
 HANGS = "a step has not ended for a minute: does the store hang (an NFS mount, a dying disk)?"
+CLAIMS = "the seal log is read for a minute to be claimed: it is long, or the broker is slow"
+APPENDS = "the broker has not confirmed what is appended to the seal log for a minute: it is slow"
+WAITS = "a step waits for a minute until those of other partitions have ended: what hinders them?"
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -62,6 +66,7 @@ class State(Enum):
         ASKING_GROUP → CLAIMING          by a zombie
         ASKING_GROUP → RELINQUISHED      by a new owner
         any → REVOKED                    the group took the partition away
+        ASIDE → TRYING_AGAIN             somebody asked for it
     """
 
     CLAIMING = auto()  # The seal log has to be claimed.
@@ -69,12 +74,13 @@ class State(Enum):
     READING = auto()  # No flush is on its way; the next one begins when it is due.
     FLUSHING = auto()  # A flush is on its way.
     ASKING_GROUP = auto()  # Fenced: is the partition still this sealer's? The group knows.
-    ASIDE = auto()  # Nothing is read or written any more, until another sealer begins.
+    ASIDE = auto()  # Nothing is read or written any more; others' requests are looked for.
     RELINQUISHED = auto()  # The group assigned the partition to another sealer.
+    TRYING_AGAIN = auto()  # It is begun anew, as by a sealer that starts.
     REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
 
-FINAL_STATES = frozenset((State.RELINQUISHED, State.REVOKED))
+FINAL_STATES = frozenset((State.RELINQUISHED, State.TRYING_AGAIN, State.REVOKED))
 STOPPED_STATES = FINAL_STATES | {State.ASIDE}
 
 
@@ -117,8 +123,9 @@ class Partition:
         self._committed: int | None = None  # None: the group was not asked yet.
         self._told = ""  # The trouble that was committed last.
         self._tell_at_s = 0.0
-        self._timed: Future[Any] | None = None  # The job that runs,
+        self._timed: tuple[Future[Any] | None, bool] = (None, False)  # A job, whether it runs,
         self._timed_from_s = 0.0  # since then.
+        self._claims_log = False  # The job that claims is done with the store.
         self._to_commit = 0
         self._commit_at_s = 0.0
         self._check_at_s = 0.0
@@ -126,6 +133,7 @@ class Partition:
         self._rollups = RollUps(context.blobs, self.address)
         self._reports = DispatchReports(context, self._log)
         self._requests = FlushRequests(context, self._log)
+        self._retry = RetryWatch(context, self._log.where)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
 
     def busy(self) -> bool:
@@ -157,8 +165,8 @@ class Partition:
             self.aside = str(error)
             self._enter(State.ASIDE)
             _log.error(
-                "%s is put aside, and nothing is written for it until a sealer starts again; all "
-                "other partitions are sealed: %s",
+                "%s is put aside, and nothing is written for it until `rollstream seal --retry` or "
+                "another start of a sealer; all other partitions are sealed: %s",
                 *(self.source, error),
             )
 
@@ -204,6 +212,8 @@ class Partition:
         if self._job is not None and self._job.done():
             job, self._job = self._job, None
             self._finish(job)
+        if self.state is State.ASIDE and self._job is None and not draining:
+            self._try_again_if_asked()
         if self.state in STOPPED_STATES:
             return
         if self.intake is not None:
@@ -248,8 +258,15 @@ class Partition:
             else:
                 self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
 
+    def _try_again_if_asked(self) -> None:
+        if self._retry.asked:
+            _log.info("%s is tried again, as somebody asked", self.source)
+            self._enter(State.TRYING_AGAIN)
+        elif self._retry.is_due():
+            self._job = self._context.workers.submit(self._retry.look)
+
     def _enter(self, state: State) -> None:
-        aside = self.state is State.ASIDE and state is State.REVOKED
+        aside = self.state is State.ASIDE and state in FINAL_STATES
         if aside or self.state not in STOPPED_STATES:
             self.state = state
 
@@ -306,9 +323,11 @@ class Partition:
         self._job = context.workers.submit(self._claim)
 
     def _claim(self) -> None:
+        self._claims_log = False
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
             require_log_of_manifests(self._context, self.address)
+        self._claims_log = True
         self._log.claim(self._context.deadline(), hint=self._hint)
 
     def _complete_manifests(self) -> None:
@@ -443,12 +462,23 @@ class Partition:
 
     def _trouble(self) -> str:
         if self.aside:
-            return f"put aside: {self.aside}"
+            return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._told  # `status` finds that by itself, and a commit would wait, too.
         if self._backoff.has_failed_for(TROUBLE_AFTER_S):
             return self._backoff.why
-        if self._job is not self._timed:
-            self._timed, self._timed_from_s = self._job, self._context.clock.monotonic_s()
+        job = (self._job, self._job is not None and self._job.running())
+        if job != self._timed:
+            self._timed, self._timed_from_s = job, self._context.clock.monotonic_s()
         running_s = self._context.clock.monotonic_s() - self._timed_from_s
-        return HANGS if self.busy() and running_s >= HANGS_AFTER_S else ""
+        return self._what_lasts() if self.busy() and running_s >= HANGS_AFTER_S else ""
+
+    def _what_lasts(self) -> str:
+        """What has not ended for so long."""
+        if self._job is not None and not self._job.running():
+            return WAITS
+        if self.state is State.CLAIMING:
+            return CLAIMS if self._claims_log else HANGS
+        if self.state is State.FLUSHING and self._flush is not None:
+            return APPENDS if self._flush.appends() else HANGS
+        return APPENDS if self.state is State.READING else HANGS

@@ -24,7 +24,8 @@ class PartitionStats:
         pending_bytes: of the records that hold them.
         decided: entries that are decided and wait for a flush.
         foreign: records of its seal log that no owner wrote; they are passed over.
-        aside: why nothing of it is sealed any more, until a sealer starts again; empty: it is.
+        aside: why nothing of it is sealed any more, until `rollstream seal --retry` or another
+            start of a sealer; empty: it is.
         scores_aside: why its late scores are written to no file any more; empty: they are.
     """
 

@@ -6,7 +6,7 @@ Unknown keys are refused. So are settings with which nothing could make progress
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
@@ -21,6 +21,7 @@ from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.runtime.config.section import Section
 
+PolicyVersion = Annotated[str, Field(min_length=1)]
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
 _PENDING_BYTES_MIN = 32 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 30  # A column of a file is one page, and a page's size is an int32.
@@ -90,7 +91,7 @@ class EnvironmentConfig(Section):
     unfinished trajectory, from its first segment. Not below `seal_timeout_s`."""
     prompt_idle_s: float = Field(default=30.0, gt=0)
     """Seconds of log time without a new trajectory until a prompt without `n_rollouts` is sealed.
-    All its trajectories must have ended."""
+    All its trajectories must have ended. If `seal_timeout_s` is shorter, it holds instead."""
     partial_trajectories: Literal["drop", "train"] = "drop"
     """What becomes of a trajectory without an end when its group is sealed at `seal_timeout_s`, or
     would expire. `drop`: it expires. `train`: it is a member, if no segment is missing and the
@@ -102,7 +103,7 @@ class EnvironmentConfig(Section):
     drops its own."""
     max_per_replica: int | None = Field(default=None, ge=1)
     """Most members of a group from one env replica. None: no limit."""
-    accept_policy_versions: tuple[str, ...] | None = None
+    accept_policy_versions: tuple[PolicyVersion, ...] | None = Field(default=None, min_length=1)
     """Policy versions that are admitted. None: all."""
     max_pending_rollouts: int = Field(default=65_536, ge=64)
     """Most unsealed entries of a partition. Above it the oldest groups expire."""
@@ -174,7 +175,7 @@ class SamplerConfig(Section):
     on_policy_fraction: float = Field(default=0.0, ge=0, le=1)
     """Least share of a batch from the newest policy, rounded up: with 0.3, 20 of 64 groups. With
     `mix` it holds for the part of each environment."""
-    prefer_policy_versions: tuple[str, ...] = ()
+    prefer_policy_versions: tuple[PolicyVersion, ...] = ()
     """Published versions whose groups come first. Others follow if these are too few."""
     recent_n_versions: int | None = Field(default=None, ge=1)
     """Groups older than the last so many published versions are dropped as `stale`. Before the

@@ -17,7 +17,8 @@ from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.events import SamplerEvent
+from rollstream.schemas.events import ContinuationsWaiting, SamplerEvent
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -100,6 +101,7 @@ class ResultContext(NamedTuple):
         recorded: the batch of a final step, and its groups by slot, from the record, in this
             trainer epoch; raises ``UnknownStep``.
         as_sealed: what seal logs have of the rows of groups; raises ``UnknownStep``.
+        continuations: what waits in each partition for a rollout that it continues.
     """
 
     pid: int
@@ -112,6 +114,7 @@ class ResultContext(NamedTuple):
     wait_written: Callable[[], None]
     recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
     as_sealed: Callable[[Sequence[KnownGroup]], Sequence[Columns]]
+    continuations: Mapping[PartitionAddress, ContinuationsWaiting]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +141,14 @@ class Command(ABC, Generic[R]):
             in effect.
         claims: whether executing it takes the sampler's name over. False: it looks, and decides
             nothing.
+        claims_next: of what only looks: whether the process that executes it is to take the name
+            over next, so that what it folds is saved on the way.
         to_the_ends: of what only looks: whether it sees all that was sealed before, which asks the
             broker for the logs' ends. False: what has arrived.
     """
 
     claims: ClassVar[bool] = True
+    claims_next: ClassVar[bool] = False
     to_the_ends: ClassVar[bool] = False
     trainer_epoch: int | None = None
 

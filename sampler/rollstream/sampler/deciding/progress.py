@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from rollstream.sampler.deciding.command import Command, ResultContext
+from rollstream.schemas.events import Continuation, ContinuationsWaiting
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.sampler.known import Key
 from rollstream.streams.folds.sampler.served import DROPPED, Outcome
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
+
+CONTINUATIONS_MAX = 8  # That are named of an environment; all are counted.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingContinuations:
+    """Trajectories that wait for a rollout that they continue.
+
+    Attributes:
+        count: how many there are.
+        examples: those that wait longest. Segment ``segment_idx`` of the rollout ``uid`` waits for
+            the rollout ``continues`` since ``since_ts``, log time in microseconds.
+    """
+
+    count: int
+    examples: tuple[Continuation, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,6 +69,10 @@ class Progress:
         handed_out: in batches that are not final yet.
         unacked: the part of these whose batch was not acked since the trainer resumed.
         ready: groups that may be served, by environment.
+        continuations: trajectories of which a segment waits, for ten seconds or longer, for the
+            rollout that its ``continuation_of`` names. Where that does not come until
+            ``expire_after_s``, they are settled as ``broken_chain``. Environment to how many there
+            are, and up to eight of them; as sealers say.
         next_step: the step that was not served yet.
         final_step: the newest step that ever was final; None: none was. After ``resume(n,
             later="release")`` to an older step, later steps are open again once they are served.
@@ -69,6 +92,7 @@ class Progress:
     handed_out: Mapping[str, Mapping[str, int]]
     unacked: Mapping[str, Mapping[str, int]]
     ready: Mapping[str, int]
+    continuations: Mapping[str, WaitingContinuations]
     next_step: int
     final_step: int | None
 
@@ -84,7 +108,10 @@ class Progress:
                 for end, examples in found
                 if examples
             ]
-            lines.append(f"  {name}: {', '.join([*shown, f'ready {self.ready.get(name, 0):,}'])}")
+            shown.append(f"ready {self.ready.get(name, 0):,}")
+            if name in self.continuations:
+                shown.append(f"waiting for what they continue {self.continuations[name].count:,}")
+            lines.append(f"  {name}: {', '.join(shown)}")
         return "\n".join(lines)
 
 
@@ -168,9 +195,24 @@ class AskProgress(Command[Progress]):
             handed_out={name: dict(counts) for name, counts in handed_out.items()},
             unacked={name: dict(counts) for name, counts in unacked.items()},
             ready=state.ready.counts(),
+            continuations=_waiting(context.continuations),
             next_step=state.next_step,
             final_step=None if state.final_step == NOTHING else state.final_step,
         )
+
+
+def _waiting(
+    said: Mapping[PartitionAddress, ContinuationsWaiting],
+) -> dict[str, WaitingContinuations]:
+    found: dict[str, WaitingContinuations] = {}
+    for log, event in sorted(said.items()):
+        before = found.get(log.environment, WaitingContinuations(0, ()))
+        examples = sorted((*before.examples, *event.examples), key=attrgetter("since_ts"))
+        count = before.count + event.count
+        if count:
+            named = tuple(examples[:CONTINUATIONS_MAX])
+            found[log.environment] = WaitingContinuations(count, named)
+    return found
 
 
 class _Reasons:

@@ -80,7 +80,8 @@ class SamplerStats:
             minute, by the log time of the flushes' records.
         seal_per_s: groups that were sealed, likewise.
         seal_time_ms_p50: from the first rollout of a group, by its worker's clock, to its flush, of
-            the newest 512 groups a partition. None, here and below: there was none.
+            the newest 512 groups a partition. ``Sealer.stats()`` has the time since it was logged.
+            None, here and below: there was none.
         seal_time_ms_p99: likewise.
         sample_latency_ms_p50: of the newest 512 calls for batches in the process that answered,
             waiting for groups included.

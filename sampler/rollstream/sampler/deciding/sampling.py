@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.choose import Asked, Chosen
 from rollstream.sampler.deciding.command import Command, PayloadReader, ResultContext, Unread
+from rollstream.sampler.deciding.dropping import Drops
 from rollstream.sampler.deciding.requests import (
     check_published,
     check_request,
@@ -25,6 +26,7 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.records import RolloutGroup, records_from
 from rollstream.streams.folds.sampler.known import KnownGroup
+from rollstream.streams.folds.sampler.remedies import why_dropped
 from rollstream.streams.folds.sampler.scored import served_scores
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -42,7 +44,7 @@ class GroupSummary:
         policies: that sampled it, the oldest first: lineage, epoch and step; -1: unknown.
         rows: segments in it.
         row_mask: bool [rows], the rows that a batch would have; None: all. The others are too old.
-        sealed_ts: when it was sealed, in microseconds since 1970, UTC.
+        sealed_ts: as of ``RolloutGroup``.
     """
 
     group_id: str
@@ -71,9 +73,10 @@ class SampleGroups(Command[tuple[GroupSummary, ...]]):
         choosing = _with_settings(state, self.settings)
         asked = replace(self.asked, step=state.next_step)
         check_request(state, choosing, asked)
-        chosen, _ = choose(state, choosing, asked, context.now_us)
+        chosen, drops = choose(state, choosing, asked, context.now_us)
         if chosen is None:
-            raise shortage_of(state, choosing, asked).error(state)
+            unfit = _why_unfit(drops, state, choosing)
+            raise shortage_of(state, choosing, asked)._replace(unfit=unfit).error(state)
         return tuple(map(_summary, chosen))
 
 
@@ -117,6 +120,16 @@ def group_with_rows(
 
 def _all_with_rows(groups: list[KnownGroup], payloads: PayloadReader) -> tuple[RolloutGroup, ...]:
     return tuple([group_with_rows(group, payloads) for group in groups])
+
+
+def _why_unfit(drops: Drops, state: SamplerState, choosing: Choosing) -> list[str]:
+    """Why groups are left out under these settings; nothing drops them on record."""
+    return [
+        f"{len(groups)} are left out as {why.value}: "
+        + why_dropped(why, state.name, choosing, state.policy_epoch)
+        for why, groups in sorted(drops.items())
+        if groups
+    ]
 
 
 def _with_settings(state: SamplerState, settings: Mapping[str, Any]) -> Choosing:

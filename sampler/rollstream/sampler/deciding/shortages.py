@@ -20,13 +20,15 @@ _ANY_TIME = 2**63  # However long ago sealers reported last.
 class Shortage(NamedTuple):
     """A command waits for ``wanted`` groups for the batch of ``step``; ``sources`` names
     the environments that they may come from, in words, and ``quotas`` how many from which.
-    ``held``: why it would wait if they were there."""
+    ``held``: why it would wait if they were there. ``unfit``: why groups are not chosen that are
+    not dropped on record."""
 
     step: int
     wanted: int
     sources: str
     quotas: Sequence[tuple[Sequence[str], int]]
     held: Held | None = None
+    unfit: Sequence[str] = ()
 
     def error(self, state: SamplerState, outage: str = "") -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped.
@@ -41,7 +43,7 @@ class Shortage(NamedTuple):
         totals = state.outcomes.totals()
         dropped = {why.value: totals[why] for why in DropReason if why in totals}
         name, choosing = state.name, state.choosing
-        reasons = [] if self.held is None else [self.held.why(name)]
+        reasons = [*self.unfit] if self.held is None else [self.held.why(name), *self.unfit]
         reasons += describe_waiting(waiting, name, choosing, state.late.environments_behind())
         reasons += [
             f"{n} were dropped as {why}: "
@@ -54,10 +56,13 @@ class Shortage(NamedTuple):
             f"{log} is read no more, so no group that was sealed there later comes: {why}"
             for log, why in state.aside.items()
         ]
+        no_more = "no more were sealed"
+        if sum(ready.values()) >= self.wanted:
+            no_more = "too few of the ready ones are what is asked for"
         message = (
             f"{outage}step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
-            + (". ".join(reasons) or "None waits and none was dropped: no more were sealed")
+            + (". ".join(reasons) or f"None waits and none was dropped: {no_more}")
             + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "
             "that env workers and sealers run, then wait longer, or ask for fewer"
         )

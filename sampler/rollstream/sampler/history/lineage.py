@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex
@@ -16,9 +17,12 @@ from rollstream.sampler.history.decisions import asked_step, connected
 from rollstream.sampler.history.recorded import RecordedInLogs
 from rollstream.sampler.history.uses import Drop, Use
 from rollstream.streams.broker import Broker
+from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.tracing import GroupOrigin, TracedEntry, origins_of, trace
 
+_Decided = tuple[str, Sequence[Use], Mapping[GroupRef, Drop]]
+"""A sampler, and what it did with some groups."""
 TIMEOUT_S = 600.0  # Logs are read whole.
 
 
@@ -132,18 +136,21 @@ def lineage_of_step(
 
 
 def lineage_of_rollout(
-    rollout_uid: str,
+    uid: str,
     *,
     config: RollstreamConfig | Path | str,
     sampler: str | None = None,
     broker: Broker | None = None,
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
-) -> RolloutLineage:
+) -> tuple[RolloutLineage, ...]:
     """Where every segment of a rollout is (pending, in which file and row, settled for which
     reason, a dead letter), which batches had it, and why it is never served; from the logs alone.
+    One, or as many as the uid names, by their uids.
 
     Args:
+        uid: of a rollout; or that which writers of steps gave a trajectory, in one prompt or
+            several.
         config: the configuration, or the path of its file: its environments are searched.
         sampler: only this one; None: every configured one.
         broker: instead of the configured one; the caller closes it.
@@ -155,9 +162,8 @@ def lineage_of_rollout(
             of that name. InvalidRequest: the uid is empty. BrokerUnavailable: not read within
             ``timeout_s``.
     """
-    uid = text("rollout_uid", rollout_uid)
-    if not uid:
-        raise InvalidRequest("rollout_uid is empty; give the uid that the producer published")
+    if not text("uid", uid):
+        raise InvalidRequest("uid is empty; give the uid that the producer published")
     loaded = configured(config)
     layout, deadline = Layout.of(loaded.kafka), Deadline(timeout_s, clock)
     environments = {name: one.partitions for name, one in loaded.environments.items()}
@@ -169,19 +175,35 @@ def lineage_of_rollout(
                 "never published, is still in its producer's buffer, or was settled without a uid "
                 "on record; `rollstream deadletters list` has what could not be read"
             )
-        groups = [entry.group for entry in entries if entry.group is not None]
-        rows_of = {group.ref: [row.index for row in group.segments] for group in groups}
-        ids = {group.ref: group.group_id for group in groups}
+        ids = {entry.group.ref: entry.group.group_id for entry in entries if entry.group}
         recorded = RecordedInLogs(used, layout, deadline)
-        rows = []
+        decided: list[_Decided] = []
         for name in [sampler] if sampler is not None else sorted(loaded.samplers):
             try:
-                uses, drops = recorded.of_groups(name, ids)
+                decided.append((name, *recorded.of_groups(name, ids)))
             except UnknownSampler:  # Of those configured, one may never have been created.
                 if sampler is not None:
                     raise
-                continue
-            of_rows = [use.of_rows(rows_of[use.group]) for use in uses]
-            found = tuple(use for use in of_rows if use is not None)
-            rows.append(SamplerLineage(sampler=name, uses=found, drops=tuple(drops.values())))
-    return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(rows))
+    by_uid: dict[str, list[TracedEntry]] = {}
+    for entry in entries:
+        by_uid.setdefault(entry.rollout_uid, []).append(entry)
+    return tuple(_lineage(one, by_uid[one], decided) for one in sorted(by_uid))
+
+
+def _lineage(
+    uid: str, entries: Sequence[TracedEntry], decided: Iterable[_Decided]
+) -> RolloutLineage:
+    """Of one rollout, by what samplers decided about its groups, and others."""
+    groups = [entry.group for entry in entries if entry.group is not None]
+    rows_of = {group.ref: [row.index for row in group.segments] for group in groups}
+    samplers = []
+    for name, uses, drops in decided:
+        of_rows = [use.of_rows(rows_of[use.group]) for use in uses if use.group in rows_of]
+        samplers.append(
+            SamplerLineage(
+                sampler=name,
+                uses=tuple(use for use in of_rows if use is not None),
+                drops=tuple(drop for ref, drop in drops.items() if ref in rows_of),
+            )
+        )
+    return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(samplers))

@@ -44,7 +44,7 @@ class AskedRollouts:
     """Which rollouts. A uid, a step, or an order with a count; the others leave some of them out.
 
     Attributes:
-        uid: of one rollout; empty: of any.
+        uid: of one rollout, or of the trajectories that writers of steps gave it; empty: of any.
         sampler, step, trainer_epoch: those of the newest batch of a sampler's step, or of that
             trainer epoch; None: of none.
         order, count: those that come first, so many; None: all, as they stand.
@@ -220,7 +220,7 @@ def _candidates(
     """Of one file those that may be chosen."""
     version = asked.policy_version
     names = ["segment_idx", "reward", "token_count"]
-    names += ["rollout_uid"] if asked.uid else []
+    names += ["rollout_uid", "trajectory_uid"] if asked.uid else []
     mixed = version is not None and policy_version_in(part.file.path) == MIXED_POLICY
     names += ["policy_version"] if mixed else []
     columns = _read(store, part.file, methodcaller("scalars", names))
@@ -231,8 +231,9 @@ def _candidates(
     if part.spans is not None:
         among &= _within(ranked.starts, part)
     if asked.uid:
-        uids = columns["rollout_uid"]
-        among &= [uids[row] == asked.uid for row in ranked.starts.tolist()]
+        named = zip(columns["rollout_uid"], columns["trajectory_uid"], strict=True)
+        rows = [asked.uid in uids for uids in named]
+        among &= [rows[row] for row in ranked.starts.tolist()]
     if mixed:
         versions = columns["policy_version"]
         among &= [versions[row] == version for row in ranked.starts.tolist()]

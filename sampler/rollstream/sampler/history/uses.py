@@ -79,7 +79,9 @@ class Use:
         its rows only."""
         rows = list(indexes)
         if self.row_mask is not None and not any(self.row_mask[index] for index in rows):
-            return None if self.carried else replace(self, state=LEFT_OUT)
+            # What a resume gave back, or others took the place of, is the group with all its rows.
+            ended = self.state == RELEASED or self.replaced
+            return None if self.carried else self if ended else replace(self, state=LEFT_OUT)
         if self.outcomes is None:
             return self
         return self.with_outcomes([self.outcomes[index] for index in rows])

@@ -56,10 +56,12 @@ class Why:
 
     Attributes:
         outage: why no broker can be reached; empty: as far as is known, one can.
+        folding: how far the logs are folded that the actor reads first; empty: it reads none.
         missing: the groups that it waits for, and where they stay; empty: it is not known to wait.
     """
 
     outage: str = ""
+    folding: str = ""
     missing: str = ""
 
 
@@ -139,6 +141,8 @@ class SamplerActor:
         """Why a call with this command was not answered yet, as far as is known."""
         if outage := self._owner.outage():
             return Why(outage=outage)  # Who decides may be waiting for the broker.
+        if folding := self._owner.folding():
+            return Why(folding=folding)
         loop = asyncio.get_running_loop()
         missing = await loop.run_in_executor(self._decider, self._owner.missing, command)
         return Why(missing=missing)

@@ -37,6 +37,7 @@ WHY_S = 1.0  # and waits for that for so long.
 # After these a call is repeated: the actor died, or with it what it had stored for the answer.
 REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
 _log = logging.getLogger("rollstream.wait")
+NOT_KNOWN = Why()
 _LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
 
 
@@ -136,10 +137,10 @@ class ActorCalls:
             try:
                 answer: bytes | list[Any] = ray.get(ref, timeout=deadline.slice_s(look_s))
             except GetTimeoutError:
-                self._check_waiting(deadline)
-                look_s, why = LOG_WAITING_EVERY_S, Why()
+                look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
                 with suppress(GetTimeoutError, RayError):
                     why = ray.get(self._actor.why_waiting.remote(command), timeout=WHY_S)
+                self._check_waiting(deadline, why)
                 self._log_waiting(command, why, deadline)
             else:
                 return answer
@@ -159,12 +160,12 @@ class ActorCalls:
                 if joint.fewer.done() and not answer.done():
                     return None
                 if not answer.done():
-                    self._check_waiting(deadline)
-                    look_s, why = LOG_WAITING_EVERY_S, Why()
+                    look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
                     command = next(iter(joint.commands.values()))
                     asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
                     with suppress(TimeoutError, RayError):
                         why = await asyncio.wait_for(asked, WHY_S)
+                    self._check_waiting(deadline, why)
                     self._log_waiting(command, why, deadline)
             return answer.result()
         finally:
@@ -190,6 +191,7 @@ class ActorCalls:
         deadline.log_waiting(
             lambda: (
                 why.missing
+                or (why.folding and f"sampler {self._name!r} to fold its logs: {why.folding}")
                 or f"sampler {self._name!r} to answer {_named(command)}; `rollstream status` shows "
                 "what is ready and what is stuck"
             )
@@ -202,9 +204,9 @@ class ActorCalls:
             raise answer.error
         return answer
 
-    def _check_waiting(self, deadline: Deadline) -> None:
+    def _check_waiting(self, deadline: Deadline, why: Why) -> None:
         if deadline.passed():
-            raise self._no_answer(deadline)
+            raise self._no_answer(deadline, why)
 
     def _check_repeatable(self, error: Exception, deadline: Deadline) -> None:
         """Returns where the call is to be repeated: Ray starts the actor anew."""
@@ -233,7 +235,13 @@ class ActorCalls:
             f"the actor of sampler {self._name!r} died and will not be started again: {error}"
         )
 
-    def _no_answer(self, deadline: Deadline) -> SamplerUnavailable:
+    def _no_answer(self, deadline: Deadline, why: Why = NOT_KNOWN) -> SamplerUnavailable:
+        if why.folding:
+            return SamplerUnavailable(
+                f"the actor of sampler {self._name!r} did not fold its logs within "
+                f"{deadline.timeout_s:.0f} s; so far it has folded {why.folding}. It goes on from "
+                "there: attach again"
+            )
         return SamplerUnavailable(
             f"the actor of sampler {self._name!r} did not answer within "
             f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"

@@ -31,6 +31,7 @@ class Agree(Command[None]):
     """Succeeds where the sampler runs with this configuration."""
 
     claims: ClassVar[bool] = False
+    claims_next: ClassVar[bool] = True
     config: RollstreamConfig
 
     def result(self, state: SamplerState, context: ResultContext) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
 
@@ -25,7 +25,7 @@ from rollstream.sampler.serving.configuration import (
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
 from rollstream.sampler.serving.score_pressure import ScorePressure
 from rollstream.sampler.serving.snapshots import Snapshots
-from rollstream.schemas.events import SamplerEvent, Scored
+from rollstream.schemas.events import Claimed, ContinuationsWaiting, SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
@@ -36,11 +36,18 @@ from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.reading import HowFar, how_far
 from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
-READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers.
+TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
+READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers,
+READ_TIMEOUT_S_MIN = 120.0  # for as long at least: a fold of all history takes its time.
+NEXT_START = (
+    ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
+    "start the sampler again once the log can be read"
+)
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
 
 
@@ -48,18 +55,21 @@ class SamplerLogs:
     """Claims, reads and writes the logs of one sampler, and folds them into its state.
 
     A seal log that cannot be read on is put aside: the state keeps what was folded of it, every
-    decision records that cursor, and all other logs are folded. A start reads it again.
+    decision records that cursor, and all other logs are folded. It is tried again every
+    ``TRY_AGAIN_S``, and goes on from that cursor once it can be read.
 
     Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
     the state holds what was written. Once fenced it stays so, and never takes the log back.
 
-    Not shared between threads, but for the follower of ``begin_reading``: one thread may poll that
-    one while others do all else.
+    Not shared between threads, but for ``folding`` and the follower of ``begin_reading``: one
+    thread may poll that one while others do all else.
 
     Attributes:
         state: of all that was folded; another object after a claim or a read that began anew.
         claimed: whether it owns the decision log, as far as it knows.
         successor: who took over, for people; empty: nobody did.
+        continuations: what waits in each partition for a rollout that it continues, as its owner
+            said last; known without being folded, since each owner says it after its claim.
         changed: whether the state or the claim changed since somebody last set it to False.
     """
 
@@ -82,6 +92,7 @@ class SamplerLogs:
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
         self._pressure = ScorePressure(self._addresses, clock)
         self._aside: dict[TopicPartition, PutAside] = {}  # Of this state, by all of its followers.
+        self._try_at_s = 0.0  # When those are read again.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
         self._reading: Follower | None = None  # That a thread polls now.
         logs = list(self._addresses.values())
@@ -100,10 +111,12 @@ class SamplerLogs:
         self.claimed = False
         self.successor = ""
         self.changed = False
+        self.continuations: dict[PartitionAddress, ContinuationsWaiting] = {}
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
         self._said_unbounded = False
+        self._reads: Callable[[], Sequence[HowFar]] = tuple  # The logs that are folded just now.
         self._is_claiming = False  # While logs are folded before, and after, a claim.
 
     @property
@@ -115,6 +128,12 @@ class SamplerLogs:
     def being_read(self) -> bool:
         """Whether a thread polls the follower of ``begin_reading``."""
         return self._reading is not None
+
+    def folding(self) -> str:
+        """How far logs are folded that are read to their ends just now, in words; empty: none
+        are."""
+        logs = self._reads()
+        return how_far(logs) if logs else ""
 
     def attempt(self) -> Deadline:
         """For all that one attempt asks of the broker."""
@@ -204,7 +223,7 @@ class SamplerLogs:
                 self._look(reading, deadline, files=claiming or self._follower is None)
                 self._fold_to_ends(reading)
         finally:
-            self._is_claiming = False
+            self._is_claiming, self._reads = False, tuple
 
     def read_sealed(self) -> None:
         """Folds all that was sealed before the call; what another thread polls meanwhile is read
@@ -217,6 +236,7 @@ class SamplerLogs:
         if self.being_read:
             return True
         assert self._follower is not None, "claim first"
+        self._try_aside(self._follower)
         return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
 
     def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
@@ -241,6 +261,12 @@ class SamplerLogs:
         if self.claimed:
             self._save(self.state, owned=True)
 
+    def _decisions_on_way(self, end: int) -> None:
+        """Some of the decision log was folded."""
+        far = HowFar(self._log.where, self._log.next_offset, end)
+        self._reads = lambda: [far]
+        self._save_on_way()
+
     def _save_on_way(self) -> None:
         """Does the same while all that there is is folded for a claim: where that takes longer
         than there is time, the next attempt goes on from there."""
@@ -248,6 +274,8 @@ class SamplerLogs:
             self._save(self._log.fold, owned=False)
 
     def _save(self, state: SamplerState, *, owned: bool) -> None:
+        if self._pressure.passed_over:
+            return  # A start that can read those logs needs the scores that were forgotten.
         if self._snapshots.is_due(state) and (place := self._log.place(owned=owned)) is not None:
             self._snapshots.write(state, place, compared=owned)
 
@@ -255,6 +283,7 @@ class SamplerLogs:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
         assert self._follower is not None, "claim first"
         assert self._reading is None, "a thread reads already"
+        self._try_aside(self._follower)
         self._reading = self._follower
         return self._reading
 
@@ -277,7 +306,8 @@ class SamplerLogs:
         self._snapshots.close()
 
     def _reading_deadline(self) -> Deadline:
-        return Deadline(self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR, self._clock)
+        timeout_s = self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR
+        return Deadline(max(timeout_s, READ_TIMEOUT_S_MIN), self._clock)
 
     def _look(self, deadline: Deadline, ends: Deadline, *, files: bool) -> None:
         """Folds the decision log up to its end, which is to be known by ``ends``; with ``files`` it
@@ -286,7 +316,7 @@ class SamplerLogs:
         if files:
             written = newest_written(self._store, self._name, log.where)  # Before it is read.
         try:
-            log.look(deadline, end_within_s=ends.left_s(), on_way=self._save_on_way)
+            log.look(deadline, end_within_s=ends.left_s(), on_way=self._decisions_on_way)
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if written is not None:
@@ -306,6 +336,8 @@ class SamplerLogs:
         applied yet: from the claims on under which it was written."""
         if self._log.fold is not self.state:
             self.state, self._aside = self._log.fold, {}
+            self._pressure.passed_over.clear()
+            self.continuations.clear()
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
@@ -328,10 +360,25 @@ class SamplerLogs:
     def _note_aside(self) -> None:
         """Tells the state which logs are read no more."""
         aside = sorted(self._aside.items())
+        if aside and not self.state.aside:
+            self._try_at_s = self._clock.monotonic_s() + TRY_AGAIN_S
         logs = [self._addresses[where] for where, _ in aside if where in self._addresses]
-        self.state.put_aside({str(where): str(one.error) for where, one in aside}, logs)
+        passed_over = self._pressure.passed_over
+        reasons = {
+            str(where): f"{one.error}{NEXT_START if where in passed_over else ''}"
+            for where, one in aside
+        }
+        self.state.put_aside(reasons, logs)
+
+    def _try_aside(self, follower: Follower) -> None:
+        """Reads the logs again that were put aside, where it is time."""
+        now_s = self._clock.monotonic_s()
+        if self._aside and now_s >= self._try_at_s:
+            self._try_at_s = now_s + TRY_AGAIN_S
+            follower.try_again(self._aside.keys() - self._pressure.passed_over)
 
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
+        self._reads = follower.how_far
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
             self._apply(one, follower)
             self._save_on_way()
@@ -352,6 +399,10 @@ class SamplerLogs:
                 self.state.apply_scores(scores, one.offset, Given(one.event, one.timestamp_us))
             return
         address = self._addresses[one.where]
+        if isinstance(one.event, Claimed):
+            self.continuations.pop(address, None)
+        elif isinstance(one.event, ContinuationsWaiting):
+            self.continuations[address] = one.event
         if one.offset >= self.state.applied(address):
             try:
                 self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)

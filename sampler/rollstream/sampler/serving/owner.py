@@ -91,6 +91,7 @@ class Owner:
         self._clock = clock
         self._reader = reader
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
+        self.folding = self._logs.folding  # Waits for nobody.
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._ahead = MakesAhead(self._payloads, self._likely_next, keep, clock)
         self._projector = Projector(self._store, name)
@@ -299,9 +300,8 @@ class Owner:
         return True
 
     def tell_workers(self, *, follow: bool) -> None:
-        """Begins to tell env workers, from a thread, how many groups they may begin, or that
-        nothing limits them; with ``follow`` that thread reads the seal logs while no call does,
-        where it needs them. Idempotent."""
+        """Begins to tell env workers, from a thread, how many groups they may begin; ``follow``: it
+        reads the seal logs, where it must and no call does. Idempotent."""
         follows = follow and self._config.samplers[self.name].admission
         self._admission.start(self._follow_now if follows else lambda: None)
 
@@ -377,6 +377,7 @@ class Owner:
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
             self._recorded.batch,
             self._recorded.rows_as_sealed,
+            self._logs.continuations,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 
@@ -420,7 +421,7 @@ class Owner:
         """Folds all logs up to their ends, and claims nothing; an owner, who knows every decision,
         what was sealed and has arrived, where that is enough."""
         if not (self._logs.claimed and self._logs.is_owner(call.number, deadline)):
-            self._logs.read(deadline)
+            self._logs.read(deadline, claiming=call.command.claims_next)
         elif call.command.to_the_ends:
             self._logs.read_sealed()
             self._serve_waiting(deadline)
@@ -487,8 +488,7 @@ class Owner:
             self._announce()
 
     def wait_announced(self, timeout_s: float) -> None:
-        """Returns once env workers can know the newest policy; after ``timeout_s`` at the latest,
-        and at once while they cannot be told."""
+        """Waits until env workers can know the newest policy, where they can be told now."""
         self._announcer.wait_written(timeout_s)
 
     def _announce(self) -> None:

@@ -30,8 +30,15 @@ class ScorePressure:
     A score is in time for a group by the log times of the two. Once the seal logs were read up to
     the last moment at which a group would be in time, the score is of no use, whoever folds.
 
+    A seal log that is put aside does not count while a log of scores is paused, or it would stop
+    the scores of all other partitions. What is forgotten then may be of its groups.
+
     Args:
         seal_logs: of all environments.
+
+    Attributes:
+        passed_over: the seal logs without which scores were forgotten. Who folds on from this state
+            must not read them on.
     """
 
     def __init__(self, seal_logs: Mapping[TopicPartition, PartitionAddress], clock: Clock) -> None:
@@ -40,6 +47,7 @@ class ScorePressure:
         self._ask_at_s = 0.0
         self._read_to = dict.fromkeys(seal_logs, 0)  # Log times up to which they were read.
         self._ends: dict[TopicPartition, int] = {}  # Of logs that are behind, once they go on.
+        self.passed_over: set[TopicPartition] = set()
 
     def look(
         self,
@@ -83,11 +91,15 @@ class ScorePressure:
         broker says so by then; it is asked first about those of which the least is known."""
         passed_ts = state.late.passed_ts
         logs = [at for at, log in self._seal_logs.items() if log.environment == environment]
-        for where in sorted(logs, key=self._read_to.__getitem__):
+        aside = {where for where in logs if follower.is_aside(where)}
+        for where in sorted({*logs} - aside, key=self._read_to.__getitem__):
             ask = partial(follower.has_read, where, passed_ts)
             if not self._answer(ask, deadline):
                 break
             self._read_to[where] = max(self._read_to[where], passed_ts)
+        if aside and any(state.late.is_full(self._seal_logs[where]) for where in logs):
+            logs = [where for where in logs if where not in aside]
+            self.passed_over |= aside
         if logs:
             state.late.seal_logs_read(environment, min(self._read_to[where] for where in logs))
 

@@ -22,27 +22,28 @@ ONE_READER = (
     "a pool share what one reader fetches; one that is to have every prompt reads a pool of its "
     "own: another [samplers.<name>] of the same environments"
 )
-_COLUMNS = ("group_uids",)
+_COLUMNS = ("group_uids", "trajectory_uids")
 WeightOfLag = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class PoolBatch:
-    """The trajectories of one prompt. Steps are the rows of ``batch``.
+    """Holds the trajectories of one prompt. The rows of ``batch`` are their steps.
 
-    A step's lag is how many optimizer steps its weights are behind the newest policy that was
-    published when the batch was decided, so it is the same whenever the batch is fetched. Of
-    weights that a resume went back behind, or that are ahead of that policy, it is how many steps
-    the two are apart, at least 1.
+    The lag of a step is the number of optimizer steps from its weights to the newest policy when
+    the batch was decided. So it is the same whenever the batch is fetched. If the weights are off
+    the branch, or ahead of that policy, the lag is the distance of the two, at least 1.
 
     Attributes:
-        prompt_uid: of the group; empty where rollouts were published without ``group_uid``.
-        batch: as recorded; ``batch.step`` counts fetches.
-        off_policy: bool [rows]; more than ``staleness_threshold`` optimizer steps behind, or
-            sampled by weights that a resume went back behind, or by weights ahead of that policy,
-            which its trainer had not published. Never where ``weight_step`` is not
-            known, or no policy was published.
-        importance_weights: float32 [rows]; 1 where a step is not ``off_policy``.
+        prompt_uid: the prompt, as its steps named it; empty if rollouts were published without
+            ``group_uid``.
+        batch: the recorded batch. ``batch.step`` counts fetches. ``batch.trajectory_uids`` has the
+            uids that writers gave.
+        off_policy: bool [rows]; True if the lag is above ``staleness_threshold``, or the weights
+            are off the branch, or ahead of that policy. Steps with an unknown ``weight_step`` are
+            False, and so are all steps before the first policy.
+        importance_weights: float32 [rows]; 1 for steps that are not ``off_policy``. They do not
+            replace the ratio of probabilities in a loss: compute that from ``batch.logprobs``.
     """
 
     prompt_uid: str
@@ -56,39 +57,38 @@ class PoolBatch:
 
 
 class TrajectoryPool:
-    """Reads what ``StepProducer`` and the HTTP gateway submit; no writer ever waits for it.
+    """Reads finished prompts, in the order in which they were sealed. No writer waits for it.
 
-    Groups come in the order in which they were sealed, and an unfinished one blocks none behind
-    it. A group that was fetched is acknowledged by the next fetch, which makes it final; before
-    that a crash of anything, this process included, gives the same group again.
+    Writers are ``StepProducer`` and the HTTP gateway. An unfinished prompt blocks none behind it.
 
-    A pool has one reader, in one thread. Its first fetch fences whoever read before, whose next one
-    raises ``Fenced``: what one of them acknowledged the other never fetches, and what was fetched
-    and not acknowledged the new one fetches again.
+    A fetch acknowledges the prompt that was fetched before it, and makes it final. If anything
+    crashes before that, this process included, the next fetch gives the same prompt again. Save
+    weights before the next fetch. If each fetch is one optimizer step, ``batch.step`` of a fetch
+    below the step of your weights is in them already.
 
-    Beyond ``max_queue_size``, or the sampler's ``capacity_groups``, the oldest ready groups are
-    dropped: counted (``stats().evictions``) and recorded. What is unfinished is in no sampler, so
-    it stays.
+    A pool has one reader, in one thread. The first fetch of a new reader fences the one before,
+    which raises ``Fenced``. The new reader gets the prompts that the other did not acknowledge.
+
+    A pool keeps at most ``max_queue_size`` finished prompts, or the sampler's ``capacity_groups``,
+    whichever is less. Above that it drops the oldest. They are counted (``stats().evictions``) and
+    recorded. Unfinished prompts and open fetches are never dropped.
 
     Args:
-        sampler: of its own: the pool counts its fetches as steps and resumes where they ended. The
-            trainer publishes its policies through the same object; their steps are optimizer steps,
-            at most one ahead of fetches.
-        max_queue_size: most ready groups; each fetch drops the oldest beyond it first. None: only
-            the sampler's ``capacity_groups`` bounds them, whenever one is sealed; so it does where
-            it is the smaller one.
-        staleness_threshold: optimizer steps that a step may be behind and still be on policy; below
-            1 it may be none behind.
-        weight_step: of the weights that the trainer goes on with, where it begins again: rollouts
-            of weights beyond them, which it made before, are off policy. None: the first policy
-            that it publishes says so, and is taken to be made after it began.
-        weight_of_lag: the importance weight of steps that are off policy, int64 [k], at least 0, to
-            [k]; default 1 / (lag + 1).
+        sampler: a sampler for this pool alone, since the pool counts its fetches as steps. Publish
+            policies through the same object. Their steps are optimizer steps, at most as many as
+            there were fetches, and one. A trainer that goes on fetches once before its first
+            ``publish_policy``.
+        max_queue_size: most finished prompts. Each fetch first drops the oldest above it. None:
+            only ``capacity_groups`` bounds them, at each seal.
+        staleness_threshold: optimizer steps that a step may be behind without being off-policy.
+        weight_step: the weights that a restarted trainer goes on with. Rollouts of later weights,
+            which the trainer lost, are off-policy. None: the first policy that it publishes tells.
+        weight_of_lag: a function from lags of off-policy steps, int64 [k], to their importance
+            weights [k], each 0 or more. None: 1 / (lag + 1).
 
     Raises:
-        InvalidRequest: an argument is none that could work, or the sampler has settings by which
-            groups would come in another order, or off policy ones not at all; it names each, and
-            what to set.
+        InvalidRequest: an argument, or a setting of the sampler, does not fit a pool. It names each
+            and what to set: ``order = "ready"``, ``max_policy_lag = -1``, ``off_branch = "keep"``.
 
     Examples:
         >>> pool = TrajectoryPool(SamplerClient.attach("pool", config=…))  # doctest: +SKIP
@@ -132,19 +132,17 @@ class TrajectoryPool:
         self._fetched: Batch | None = None
 
     def fetch_batch(self, *, timeout_s: float = 0.0) -> PoolBatch | None:
-        """The next ready prompt group; None: none became ready in time. It acknowledges the one
-        before, also where it returns None.
+        """Returns the next finished prompt, or None. Acknowledges the fetch before in both cases.
 
         Args:
-            timeout_s: how long to wait for one; 0: not at all.
+            timeout_s: how long to wait for a prompt; 0: not at all.
 
         Raises:
-            UnknownStep: its first call, and ``weight_step`` is more than groups were fetched.
-            Fenced: another reader has begun. It fetches anew what this one had not acknowledged.
-            GroupsUnreadable, StoreAway, BrokerUnavailable: as ``SamplerApi.next_batch``; the call
-                may be repeated.
-            InvalidRequest: what ``weight_of_lag`` returned is no weight a step; nothing is
-                acknowledged by that.
+            UnknownStep: on the first call: ``weight_step`` is more than the number of fetches.
+            Fenced: another reader has begun. It gets what this one did not acknowledge.
+            GroupsUnreadable, StoreAway, BrokerUnavailable: as for ``SamplerApi.next_batch``. Repeat
+                the call.
+            InvalidRequest: ``weight_of_lag`` did not return a weight for each step.
         """
         try:
             batch = self._next(timeout_s)

@@ -138,7 +138,7 @@ def assemble(
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
         "scores": _scores(parts),
-        **_texts_asked_for(parts, columns),
+        **_requested_texts(parts, columns, uids),
         "slots": tuple(part.slot for part in parts),
         "columns": tuple(columns),
         "carried_stale": carried_stale,
@@ -162,6 +162,22 @@ def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
         "current_step": served.current_step,
         "groups_ready": groups_ready,
     }
+
+
+def _requested_texts(
+    parts: Sequence[GroupRows], columns: Collection[str], uids: Sequence[str]
+) -> dict[str, Sequence[str] | None]:
+    """Texts of each row that are not in every batch; None where they were not asked for."""
+    found: dict[str, Sequence[str] | None] = {
+        name: _texts(parts, ON_REQUEST[name]) if name in columns else None
+        for name in ("metadata", "group_uids", "worker_ids", "trajectory_uids")
+    }
+    named = found["trajectory_uids"]
+    if named is not None:  # Of a rollout that was published whole, its uid.
+        found["trajectory_uids"] = tuple(
+            [name or uid for name, uid in zip(named, uids, strict=True)]
+        )
+    return found
 
 
 def _weights(
@@ -337,16 +353,6 @@ def _numbers_asked_for(
     if "created_ts" in columns:
         found["created_ts"] = _numbers(parts, "created_ts", np.int64)
     return found
-
-
-def _texts_asked_for(
-    parts: Sequence[GroupRows], columns: Collection[str]
-) -> dict[str, Sequence[str] | None]:
-    """Of each row, those among ``columns``; the others are None."""
-    return {
-        name: _texts(parts, ON_REQUEST[name]) if name in columns else None
-        for name in ("metadata", "group_uids", "worker_ids")
-    }
 
 
 def _rewards(

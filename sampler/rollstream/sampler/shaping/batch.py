@@ -52,7 +52,8 @@ class Batch(NamedArrays):
         trajectory_index: int32 [n]; segments of one trajectory share it, from 0.
         trajectory_returns: float32 [m], the sum of what the segments of each were published with;
             infinite where float32 has no room for it.
-        uids: [n], the rollout_uid of each row; segments of one trajectory share it.
+        uids: [n], the rollout_uid of each row; segments of one trajectory share it. Of a step it
+            is ``rollstream.schemas.ids.step_rollout_uid``.
         weight_steps: int64 [n], optimizer steps behind the weights that sampled; -1: not known.
         policy_epochs: int32 [n], the policy epoch of those weights. After a rewind, the same step
             names other weights.
@@ -81,6 +82,8 @@ class Batch(NamedArrays):
         worker_ids: [n], the process that published each row.
         created_ts: int64 [n], when it was published by that process's clock, in microseconds since
             1970, UTC; 0: a client of another language gave none.
+        trajectory_uids: [n], the trajectory of each row as the writer of its steps named it; of a
+            rollout that was published whole, its uid.
         used: bool [m], trajectories of carried groups that are not to be trained on again. They are
             here for their group's returns. None: nothing is carried.
         carried_groups: how many of the groups, the last ones, the step before had, too.
@@ -132,6 +135,7 @@ class Batch(NamedArrays):
     group_uids: tuple[str, ...] | None = None
     worker_ids: tuple[str, ...] | None = None
     created_ts: NDArray[np.int64] | None = None
+    trajectory_uids: tuple[str, ...] | None = None
     used: NDArray[np.bool_] | None = None
     carried_groups: int = 0
     carried_stale: int = 0

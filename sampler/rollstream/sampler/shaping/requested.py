@@ -24,6 +24,7 @@ ON_REQUEST = {
     "group_uids": "group_uid",
     "worker_ids": "worker_id",
     "created_ts": "created_ts",
+    "trajectory_uids": "trajectory_uid",
 }
 """The schema's columns that a batch may have: its name in the batch, and in the schema. Every other
 name is that of an array which producers named."""

@@ -10,6 +10,8 @@ from rollstream.schemas.events.admission import PolicyAnnounced, SharesGranted
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     FLUSH_KINDS,
+    Continuation,
+    ContinuationsWaiting,
     FailedMembers,
     Flushed,
     GroupsBegun,
@@ -51,7 +53,15 @@ from rollstream.schemas.events.sampler import (
 from rollstream.schemas.events.scores import RolloutScore, Scored
 
 GroupsEvent = (
-    Claimed | Adopted | Flushed | GroupsBegun | InFlight | RootRecorded | Requested | Retired
+    Claimed
+    | Adopted
+    | Flushed
+    | GroupsBegun
+    | InFlight
+    | ContinuationsWaiting
+    | RootRecorded
+    | Requested
+    | Retired
 )
 SamplerEvent = (
     Claimed
@@ -81,6 +91,8 @@ __all__ = [
     "Checkpointed",
     "ChosenGroup",
     "Claimed",
+    "Continuation",
+    "ContinuationsWaiting",
     "CurrentStepSet",
     "CursorRecorded",
     "DeadLetter",

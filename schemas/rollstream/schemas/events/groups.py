@@ -178,6 +178,28 @@ class InFlight(OwnedEvent):
     complete: bool = False
 
 
+class Continuation(NamedTuple):
+    """A segment of the rollout ``uid`` that waits for the segment before it, which is of the
+    rollout ``continues``, since a log time in microseconds."""
+
+    uid: str
+    segment_idx: int
+    continues: str
+    example_id: str
+    group_uid: str
+    since_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuationsWaiting(OwnedEvent):
+    """How many trajectories wait for a rollout that they continue, and the first of them. It holds
+    until the owner's next one, or the next claim."""
+
+    now_ts: int
+    count: int
+    examples: tuple[Continuation, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecorded(OwnedEvent):
     """Which store's root the deployment has; in partition 0 of every seal log, once."""
@@ -192,6 +214,7 @@ class RequestKind(StrEnum):
     RETAIN = "retain"
     FLUSH = "flush"
     FLUSH_FORCED = "flush_forced"
+    RETRY = "retry"  # Reads a partition again that was put aside.
 
 
 FLUSH_KINDS = frozenset((RequestKind.FLUSH, RequestKind.FLUSH_FORCED))

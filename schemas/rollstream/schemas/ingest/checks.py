@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rollstream.schemas import rules
 from rollstream.schemas.fields import named
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS, EntryKind
 from rollstream.schemas.ingest.frame import Frame
 from rollstream.schemas.ingest.wire import COUNTS, unpacked
@@ -24,7 +25,7 @@ _SHARED_KEPT = 4_096
 _KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
 _OWN_NAMES: Mapping[str, Callable[[str, Any], None]] = {
     "example_id": rules.check_name,
-    **dict.fromkeys(("group_uid", "rollout_uid"), rules.check_uid),
+    **dict.fromkeys(("group_uid", "rollout_uid", "trajectory_uid"), rules.check_uid),
 }
 _SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "old_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
@@ -110,6 +111,13 @@ def _texts(record: Frame) -> _Found:
             if not uid and record.kinds[index] not in _WITHOUT_UID:
                 remedy = "give one: nothing else tells it apart"
                 yield index, BrokenRule("rollout_uid", "is empty", remedy)
+    trajectories = record.texts.get("trajectory_uid")
+    if trajectories:
+        each = zip(uids, record.values("group_uid"), trajectories, strict=True)
+        for index, (uid, prompt, trajectory) in enumerate(each):
+            if trajectory and uid != step_rollout_uid(prompt, trajectory):
+                finding = f"is {uid!r:.80}, which is no digest of group_uid and trajectory_uid"
+                yield index, BrokenRule("rollout_uid", finding, "give step_rollout_uid() of these")
 
 
 def _metadata(record: Frame) -> _Found:

@@ -62,7 +62,7 @@ class IngestRecord(Frame):
         What breaks a rule is as it is in the record: a dead letter holds it.
         """
         found: dict[str, Any] = {}
-        if self.header["extras"] is not None:
+        if self.header["extras"] is not None or "trajectory_uid" in self.texts:
             found = {field.name: self._value(field, index) for field in columns(extra=True)}
             found["rewards"] = self.components()[index]
             found["attachments"] = self.attachments().get(index)
@@ -78,6 +78,11 @@ class IngestRecord(Frame):
             self.kinds[index],
             self.failures.get(index),
         )
+
+    def rename(self, index: int, rollout_uid: str, trajectory_uid: str) -> None:
+        """The entry, a step, has these uids from now on: those with which its trajectory began."""
+        for name, uid in (("rollout_uid", rollout_uid), ("trajectory_uid", trajectory_uid)):
+            self.texts.setdefault(name, [""] * self.count)[index] = uid
 
     def part(self, indexes: Sequence[int], *, partitions: int | None = None) -> bytes:
         """The bytes of a record that has these entries alone; ``partitions``: of its topic, where

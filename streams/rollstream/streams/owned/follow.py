@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
@@ -26,7 +25,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import bounds_in_time
+from rollstream.streams.reading import HowFar, bounds_in_time, how_far
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
@@ -88,8 +87,10 @@ class Follower:
         }
         self._fences = {where: Fence() for where in starts}
         self._records: deque[Record] = deque()
+        self._tried: set[TopicPartition] = set()  # Put aside, and read again all the same.
         self.paused: set[TopicPartition] = set()
         self.foreign: Counter[TopicPartition] = Counter()
+        self._ends: dict[TopicPartition, int] = {}  # Up to which `read_to_end` reads.
         self._lost = ""  # Why nothing is read any more.
         for where in self._positions.keys() & (aside or {}).keys():
             self._reader.pause(where)
@@ -123,6 +124,8 @@ class Follower:
                     return confirmed  # First the events before the defect; the next call raises.
                 self._put_aside(where, error)
                 continue
+            if where in self._tried:
+                self._end_trial(where, record.offset)
             fence = self._fences[where]
             if event and (where in self._scores or fence.admits(record.offset, event)):
                 confirmed.append(ConfirmedEvent(where, record.offset, record.timestamp_us, event))
@@ -147,7 +150,19 @@ class Follower:
         """Reads on a log that was paused, from where that was. Idempotent."""
         if where in self.paused:
             self.paused.discard(where)
-            if not self._is_aside(where):
+            if not self.is_aside(where):
+                self._reader.seek(where, self._positions[where])
+
+    def is_aside(self, where: TopicPartition) -> bool:
+        """Whether the log is put aside."""
+        return self._aside is not None and where in self._aside
+
+    def try_again(self, logs: Collection[TopicPartition]) -> None:
+        """Reads these logs, which are put aside, from where each was. One stays put aside until the
+        record is read that could not be; if it still cannot, nothing changes."""
+        for where in self._positions.keys() & logs:
+            if self.is_aside(where) and where not in self.paused:
+                self._tried.add(where)
                 self._reader.seek(where, self._positions[where])
 
     def has_read(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> bool:
@@ -190,19 +205,20 @@ class Follower:
         """
         if self._lost:
             raise LogLost(self._lost)
-        ends = self._ends(Deadline(deadline.slice_s(ends_within_s), deadline.clock))
+        ends = self._ends = self._find_ends(
+            Deadline(deadline.slice_s(ends_within_s), deadline.clock)
+        )
         for where, end in ends.items():
             while self._positions[where] < end and where not in self.paused:
-                if self._is_aside(where):
+                if self.is_aside(where):
                     break
                 if deadline.passed():
                     raise BrokerUnavailable(
                         f"{where} was read up to {self._positions[where]}, not to its end at "
-                        f"{end}, within {deadline.timeout_s} s; allow more time"
+                        f"{end}, within {deadline.timeout_s} s; in all "
+                        f"{how_far(self.how_far())} were read. Allow more time"
                     )
-                at = self._positions[where]
-                said = "{} to be read to its end at {:,}; it was read up to {:,}".format
-                deadline.log_waiting(partial(said, where, end, at))
+                deadline.log_waiting(self._say_how_far)
                 yield from self.poll(records_max, deadline.slice_s(READ_SLICE_S))
 
     def close(self) -> None:
@@ -212,7 +228,7 @@ class Follower:
     def put_aside(self, where: TopicPartition, offset: int, error: UnreadableLog) -> None:
         """Reads the log no more: the event at ``offset``, which was returned, cannot be folded."""
         assert self._aside is not None, "logs are put aside"
-        if not self._is_aside(where):
+        if not self.is_aside(where):
             self._positions[where] = offset
             self._put_aside(where, error)
 
@@ -220,19 +236,34 @@ class Follower:
         """Reads this log no more; raises the error where logs are not put aside."""
         if self._aside is None:
             raise error
-        _log.error("%s is read no more, and all other logs are: %s", where, error)
+        known = self._aside.get(where)
+        if known is None or str(known.error) != str(error):
+            _log.error("%s is read no more, and all other logs are: %s", where, error)
         self._aside[where] = PutAside(self._positions[where], error)
+        self._tried.discard(where)
         self._reader.pause(where)
         self._records = deque(one for one in self._records if _where(one) != where)
 
-    def _is_aside(self, where: TopicPartition) -> bool:
-        return self._aside is not None and where in self._aside
+    def _end_trial(self, where: TopicPartition, offset: int) -> None:
+        """A record of a log that was tried again was read: perhaps the one that could not be."""
+        assert self._aside is not None, "logs are put aside"
+        if offset >= self._aside[where].offset:
+            _log.warning("%s is read again, from offset %d on", where, offset)
+            del self._aside[where]
+            self._tried.discard(where)
 
-    def _ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
+    def how_far(self) -> list[HowFar]:
+        """How far ``read_to_end`` read each log. Any thread may ask."""
+        return [HowFar(where, self._positions[where], end) for where, end in self._ends.items()]
+
+    def _say_how_far(self) -> str:
+        return f"logs to be read to their ends: {how_far(self.how_far())}"
+
+    def _find_ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
         for where in self._positions:
-            if self._is_aside(where):
+            if self.is_aside(where):
                 continue
             first, end = bounds_in_time(self._reader, where, deadline)
             if end < self._positions[where]:

@@ -40,7 +40,7 @@ REPORT_SLICE_S = 0.5
 READ_SLICE_S = 0.05
 
 F = TypeVar("F", bound=LogFold)
-OnWay = Callable[[], object]
+OnWay = Callable[[int], object]
 
 
 class _State(Enum):
@@ -198,7 +198,7 @@ class OwnedLog(Generic[F]):
         Args:
             deadline: for all of it.
             end_within_s: for the log's end alone: a broker that does not answer is told apart soon.
-            on_way: called after each record that was folded.
+            on_way: called with the end after each record that was folded.
 
         Raises:
             Fenced: after this object's own claim another owner claimed. BrokerUnavailable: not read
@@ -217,7 +217,7 @@ class OwnedLog(Generic[F]):
             event = self._folded.apply_record(record)
             if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
                 raise self._fenced_by(record.offset, event)
-            on_way()
+            on_way(end)
         return self.fold
 
     def append(self, event: Event) -> Ticket:

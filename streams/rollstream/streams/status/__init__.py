@@ -9,6 +9,7 @@
 
 from rollstream.streams.status.figures import (
     AdmissionFigures,
+    ContinuationFigures,
     DeadLetterFigures,
     Figures,
     PartitionFigures,
@@ -19,6 +20,7 @@ from rollstream.streams.status.verdict import Verdict, stuck_stages
 
 __all__ = [
     "AdmissionFigures",
+    "ContinuationFigures",
     "DeadLetterFigures",
     "Figures",
     "PartitionFigures",

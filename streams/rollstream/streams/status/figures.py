@@ -9,6 +9,19 @@ from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.eligible import Waits
 
 
+@dataclass(frozen=True, slots=True)
+class ContinuationFigures:
+    """Segment ``segment_idx`` of the rollout ``uid``, which waits for the segment before it, of the
+    rollout ``continues``."""
+
+    uid: str
+    segment_idx: int
+    continues: str
+    example_id: str
+    group_uid: str
+    age_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFigures:
     """One partition of an environment, from the ingest log to the seal log.
@@ -33,6 +46,8 @@ class PartitionFigures:
         recent_unreadable: those of them that are dead letters.
         foreign: records of the seal log that no owner wrote; they are passed over.
         aside: why the seal log cannot be read on, with the offset; empty: it can.
+        continuations: trajectories of which a segment waits for the rollout that it continues, for
+            ten seconds or longer; ``continuing`` are those that wait longest.
         trouble: why its sealer seals nothing there, as that sealer says; empty: it says nothing.
     """
 
@@ -59,6 +74,8 @@ class PartitionFigures:
     foreign: int = 0
     aside: str = ""
     trouble: str = ""
+    continuations: int = 0
+    continuing: tuple[ContinuationFigures, ...] = ()
 
     @property
     def backlog(self) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, Flushed
+from rollstream.schemas.events import Claimed, ContinuationsWaiting, Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import (
@@ -32,7 +32,12 @@ from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.reading import read_between
 from rollstream.streams.status.admission import measure_admission
-from rollstream.streams.status.figures import AdmissionFigures, Figures, PartitionFigures
+from rollstream.streams.status.figures import (
+    AdmissionFigures,
+    ContinuationFigures,
+    Figures,
+    PartitionFigures,
+)
 from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
 from rollstream.streams.topics.check import differences, joined
@@ -248,6 +253,7 @@ def _partition(
     address, now_us = read.address, read.now_us
     fold = SealFold(dedupe_horizon=0)
     owner, flush_ts = "", None
+    waiting: ContinuationsWaiting | None = None
     newest: list[_Settled] = []  # Within the last minute.
     begun_ts = 0
     log = read.layout.groups_log(address)
@@ -263,6 +269,7 @@ def _partition(
                 sampler.apply_groups(address, confirmed)
             if start and not begun_ts:
                 begun_ts = confirmed.timestamp_us
+            waiting = _waiting_after(waiting, confirmed.event)
             if isinstance(confirmed.event, Claimed):
                 owner = "" if confirmed.event.owner == CREATOR else confirmed.event.owner
             elif isinstance(confirmed.event, Flushed):
@@ -302,6 +309,24 @@ def _partition(
         foreign=foreign,
         aside=str(aside[log].error) if log in aside else "",
         trouble=read.troubles.get(where, ""),
+        continuations=0 if waiting is None else waiting.count,
+        continuing=() if waiting is None else _continuing(waiting, now_us),
+    )
+
+
+def _waiting_after(
+    before: ContinuationsWaiting | None, event: Event
+) -> ContinuationsWaiting | None:
+    """What the owner said last of continuations; a claim takes back what was said before it."""
+    if isinstance(event, ContinuationsWaiting):
+        return event
+    return None if isinstance(event, Claimed) else before
+
+
+def _continuing(event: ContinuationsWaiting, now_us: int) -> tuple[ContinuationFigures, ...]:
+    return tuple(
+        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6))
+        for one in event.examples
     )
 
 

@@ -122,7 +122,7 @@ def _aside(partition: PartitionFigures, retention_hours: float) -> str:
     return (
         f"{_names([partition])} is put aside, and all other partitions go on: nothing is sealed "
         f"there, and nothing that was sealed behind it is served.{waits} {partition.aside}. Then "
-        "start its sealer and the samplers again"
+        "run `rollstream seal --retry`, or start its sealer again where that was upgraded"
     )
 
 
@@ -243,9 +243,11 @@ def _ready(sampler: SamplerFigures) -> str:
 
 
 def _upstream_explains(sampler: SamplerFigures, figures: Figures) -> bool:
-    """Whether sealers of its environments are hindered: then nobody behind them is to blame."""
+    """Whether sealers of its environments are hindered, or gone while rollouts wait: then nobody
+    behind them is to blame."""
     mine = [one for one in figures.partitions if one.environment in sampler.environments]
-    return any(one.trouble or one.aside for one in mine) and sampler.ready < max(1, sampler.wanted)
+    hindered = any(one.trouble or one.aside or (one.backlog and one.held is False) for one in mine)
+    return hindered and sampler.ready < max(1, sampler.wanted)
 
 
 def _all_wait(sampler: SamplerFigures, figures: Figures) -> bool:

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.errors import UnreadableLog
+from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.topics.check import Difference
@@ -28,17 +29,31 @@ def unreadable_logs(
     Raises:
         BrokerUnavailable: not read in time.
     """
-    aside: dict[TopicPartition, PutAside] = {}
-    for address in layout.addresses(partitions):
-        where = layout.groups_log(address)
-        start = 0
-        with closing(broker.reader({where: EARLIEST})) as reader, suppress(UnreadableLog):
-            start = find_start(reader, where, None, deadline)
-        with closing(Follower(broker, {where: start}, aside=aside)) as follower:
-            for _ in follower.read_to_end(deadline):
-                pass
     remedy = "until then nothing is sealed there, and all other partitions go on"
+    logs = sorted(map(layout.groups_log, layout.addresses(partitions)))
     return [
-        Difference(str(where), WHAT, "", str(one.error), remedy)
-        for where, one in sorted(aside.items())
+        Difference(str(where), WHAT, "", str(error), remedy)
+        for where in logs
+        if (error := why_unreadable(broker, where, deadline)) is not None
     ]
+
+
+def why_unreadable(
+    broker: Broker, where: TopicPartition, deadline: Deadline
+) -> UnreadableLog | None:
+    """Why a seal log cannot be read on; None: it can. Reads what a sealer reads to adopt it.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    aside: dict[TopicPartition, PutAside] = {}
+    start, fold = 0, SealFold(dedupe_horizon=0)
+    with closing(broker.reader({where: EARLIEST})) as reader, suppress(UnreadableLog):
+        start = find_start(reader, where, None, deadline)
+    with closing(Follower(broker, {where: start}, aside=aside)) as follower:
+        for one in follower.read_to_end(deadline):
+            try:
+                fold.apply(one.offset, one.timestamp_us, one.event)
+            except UnreadableLog as error:
+                return error
+    return aside[where].error if where in aside else None

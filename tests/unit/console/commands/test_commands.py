@@ -257,7 +257,7 @@ def test_finish_says_that_a_run_is_over_once_its_trainer_rests(line: CommandLine
     assert early.exit_code == 1
     assert "trainer-a decided 0 s ago, so its trainer may still run" in early.stderr
     line.clock.advance(900)
-    assert "stuck: env workers" in line.run("status").stdout
+    assert "and no sealer runs" in line.run("status").stdout
     assert line.run("finish").stdout == "trainer-a: the run is over\n"
     assert line.run("finish").stdout == "trainer-a: the run was over already\n"
     done = line.run("status", "--check")

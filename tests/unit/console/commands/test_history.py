@@ -115,7 +115,8 @@ def test_what_history_finds_is_shown_in_a_line(run: Run) -> None:
     parts["clock"] = run.line.clock
     step = lineage_of_step("trainer-a", 1, **parts)
     assert repr(step).endswith(": 1 groups, 1 replaced)")
-    assert repr(lineage_of_rollout(f"{first}-1", **parts)).endswith(": sealed; in 1 batches)")
+    (found,) = lineage_of_rollout(f"{first}-1", **parts)
+    assert repr(found).endswith(": sealed; in 1 batches)")
     (replayed,) = replay_step("trainer-a", 0, **parts)
     assert repr(replayed).endswith(", 1 groups: the same)")
 
@@ -141,7 +142,7 @@ def test_lineage_is_readable_in_a_narrow_terminal(
 @pytest.mark.proves("F2")
 def test_lineage_of_a_rollout_names_row_entry_and_the_steps_that_trained_on_it(run: Run) -> None:
     first, second, third = two_steps(run)
-    found = run.read("lineage", "--uid", f"{first}-1")
+    (found,) = run.read("lineage", "--uid", f"{first}-1")
     (entry,) = found["entries"]
     assert (entry["state"], entry["replica_id"]) == ("sealed", "worker-1")
     (row,) = entry["group"]["segments"]
@@ -213,7 +214,7 @@ def test_lineage_says_why_a_rollout_is_never_trained_on(run: Run) -> None:
     run.publish("old")  # Once more.
     run.seal(4)
     run.drop_as_stale()
-    found = run.read("lineage", "--uid", "old-0", "--sampler", "trainer-b")
+    (found,) = run.read("lineage", "--uid", "old-0", "--sampler", "trainer-b")
     assert [one["state"] for one in found["entries"]] == ["sealed", "duplicate"]
     (dropped,) = found["samplers"][0]["drops"]
     assert dropped["reason"] == "stale"
@@ -227,10 +228,10 @@ def test_lineage_finds_what_is_pending_and_what_could_not_be_read(run: Run) -> N
     writer.append(run.line.layout.rollouts("math"), foreign, partition=0)
     assert writer.flush(10) == 0
     run.publish("half")
-    (entry,) = run.read("lineage", "--uid", "half-1")["entries"]
+    (entry,) = run.read("lineage", "--uid", "half-1")[0]["entries"]
     assert (entry["state"], entry["replica_id"], entry["group"]) == ("pending", "worker-1", None)
     run.seal(1)
-    (entry,) = run.read("lineage", "--uid", "foreign-0")["entries"]
+    (entry,) = run.read("lineage", "--uid", "foreign-0")[0]["entries"]
     assert entry["state"] == "dead_letter"
     assert entry["detail"].startswith("wrong_environment: ")
 

@@ -107,7 +107,7 @@ def test_a_rollout_is_shown_with_its_tokens_rewards_provenance_and_what_became_o
     assert (segment["prompt_tokens"], segment["output_tokens"]) == ([1, 2], [7, 8, 9])
     assert segment["masked"] == [[1, 3]]
     assert (segment["metadata"], segment["replica_id"]) == ({"temperature": 0.8}, "worker-1")
-    (traced,) = run.read("lineage", "--uid", "a-1")["entries"]
+    (traced,) = run.read("lineage", "--uid", "a-1")[0]["entries"]
     assert found["path"] == traced["group"]["path"]
     (row,) = traced["group"]["segments"]
     assert (segment["row"], segment["log_offset"], segment["log_entry"]) == (
@@ -294,7 +294,7 @@ def test_a_segment_without_a_reward_adds_nothing_wherever_a_return_is_shown(
             producer.submit_step(step, environment="math")
     run.seal(1)
     (shown,) = run.read("show", "--lowest-reward", "9", "--from-files")
-    assert (shown["rollout_uid"], shown["reward"]) == ("t", pytest.approx(1.0))
+    assert (shown["trajectory_uid"], shown["reward"]) == ("t", pytest.approx(1.0))
     assert [segment["reward"] for segment in shown["segments"]] == list(rewards)
     with run.sampler() as sampler:
         sampler.resume(None)
@@ -473,3 +473,20 @@ def test_show_of_nothing_says_what_to_give(files: CommandLine) -> None:
         assert (done.exit_code, done.stdout) == (1, "")
         assert told in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.proves("F18", "F20")
+@pytest.mark.parametrize("text", ["{no json", '"x"', '{"a":1}', "[1,2]", "[" * 20_000])
+def test_messages_that_nobody_can_read_are_shown_as_they_are(tmp_path: Path, text: str) -> None:
+    line = CommandLine(tmp_path, CONFIG)
+    entries = [
+        make_entry(rollout_uid="odd", messages=text, output_tokens=range(3)),
+        make_entry(rollout_uid="even", messages='[{"role":"user","content":"2+2?"}]'),
+    ]
+    seal(line.blobs, entries, environment="math", name="f0", offset=0)
+    done = line.run("show", "--longest", "10", "--json", "--from-files")
+    assert done.exit_code == 0, done.output
+    found = {one["rollout_uid"]: one["segments"][0]["messages"] for one in json.loads(done.stdout)}
+    assert found["odd"] == [{"role": "unreadable", "content": text}]
+    assert found["even"] == [{"role": "user", "content": "2+2?"}]
+    assert "-- unreadable" in line.run("show", "odd", "--from-files").stdout

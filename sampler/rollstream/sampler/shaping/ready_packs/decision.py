@@ -35,6 +35,7 @@ class Sizes(NamedTuple):
         rounds: number of rounds (a pack for every rank) that were ready.
         of_rounds: tokens in these rounds.
         waiting: tokens of trajectories that fill no pack yet.
+        waiting_version: the weight step that sampled these; -1: nothing waits.
     """
 
     groups: int
@@ -42,6 +43,7 @@ class Sizes(NamedTuple):
     rounds: int
     of_rounds: int
     waiting: int
+    waiting_version: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -57,7 +59,6 @@ class Decision:
             dropped as stale; the others are filtered.
         queued: the weight steps that sampled the packs that are ready for each rank after this
             step, the oldest first.
-        waiting: the weight step that sampled what fills no pack yet; None: nothing waits.
         current: the weight step that the trainer has.
         sizes: by which the next step tells how many groups it needs.
         built: the packs of the queue, which the next decision does not build again.
@@ -70,7 +71,6 @@ class Decision:
     carried: tuple[CarriedGroup, ...]
     outcomes: Mapping[str, NDArray[np.int64]]
     queued: tuple[int, ...]
-    waiting: int | None
     current: int
     sizes: Sizes
     built: BuiltRounds
@@ -131,8 +131,8 @@ def _fresh_after(before: Decision, version_window: int) -> tuple[int, int]:
     step does not drop as stale."""
     oldest = before.current + 1 - version_window
     ready = sum(version >= oldest for version in before.queued)
-    fresh = before.waiting is not None and before.waiting >= oldest
-    return ready, before.sizes.waiting if fresh else 0
+    sizes = before.sizes
+    return ready, sizes.waiting if sizes.waiting_version >= oldest else 0
 
 
 def decide(
@@ -176,8 +176,7 @@ def decide(
     kept = rounds[len(used) :]
     plan = _plan(offered, used, config.pack_length, ranks) if used else None
     left = np.zeros(len(offered.version), np.bool_)
-    for one in (waiting, *[one.trajectories for one in kept]):
-        left[one] = True
+    left[_of([waiting, *[one.trajectories for one in kept]])] = True
     trained = _of([one.trajectories for one in used])
     outcomes = {"trained": trained, "kept": np.flatnonzero(left), "stale": _of(stale)}
     metrics: dict[str, float] = {
@@ -199,7 +198,6 @@ def decide(
         carried=offered.carried(left),
         outcomes=outcomes,
         queued=_versions(offered, [one.version for one in kept]),
-        waiting=int(offered.steps[offered.version[waiting[0]]]) if len(waiting) else None,
         current=current,
         built=queue.built,
         sizes=_sizes(offered, queue, config.pack_length),
@@ -220,7 +218,7 @@ def _fresh(
     return rounds, waiting, stale
 
 
-def _versions(offered: Offered, versions: Sequence[int]) -> tuple[int, ...]:
+def _versions(offered: Offered, versions: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     """The weight step of each."""
     return tuple(offered.steps[np.asarray(versions, np.int64)].tolist())
 
@@ -250,6 +248,7 @@ def _sizes(offered: Offered, queue: Queue, length: int) -> Sizes:
         rounds=len(queue.rounds),
         of_rounds=sum(int(tokens[one.trajectories].sum()) for one in queue.rounds),
         waiting=int(tokens[queue.waiting].sum()),
+        waiting_version=max(_versions(offered, offered.version[queue.waiting[:1]]), default=-1),
     )
 
 

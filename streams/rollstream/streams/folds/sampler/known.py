@@ -54,7 +54,7 @@ class KnownGroup(NamedTuple):
     """A sealed group.
 
     Attributes:
-        sealed_ts: log time of the flush, microseconds.
+        sealed_ts: log time up to which its partition was read when it was sealed, microseconds.
         policies: the distinct policies of the segments, sorted.
         is_train: whether its split is ``train``.
         has_rewards: no member's reward is awaited.

@@ -1,4 +1,8 @@
-"""How fast rollouts are sealed, and how long sealing and acks take, lately. Pure."""
+"""How fast rollouts are sealed, and how long sealing and acks take, lately. Pure.
+
+By the log time of the flushes' own records. Their ``now_ts`` is the log time of what they decided
+on, and may be much older: where sealers lag, only the record tells it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,9 @@ _NO_ROLLOUT = frozenset(
 
 
 class FlushedCounts(NamedTuple):
-    """Of one flush, at this log time."""
+    """Of one flush, whose record has this log time."""
 
-    now_ts: int
+    logged_ts: int
     segments: int
     groups: int
 
@@ -53,24 +57,26 @@ class Pace:
         """Rollout segments that came once more."""
         return sum(of.duplicates for of in self._logs.values())
 
-    def apply(self, log: PartitionAddress, event: Event) -> None:
-        """The next event of a seal log that counts."""
+    def apply(self, log: PartitionAddress, event: Event, logged_ts: int) -> None:
+        """The next event of a seal log that counts, whose record has this log time; 0: not known,
+        as of a manifest."""
         if not isinstance(event, Flushed):
             return
+        logged_ts = logged_ts or event.now_ts
         of = self._logs.setdefault(log, _OfLog())
         settled = {part.reason: len(part.offsets) for part in event.settled}
         of.duplicates += settled.get(SettleReason.DUPLICATE, 0)
         segments = len(event.segments.uids) + sum(
             count for reason, count in settled.items() if reason not in _NO_ROLLOUT
         )
-        since_ts = event.now_ts - round(WINDOW_S * 1e6)
-        of.flushes = [one for one in of.flushes if one.now_ts > since_ts]
-        of.flushes.append(FlushedCounts(event.now_ts, segments, len(event.groups)))
+        since_ts = logged_ts - round(WINDOW_S * 1e6)
+        of.flushes = [one for one in of.flushes if one.logged_ts > since_ts]
+        of.flushes.append(FlushedCounts(logged_ts, segments, len(event.groups)))
         if event.groups:
             starts = np.cumsum([0, *(group.rows for group in event.groups[:-1])])
             made = np.minimum.reduceat(event.segments.created_ts, starts)
             known = made[made > 0]  # Else the worker did not say when.
-            _keep(of.seal_times_ms, np.maximum(event.now_ts - known, 0) / 1e3)
+            _keep(of.seal_times_ms, np.maximum(logged_ts - known, 0) / 1e3)
 
     def acked(self, took_us: int) -> None:
         """A batch was acked for the first time, so long after it was served."""
@@ -79,7 +85,8 @@ class Pace:
     def rates(self, now_us: int) -> tuple[float, float]:
         """Segments that ended, and groups that were sealed, a second: of the last minute."""
         since_ts = now_us - round(WINDOW_S * 1e6)
-        flushes = [one for of in self._logs.values() for one in of.flushes if one.now_ts > since_ts]
+        every = (one for of in self._logs.values() for one in of.flushes)
+        flushes = [one for one in every if one.logged_ts > since_ts]
         segments, groups = (sum(one[place] for one in flushes) for place in (1, 2))
         return segments / WINDOW_S, groups / WINDOW_S
 

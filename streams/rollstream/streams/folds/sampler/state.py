@@ -271,14 +271,14 @@ class SamplerState:
         hold together changes nothing.
 
         Args:
-            logged_ts: log time of its record, up to which scores of its groups are in time; 0:
-                however old they are.
+            logged_ts: log time of its record, up to which scores of its groups are in time; 0: not
+                known, and scores are in time however old they are.
         """
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         groups = self._groups.of_flush(log, offset, event, logged_ts)
         self.dispatched.apply(log, event)
         self.in_flight.apply(log, event)
-        self.pace.apply(log, event)
+        self.pace.apply(log, event, logged_ts)
         self.events += 1
         if isinstance(event, Claimed):
             self._seal_claims[log] = (offset, event.nonce)

@@ -1,0 +1,178 @@
+"""Tries a partition again that was put aside, because an operator asks: in its seal log.
+
+A sealer that put a partition aside writes nothing to it. It looks at what others append to the seal
+log, and begins anew with the partition when somebody asks for that. If the log still cannot be
+read, the partition is put aside again, and nothing was written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from rollstream.consumers.asking import UnknownPartition, addresses_of, ask, events_until
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Requested, RequestKind, Retired
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.broker import EARLIEST, Broker, Record, TopicPartition
+from rollstream.streams.errors import BrokerError, UnreadableLog
+from rollstream.streams.owned.follow import PutAside
+from rollstream.streams.owned.reading import event_in
+from rollstream.streams.reading import bounds_in_time, read_between
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.readable import why_unreadable
+from rollstream.streams.troubles import note_in
+
+LOOK_EVERY_S = 10.0
+LOOK_S = 5.0  # For one look.
+NEWEST_MAX = 8  # Records at the log's end that a look reads: its owner writes nothing meanwhile.
+_log = logging.getLogger("rollstream.sealer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryAnswer:
+    """What became of a partition that was put aside.
+
+    Attributes:
+        sealed: whether a sealer reads and seals it again.
+        detail: why it is not sealed; else empty.
+    """
+
+    environment: str
+    partition: int
+    sealed: bool
+    detail: str
+
+
+def request_retry(
+    config: RollstreamConfig,
+    broker: Broker,
+    *,
+    environment: str | None,
+    partition: int | None,
+    deadline: Deadline,
+) -> list[RetryAnswer]:
+    """Asks running sealers to try the partitions again that they put aside; returns what came of
+    each, none where no partition is put aside. A log that cannot be read is not written to: its
+    partition is named with the reason. Samplers read such a log again by themselves.
+
+    Args:
+        environment, partition: only these; None: all.
+
+    Raises:
+        UnknownEnvironment, UnknownPartition. BrokerUnavailable: the broker did not answer.
+    """
+    layout = Layout.of(config.kafka)
+    named = addresses_of(config, [] if environment is None else [environment])
+    addresses = [one for of in named.values() for one in of]
+    if partition is not None:
+        addresses = [one for one in addresses if one.partition == partition]
+        if not addresses:
+            raise UnknownPartition(f"no environment that was named has a partition {partition}")
+    aside = _put_aside(broker, layout, addresses, deadline)
+    details: dict[PartitionAddress, str] = {}
+    for address in aside:
+        error = why_unreadable(broker, layout.groups_log(address), deadline)
+        if error is not None:
+            details[address] = f"still cannot be read, and nothing was written: {error}"
+    logs = {layout.groups_log(one): one for one in aside if one not in details}
+    answered = _ask(broker, [*logs], deadline)
+    silent = [address for where, address in logs.items() if where not in answered]
+    if silent:
+        since = _put_aside(broker, layout, silent, Deadline(LOOK_S, deadline.clock))
+        for address in silent:
+            why = since.get(address) or "no sealer has answered; is one running?"
+            details[address] = f"asked, and not sealed yet: {why}"
+    return [
+        RetryAnswer(
+            environment=address.environment,
+            partition=address.partition,
+            sealed=address not in details,
+            detail=details.get(address, ""),
+        )
+        for address in aside
+    ]
+
+
+def _put_aside(
+    broker: Broker, layout: Layout, addresses: list[PartitionAddress], deadline: Deadline
+) -> Mapping[PartitionAddress, str]:
+    """Those that their sealers say they put aside, each with the reason."""
+    committed = {
+        name: broker.admin().committed(layout.sealer_group(name), deadline.left_s())
+        for name in dict.fromkeys(one.environment for one in addresses)
+    }
+    found = {}
+    for address in addresses:
+        note = committed[address.environment].get(layout.rollouts_log(address))
+        if note is not None and (why := note_in(note.metadata).aside):
+            found[address] = why
+    return found
+
+
+def _ask(
+    broker: Broker, logs: list[TopicPartition], deadline: Deadline
+) -> Mapping[TopicPartition, Retired]:
+    """The answers that came by then."""
+    if not logs:
+        return {}
+    asked = ask(broker, logs, RequestKind.RETRY, deadline)
+    answers: dict[TopicPartition, Retired] = {}
+    aside: dict[TopicPartition, PutAside] = {}
+    for where, _, _, event in events_until(
+        broker, logs, lambda: answers.keys() | aside.keys() >= set(logs), deadline, aside
+    ):
+        if isinstance(event, Retired) and event.request == asked[where]:
+            answers[where] = event
+    return answers
+
+
+class RetryWatch:
+    """Looks for a request at the end of the seal log of a partition that was put aside. Offsets say
+    little there: the log may have been replaced by a copy that is shorter.
+
+    Attributes:
+        asked: whether somebody asked since the first look.
+    """
+
+    def __init__(self, context: SealerContext, where: TopicPartition) -> None:
+        self._context = context
+        self._where = where
+        self._known: frozenset[tuple[int, Requested]] | None = None  # As of the first look.
+        self._look_at_s = 0.0
+        self.asked = False
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next look."""
+        return self._context.clock.monotonic_s() >= self._look_at_s
+
+    def look(self) -> None:
+        """Reads the newest records; the first look only takes note of the requests there."""
+        context = self._context
+        self._look_at_s = context.clock.monotonic_s() + LOOK_EVERY_S
+        deadline = Deadline(min(LOOK_S, context.timeout_s), context.clock)
+        try:
+            with closing(context.broker.reader({self._where: EARLIEST})) as reader:
+                first, end = bounds_in_time(reader, self._where, deadline)
+                start = max(first, end - NEWEST_MAX)
+                records = read_between(reader, self._where, start, end, deadline)
+                found = frozenset(filter(None, map(_request_in, records)))
+        except (BrokerError, UnreadableLog) as error:
+            _log.debug("%s: no request was found: %s", self._where, error)
+            found = frozenset()
+        self.asked = self._known is not None and not found <= self._known
+        self._known = found if self._known is None else self._known
+
+
+def _request_in(record: Record) -> tuple[int, Requested] | None:
+    try:
+        event = event_in(record)
+    except UnreadableLog:
+        return None
+    if isinstance(event, Requested) and event.kind == RequestKind.RETRY:
+        return record.offset, event
+    return None
