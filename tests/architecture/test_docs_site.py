@@ -18,6 +18,8 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 ANCHOR = re.compile(r"\]\((?!https?://)([^)#]*)#([^)]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+FILTER = re.compile(r'"!\^\(([\w|]+)\)\$"')
+BLOCK = re.compile(r"^::: rollstream\.[\w.]+\.(\w+)$", re.MULTILINE)
 OF_A_NAME = "rollstream."  # Such anchors the reference has by itself, and the build checks them.
 COMMAND_LINE = "console"  # It has no interface for programs.
 MADE = {"commands", "configuration"}  # Of the command line, and of the sections' models.
@@ -33,6 +35,14 @@ def test_reference_has_a_page_for_every_package_and_finds_its_sources() -> None:
     assert found == set(packages()) - {COMMAND_LINE} | MADE
     (paths,) = re.findall(r"^ +paths: \[(.*)\]$", SITE, re.MULTILINE)
     assert tuple(paths.split(", ")) == roots()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("reference/*.md")), ids=lambda page: page.stem)
+def test_a_class_that_the_reference_filters_has_a_block_of_its_own(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    filtered = [name for names in FILTER.findall(text) for name in names.split("|")]
+    classes = {name for name in filtered if name[0].isupper()}
+    assert classes <= set(BLOCK.findall(text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
