@@ -166,13 +166,13 @@ def test_scores_by_trajectory_are_those_of_its_rollout_and_conflicts_name_what_w
     make: Make, world: World, layout: Layout
 ) -> None:
     scores = make()
-    scores.upsert_scores("g", {"t": 1.0, "u": 2.0}, prompt_uid="p", expect_version=0)
+    scores.upsert_scores(GROUP, {"t": 1.0, "u": 2.0}, prompt_uid="p", expect_version=0)
     uid = step_rollout_uid("p", "t")
-    assert newest(world, layout, "g", uid) == (1.0, 1)
-    scores.upsert_scores("g", {uid: 3.0}, expect_version=1)
+    assert newest(world, layout, GROUP, uid) == (1.0, 1)
+    scores.upsert_scores(GROUP, {uid: 3.0}, expect_version=1)
     with pytest.raises(VersionConflict, match="the scores of t; do count: those of u"):
-        scores.upsert_scores("g", {"t": 9.0, "u": 4.0}, prompt_uid="p", expect_version=1)
-    assert newest(world, layout, "g", uid) == (3.0, 2)
+        scores.upsert_scores(GROUP, {"t": 9.0, "u": 4.0}, prompt_uid="p", expect_version=1)
+    assert newest(world, layout, GROUP, uid) == (3.0, 2)
 
 
 def test_groups_and_scorers_count_apart(make: Make) -> None:

@@ -76,7 +76,7 @@ def test_a_batch_over_ray_is_that_of_this_process_bit_for_bit(world: RayWorld) -
     with world.successor() as successor:
         here = successor.next_batch(0, 3, timeout_s=WAIT_S, columns=EVERY_COLUMN)
     arrays = {name: (array.dtype, array.tobytes()) for name, array in here.arrays().items()}
-    assert len(arrays) == 18
+    assert len(arrays) == 19
     assert {n: (array.dtype, array.tobytes()) for n, array in over_ray.arrays().items()} == arrays
     assert (over_ray.uids, over_ray.metadata, over_ray.sampled, over_ray.slots) == (
         here.uids,
