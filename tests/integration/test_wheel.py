@@ -32,9 +32,9 @@ RUN_TIMEOUT_S = 60.0
 WORKER = """
 from types import SimpleNamespace
 
-problem, prompt = "What is 6 times 7?", [1, 2, 3]
+problems = [SimpleNamespace(id="6 times 7", prompt=[1, 2, 3], score=lambda completion: 1.0)]
 completion = SimpleNamespace(ids=[4, 2], logprobs=[-0.1, -0.2])
-model = SimpleNamespace(load=lambda weights: None, sample=lambda problem, n: [completion] * n)
+model = SimpleNamespace(load=lambda weights: None, sample=lambda prompt, n: [completion] * n)
 """
 
 
@@ -75,7 +75,7 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
 def first_lines_of_the_readme(bootstrap: str, environment: str) -> str:
     """Its first Python, with another broker and another environment."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    block = re.search(r"^```python[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert block is not None
     code = block[1]
     for written, wanted in (("localhost:9092", bootstrap), ('"math"', f'"{environment}"')):

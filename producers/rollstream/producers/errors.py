@@ -10,6 +10,11 @@ from rollstream.schemas.events import Scored
 from rollstream.streams.errors import BrokerUnavailable
 
 _SHOWN_MAX = 5
+IF_NO_TOPIC = (
+    "give the producer the namespace and the generation of [kafka] in the configuration, or run "
+    "`rollstream topics create`"
+)
+"""What to do if a topic does not exist. Its name has the namespace and the generation."""
 
 
 class ProducerError(RollstreamError):

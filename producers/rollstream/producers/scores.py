@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from rollstream.producers.connecting import connection
 from rollstream.producers.errors import (
+    IF_NO_TOPIC,
     FlushTimedOut,
     ForkedProducer,
     ProducerClosed,
@@ -355,9 +356,7 @@ class ScoreProducer:
                 self._topics[topic] = found
             except UnknownTopic as error:
                 raise UnknownTopic(
-                    f"topic {topic} does not exist on {self._broker_name}; "
-                    "`rollstream topics create` makes it for the configured environments, also in "
-                    "an older deployment"
+                    f"topic {topic} does not exist on {self._broker_name}; {IF_NO_TOPIC}"
                 ) from error
             except BrokerUnavailable:
                 if deadline.passed():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from rollstream.producers.errors import RolloutTooLarge
+from rollstream.producers.errors import IF_NO_TOPIC, RolloutTooLarge
 from rollstream.producers.gather import Gatherer
 from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.schemas.errors import RollstreamError
@@ -124,8 +124,7 @@ class Sender:
             count = self._writer.partitions(topic, timeout_s)
         except UnknownTopic as error:
             raise UnknownTopic(
-                f"topic {topic} does not exist on {self._outbox.broker}; "
-                "`rollstream topics create` makes the topics of the configured environments"
+                f"topic {topic} does not exist on {self._outbox.broker}; {IF_NO_TOPIC}"
             ) from error
         self.partitions[topic] = count
         # A group's entries come close together.

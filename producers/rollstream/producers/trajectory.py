@@ -50,7 +50,7 @@ class Turns:
         self._stamped = outbox.stamped(address)
         self._held: Segment | None = None  # The newest turn.
         self._in_doubt = False  # Whether that one may be in the log, as not the last.
-        self._ended = False
+        self._begun = self._ended = False
         if membership is not None:
             membership.admit(self.rollout_uid)
 
@@ -59,12 +59,22 @@ class Turns:
         """The segments of a member of a dispatched group."""
         return cls(membership.outbox, membership.address, rollout_uid, membership)
 
+    def begin(self) -> None:
+        """The block begins."""
+        self._begun = True
+
     async def turn(self, given: Mapping[str, Any], send: Send) -> None:
         """Holds this turn back and publishes the one before it.
 
         A turn that raises, here or while the one before it is sent, is discarded. Where it is in
         doubt whether that one was written, it is sent again as it was, which counts once.
         """
+        if not self._begun:
+            raise InvalidRollout(
+                f"trajectory {self.rollout_uid} has not begun, and only the end of its block "
+                "publishes the newest turn; write `with … as trajectory:` (`async with` of an async "
+                "producer) around its turns"
+            )
         if self._ended:
             raise InvalidRollout(
                 f"trajectory {self.rollout_uid} has ended with its block; begin another one"
@@ -155,6 +165,7 @@ class Trajectory(_Block[Queue]):
         at_once(self._turns.turn(segment, self._send))
 
     def __enter__(self) -> Self:
+        self._turns.begin()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -170,6 +181,7 @@ class AsyncTrajectory(_Block[Send]):
         await self._turns.turn(segment, self._send)
 
     async def __aenter__(self) -> Self:
+        self._turns.begin()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

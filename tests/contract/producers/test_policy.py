@@ -91,9 +91,13 @@ def test_who_waits_for_a_newer_one_is_told_that_the_run_is_over_and_may_begin_ag
 
 @pytest.mark.proves("F22")
 def test_who_starts_before_the_trainer_of_an_extended_run_waits_for_it(stage: Stage) -> None:
-    tell(stage, announced(5), announced(5, offset=6, over=True))
+    tell(stage, announced(5))
 
     async def scenario(producer: AnyProducer) -> int:
+        fifth = await newest(producer)
+        await asyncio.to_thread(tell, stage, announced(5, offset=6, over=True))
+        with pytest.raises(RunOver):  # It has read that.
+            await newest(producer, newer_than=fifth)
         with pytest.raises(RunOver, match=r"the run of sampler 'a' is over.* 'step-5' \(step 5\)"):
             await producer.policy(timeout_s=SHORT_S)
         waiting = asyncio.create_task(newest(producer))

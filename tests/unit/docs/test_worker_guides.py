@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -117,7 +118,10 @@ def test_a_worker_whose_run_ends_ends_without_a_failed_member(
         calls: dict[str, Callable[..., Any]] = {"dispatch": producer.dispatch, "sample": sampled}
         calls[ends_in] = ending(calls[ends_in])
         worker.engine.sample = calls["sample"]
-        worker.work(SimpleNamespace(policy=producer.policy, dispatch=calls["dispatch"]), problems)
+        with suppress(RunOver):
+            worker.work(
+                SimpleNamespace(policy=producer.policy, dispatch=calls["dispatch"]), problems
+            )
         producer.flush()
         run.seal(1)
         progress = sampler.progress()

@@ -245,6 +245,21 @@ def test_a_request_opens_what_it_lacks_less_what_is_begun_so_that_waiting_opens_
     assert world.open(request) == 0
 
 
+def test_a_request_opens_no_more_once_too_many_groups_wait_for_a_score() -> None:
+    world = World(groups_per_step=4)
+    asked = NextBatch(step=0, num_groups=4)
+    world.ready(12, rewards=(None, None))
+    assert world.open() == 0
+    assert world.open(asked) == 4, "what the request lacks"
+    world.ready(3, rewards=(None, None))
+    assert world.open(asked) == 1
+    world.begun(1)
+    assert world.open(asked) == 0
+    world.begun(0)
+    world.ready(5, rewards=(None, None))
+    assert world.open(asked) == 0, "nobody scores"
+
+
 def test_a_request_that_can_use_none_of_what_is_ready_opens_all_that_it_wants() -> None:
     world = World(groups_per_step=4, on_policy_fraction=1.0, max_policy_lag=8)
     world.ready(12)

@@ -17,6 +17,7 @@ from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
+from rollstream.sampler.deciding.queries import Flush
 from rollstream.sampler.serving import snapshots
 from rollstream.sampler.serving.actor import SamplerActor, Why
 from rollstream.sampler.serving.agreement import Agree
@@ -149,6 +150,8 @@ def test_others_are_told_meanwhile_and_nothing_afterwards(world: World) -> None:
     owner.execute(Agree(config=world.local.config), 0.0)
     world.broker.during = lambda: None
     assert any(" of 2" in one and "groups.math.1[0] up to 1" in one for one in told)
+    assert owner.folding() == ""
+    owner.execute(Flush(), 0.0)  # Which reads all logs to their ends.
     assert owner.folding() == ""
     owner.close()
 

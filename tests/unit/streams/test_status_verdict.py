@@ -166,7 +166,7 @@ def test_a_sampler_that_was_never_started_is_not_stuck() -> None:
         (
             {},
             {"decision_age_s": 90.0, "ready": 0, "waiting_since": {"reward": 10}},
-            "env workers",
+            "verifiers",
             "t served nothing for 90 s; of 10 groups 10 wait: a member has no reward and no score; "
             "see that its scorer runs (ScoreProducer), or name the reward when publishing: "
             "publish(reward=R)",

@@ -8,7 +8,7 @@ from functools import partial
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, Wanted
-from rollstream.producers.errors import NoPolicy, RunOver
+from rollstream.producers.errors import IF_NO_TOPIC, NoPolicy, RunOver
 from rollstream.producers.steps import Steps
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.streams.errors import BrokerError, UnknownTopic
@@ -50,6 +50,9 @@ async def newest_policy(
         if deadline.passed():
             raise NoPolicy(_late(wanted, deadline.timeout_s, failure)) from failure
         if failure is not None:
+            what = f"{wanted}: {failure}"
+            if isinstance(failure, UnknownTopic):
+                what = f"{what}; {IF_NO_TOPIC}"
             await pause(deadline.slice_s(_AGAIN_S))
         deadline.log_waiting(partial(str, what))
 
@@ -90,10 +93,7 @@ class SharedWait:
 def _late(wanted: Wanted, timeout_s: float, failure: BrokerError | None) -> str:
     found = f"{wanted} was not known within {timeout_s:g} s"
     if isinstance(failure, UnknownTopic):
-        return (
-            f"{found}: {failure}; run `rollstream topics create`, which adds it to an older "
-            "deployment"
-        )
+        return f"{found}: {failure}; {IF_NO_TOPIC}"
     if failure is not None:
         return f"{found}: {failure}"
     return (

@@ -82,7 +82,8 @@ class Loads:
         the limits of lag or of ready groups allow fewer. Of that are taken ready groups by the uses
         that are left of them; those that wait for a score; those that living producers have begun;
         those in batches that are served and not acked. What a request lacks that waits may be begun
-        whatever is ready.
+        whatever is ready, and whatever waits for a score, up to ``most`` groups that do: a verifier
+        that is away stops the workers.
 
         Args:
             requests: those that wait for groups.
@@ -96,7 +97,8 @@ class Loads:
         steps = Counter(self._steps(state, requests))
         most = self._most(state, steps)
         unacked = self._unacked(state)
-        lacking = _lacking(requests, ready, begun)
+        unscored = {name: max(0, state.late.awaited[name] - most[name][0]) for name in names}
+        lacking = _lacking(requests, ready, begun + Counter(unscored))
         # With a ratio a group is as many uses ahead as it is to have, and none after its first.
         uses = self._config.samples_per_insert or max(1, self._config.max_samples)
         room = room_for_inserts(state, begun.total() + state.late.awaited.total())

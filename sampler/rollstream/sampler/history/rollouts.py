@@ -416,7 +416,8 @@ def _nothing(asked: AskedRollouts, config: RollstreamConfig) -> str:
             f"no sealed rollout {asked.uid!r} {root}; `rollstream lineage --uid` searches the logs "
             "for it, pending and dropped ones too"
         )
+    late = "; late rewards are in files about a minute after they were published"
     return (
         f"no sealed rollout {' '.join(wanted)}{' ' if wanted else ''}{root}; `rollstream files` "
-        "lists these"
+        f"lists these{late if 'with a reward' in wanted else ''}"
     )

@@ -133,7 +133,7 @@ class SamplerLogs:
         """How far logs are folded that are read to their ends just now, in words; empty: none
         are."""
         logs = self._reads()
-        return how_far(logs) if logs else ""
+        return how_far(logs) if any(one.position < one.end for one in logs) else ""
 
     def attempt(self) -> Deadline:
         """For all that one attempt asks of the broker."""

@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
 
 def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, ...]:
     """Every stage that is stuck, in the order topics, store, env workers, sealers, sampler,
-    trainer.
+    verifiers, trainer.
 
     A stage that only waits for one before it is not stuck. Of a run that is over only what was
     lost is named.
@@ -46,7 +46,14 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         if one.aside
     ]
     if not any(partition.ingest_end for partition in figures.partitions):
-        verdicts.append(Verdict("env workers", "nothing was ever published; start the env workers"))
+        kafka = config.kafka
+        verdicts.append(
+            Verdict(
+                "env workers",
+                "nothing was ever published; start the env workers. If they run, give their "
+                f"producers namespace={kafka.namespace!r} and generation={kafka.generation}",
+            )
+        )
     for name in sorted(config.environments):
         partitions = [p for p in figures.partitions if p.environment == name]
         verdicts += _sealing(name, partitions, figures, config)
@@ -278,7 +285,7 @@ def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
         (
             count,
             "wait",
-            "env workers",
+            "verifiers" if why == "reward" else "env workers",
             why_waiting(why, sampler.name, choosing),
         )
         for why, count in sampler.waiting_since.items()
