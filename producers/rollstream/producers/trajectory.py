@@ -72,8 +72,8 @@ class Turns:
         if not self._begun:
             raise InvalidRollout(
                 f"trajectory {self.rollout_uid} has not begun, and only the end of its block "
-                "publishes the newest turn; write `with … as trajectory:` (`async with` of an async "
-                "producer) around its turns"
+                "publishes the newest turn; write `with … as trajectory:` around its turns, or "
+                "`async with` for an async producer"
             )
         if self._ended:
             raise InvalidRollout(
