@@ -344,16 +344,6 @@ def test_a_turn_that_cannot_be_written_is_refused_as_if_it_was_never_given(
     assert last["prefix_hash"] == prefix_hash("", *tokens)
 
 
-def test_a_turn_outside_of_the_block_of_its_trajectory_is_refused(stage: Stage) -> None:
-    async def scenario(producer: AnyProducer) -> None:
-        turns = producer.trajectory(example_id="ex")
-        with pytest.raises(InvalidRollout, match=r"write `with … as trajectory:` around its turns"):
-            await turns.turn(**sampled())
-
-    stage.play(scenario)
-    assert stage.log() == []
-
-
 @pytest.mark.parametrize("turns_before", [0, 1, 2])
 def test_a_turn_after_the_end_of_its_trajectory_is_refused(stage: Stage, turns_before: int) -> None:
     async def scenario(producer: AnyProducer) -> None:
