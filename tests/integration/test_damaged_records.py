@@ -117,4 +117,6 @@ def test_a_partition_whose_seal_log_was_mended_is_sealed_again_on_request(
 def retry(world: SealWorld) -> list[RetryAnswer]:
     deadline = Deadline(TIMEOUT_S, SystemClock())
     broker = world.broker
-    return request_retry(world.config, broker, environment=None, partition=None, deadline=deadline)
+    return request_retry(
+        world.config, broker, world.blobs, environment=None, partition=None, deadline=deadline
+    )

@@ -199,7 +199,9 @@ def retry(world: SealWorld, sealer: Sealer, seconds: float = 60.0) -> list[Retry
     """Asks, while the sealer runs beside."""
     broker = RunningBeside(world, sealer)
     deadline = Deadline(seconds, world.clock)
-    return request_retry(world.config, broker, environment=None, partition=None, deadline=deadline)
+    return request_retry(
+        world.config, broker, world.blobs, environment=None, partition=None, deadline=deadline
+    )
 
 
 class RunningBeside(MemoryBroker):
@@ -254,7 +256,7 @@ def test_a_partition_that_was_mended_is_tried_again_when_somebody_asks(kind: str
 
 
 @pytest.mark.proves("F24")
-def test_a_partition_that_only_the_command_can_read_is_put_aside_again() -> None:
+def test_a_partition_whose_log_was_cut_back_is_named_and_not_written_to() -> None:
     world = SealWorld()
     with world.sealer() as sealer:
         publish(world, "first")
@@ -263,9 +265,11 @@ def test_a_partition_that_only_the_command_can_read_is_put_aside_again() -> None
         publish(world, "second")
         world.run(sealer, seconds=60)
         assert "lost" in partitions(sealer)[0].aside
+        before = world.logs.bounds(seal_log(world, 0))
         (answer,) = retry(world, sealer)
         assert not answer.sealed
-        assert "asked, and not sealed yet: " in answer.detail
+        assert "still cannot be read, and nothing was written: " in answer.detail
         assert "does not hold the flush" in answer.detail
+        assert world.logs.bounds(seal_log(world, 0)) == before
         assert partitions(sealer)[1].aside == ""
     assert len(sealed(world)) == 2

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.assembling import NO_BOUND, Drive
-from harness.rollouts import make_ended, make_step, step_uids
+from harness.rollouts import make_dispatched, make_ended, make_step, step_uids
 from rollstream.consumers.assembling.decisions import values_of
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
 from rollstream.schemas.ids import PartitionAddress, step_rollout_uid
@@ -53,6 +53,35 @@ def test_a_trajectory_ends_under_the_uid_with_which_it_began(*, old: bool) -> No
     assert set(values_of(group.rows, "rollout_uid")) == {uid("t", old=old)}
     assert set(values_of(group.rows, "trajectory_uid")) == {"" if old else "t"}
     assert reasons(drive) == []
+
+
+@FORMS
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_step_that_comes_again_in_a_dispatched_group_counts_once(
+    *, old: bool, commits: bool
+) -> None:
+    drive = Drive(min_group_size=1)
+    drive.add(make_dispatched(group_uid="p", example_id="p", group_size=1))
+    drive.add(step("t", 0, old=old, is_last_segment=True))
+    if commits:
+        drive.commit()
+    drive.add(step("t", 0, old=not old, is_last_segment=True))
+    (group,) = drive.groups()
+    assert values_of(group.rows, "rollout_uid") == [uid("t", old=old)]
+    assert "duplicate" in reasons(drive)
+
+
+@FORMS
+def test_a_trajectory_that_outlives_its_group_goes_on_under_its_other_name(*, old: bool) -> None:
+    drive = Drive(min_group_size=1, seal_timeout_s=5.0)
+    drive.add(make_dispatched(group_uid="p", example_id="p", group_size=2))
+    drive.add(step("u", 0, old=True, size=2, is_last_segment=True))
+    drive.add(step("t", 0, old=old, size=2))
+    drive.wait(10)
+    drive.add(step("t", 1, old=not old, size=2, is_last_segment=True))
+    drive.wait(10_000)
+    _, group = drive.groups()
+    assert values_of(group.rows, "rollout_uid") == [uid("t", old=old)] * 2
 
 
 @FORMS

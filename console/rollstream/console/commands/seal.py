@@ -92,6 +92,7 @@ def _retry(
         return request_retry(
             settings,
             broker,
+            services.store(settings),
             environment=environment,
             partition=partition,
             deadline=Deadline(timeout_s, services.clock),

@@ -221,6 +221,7 @@ class PendingGroups:
             chain.group = rest
             rest.chains[uid] = chain
             rest.entries += chain.entries
+            rest.uids.update(decided.uids_of(uid))
             if self._capped:
                 rest.replicas[chain.replica_id] = rest.replicas.get(chain.replica_id, 0) + 1
             for row in chain.rows():

@@ -260,8 +260,8 @@ class Outcomes:
         if group.is_prompt:
             for chain in list(group.chains.values()):
                 self._drop_chain(chain, SettleReason.LATE)
-            if group.rows:
-                self.uncommitted.add(prompt_id(group.key[0], reason))
+        if group.rows and group.key[0]:
+            self.uncommitted.add(prompt_id(group.key[0], reason))  # As the decision has it.
         self.pending.remove(group)
         self.decide(group.settlements, group.rows, group, reason)
         if group.chains:

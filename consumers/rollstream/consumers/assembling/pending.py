@@ -285,6 +285,10 @@ class PendingGroup:
         found = self.uids.get(step.digest(self.key[0]))
         return found or self.uids.get(step.trajectory_uid)
 
+    def uids_of(self, rollout_uid: str) -> dict[str, StepUids]:
+        """What is remembered of a trajectory that began under this uid."""
+        return {key: own for key, own in self.uids.items() if own.rollout_uid == rollout_uid}
+
     def agrees(self, row: PendingEntry) -> bool:
         """Whether the segment's named arrays have the dtypes and trailing shapes that the group's
         have; from now on the group has them."""

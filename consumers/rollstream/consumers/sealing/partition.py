@@ -326,14 +326,24 @@ class Partition:
         self._claims_log = False
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
-            require_log_of_manifests(self._context, self.address)
+            self._require_log_of_manifests()
         self._claims_log = True
         self._log.claim(self._context.deadline(), hint=self._hint)
 
     def _complete_manifests(self) -> None:
         if self._log.fold is not self._fold:
-            require_log_of_manifests(self._context, self.address)
+            self._require_log_of_manifests()
         project_missing(self._context, self.address, self._log.fold.flushes)
+
+    def _require_log_of_manifests(self) -> None:
+        context = self._context
+        require_log_of_manifests(
+            context.layout.groups_log(self.address),
+            self.address,
+            broker=context.broker,
+            blobs=context.blobs,
+            deadline=context.deadline(),
+        )
 
     def _begin_reading(self, fold: SealFold) -> None:
         assert self._committed is not None, "asked before the claim"

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 from rollstream.consumers.asking import UnknownPartition, addresses_of, ask, events_until
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Requested, RequestKind, Retired
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import Blobs
 from rollstream.streams.broker import EARLIEST, Broker, Record, TopicPartition
-from rollstream.streams.errors import BrokerError, UnreadableLog
+from rollstream.streams.errors import BrokerError, CorruptLog, LogLost, UnreadableLog
 from rollstream.streams.owned.follow import PutAside
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
@@ -51,6 +53,7 @@ class RetryAnswer:
 def request_retry(
     config: RollstreamConfig,
     broker: Broker,
+    store: Blobs,
     *,
     environment: str | None,
     partition: int | None,
@@ -76,7 +79,7 @@ def request_retry(
     aside = _put_aside(broker, layout, addresses, deadline)
     details: dict[PartitionAddress, str] = {}
     for address in aside:
-        error = why_unreadable(broker, layout.groups_log(address), deadline)
+        error = _why_not(broker, store, layout.groups_log(address), address, deadline)
         if error is not None:
             details[address] = f"still cannot be read, and nothing was written: {error}"
     logs = {layout.groups_log(one): one for one in aside if one not in details}
@@ -96,6 +99,24 @@ def request_retry(
         )
         for address in aside
     ]
+
+
+def _why_not(
+    broker: Broker,
+    store: Blobs,
+    where: TopicPartition,
+    address: PartitionAddress,
+    deadline: Deadline,
+) -> UnreadableLog | None:
+    """Why a sealer would put the partition aside again, by its log and the store's manifests."""
+    error = why_unreadable(broker, where, deadline)
+    if error is not None:
+        return error
+    try:
+        require_log_of_manifests(where, address, broker=broker, blobs=store, deadline=deadline)
+    except (LogLost, CorruptLog) as lost:
+        return lost
+    return None
 
 
 def _put_aside(

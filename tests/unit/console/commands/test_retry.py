@@ -93,6 +93,22 @@ def test_a_log_that_still_cannot_be_read_is_named_and_not_written_to(line: Line)
     assert line.logs.bounds(line.log)[1] == line.offset + 1
 
 
+def test_a_log_that_was_lost_is_named_and_not_written_to(line: Line) -> None:
+    line.logs.cut_back(line.log, line.offset)
+    entry = make_entry(rollout_uid="a", example_id="ex-0", group_uid="g", group_size=1)
+    source = TopicPartition(line.layout.rollouts("math"), 0)
+    line.logs.append(source, None, encode_record([entry], partitions=2))
+    assert line.run("seal", "--retry").exit_code == 0
+    line.seal(10.0)  # Its flush has a manifest.
+    line.logs.cut_back(line.log, 0)
+    line.seal(30.0)
+    done = line.run("seal", "--retry")
+    assert done.exit_code == 1
+    assert "still cannot be read, and nothing was written" in done.stdout
+    assert "the log was lost or cut back" in done.stdout.replace("\n", " ")
+    assert line.logs.bounds(line.log) == (0, 0)
+
+
 def test_a_partition_that_was_mended_is_sealed_again(line: Line) -> None:
     assert "`rollstream seal --retry`" in line.run("status").stdout.replace("\n", " ")
     line.logs.cut_back(line.log, line.offset)
