@@ -58,14 +58,26 @@ class NamedArrays:
         """Returns ``arrays()`` on JAX's default device.
 
         On a CPU, arrays that begin at a multiple of 64 bytes are not copied, and those of a batch
-        do. Do not write to them. Without ``jax_enable_x64`` JAX copies int64 to int32.
+        do. Do not write to them. Without ``jax_enable_x64`` JAX copies int64 to int32. Numbers that
+        int32 cannot hold, such as those of ``created_ts``, then stay in NumPy.
 
         Raises:
             MissingExtra: there is no JAX here.
         """
         jax = _library("jax", "to_jax")
-        arrays = self.arrays().items()
-        return {name: jax.device_put(array, may_alias=True) for name, array in arrays}
+        narrow = not jax.config.jax_enable_x64
+        return {
+            name: array if narrow and _beyond_int32(array) else jax.device_put(array, may_alias=True)
+            for name, array in self.arrays().items()
+        }
+
+
+def _beyond_int32(array: NDArray[Any]) -> bool:
+    """Whether it holds integers that int32 cannot."""
+    if array.dtype != np.int64 or not array.size:
+        return False
+    limits = np.iinfo(np.int32)
+    return bool(array.min() < limits.min or array.max() > limits.max)
 
 
 def torch_tensors(
