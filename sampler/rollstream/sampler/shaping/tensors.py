@@ -65,10 +65,10 @@ class NamedArrays:
             MissingExtra: there is no JAX here.
         """
         jax = _library("jax", "to_jax")
-        narrow = not jax.config.jax_enable_x64
+        wide = jax.config.jax_enable_x64
         return {
-            name: array if narrow and _beyond_int32(array) else jax.device_put(array, may_alias=True)
-            for name, array in self.arrays().items()
+            name: jax.device_put(one, may_alias=True) if wide or not _beyond_int32(one) else one
+            for name, one in self.arrays().items()
         }
 
 
