@@ -36,7 +36,7 @@ from benchmarks.systems.interface import START_TIMEOUT_S
 from benchmarks.systems.rollstream_services import services
 from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
-from rollstream.producers import AsyncRolloutProducer, NotAdmitted
+from rollstream.producers import AsyncRolloutProducer, NotAdmitted, RunOver
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
 from rollstream.sampler.serving.client import actor_name
@@ -142,7 +142,7 @@ async def _work(number: int, folder: Path, bootstrap: str, slow: bool) -> None:
                         *(publish(reward=float(dice.random() < 0.5)) for _ in range(GROUP_SIZE))
                     )
                 ended.write(b".")
-            except NotAdmitted:
+            except (NotAdmitted, RunOver):
                 continue
 
     async with AsyncRolloutProducer(

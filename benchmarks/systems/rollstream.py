@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.scenarios import GROUPS_PER_BATCH, Scenario
 from benchmarks.systems.interface import START_TIMEOUT_S, STOP_TIMEOUT_S, Services, Source
 from benchmarks.workload import ENVIRONMENT, Rollout, Workload
-from rollstream.producers import Group, RolloutProducer
+from rollstream.producers import Group, RolloutProducer, RunOver
 
 # A step takes some 50 ms here, and what was begun is known up to a second later.
 _ADMISSION = f"groups_per_step = {GROUPS_PER_BATCH}\ntarget_policy_lag = 32\n"
@@ -61,12 +61,10 @@ class GroupPublisher(RollstreamPublisher):
 
     def publish(self, rollout: Rollout) -> None:
         if self._group is None:
-            block = self._producer.dispatch(
-                example_id=rollout.example_id,
-                group_uid=rollout.group_uid,
-                group_size=self._group_size,
-            )
-            self._group = self._block.enter_context(block)
+            try:
+                self._group = self._begin(rollout)
+            except RunOver:  # It waited; nobody limits it any more.
+                self._group = self._begin(rollout)
             if self._admission:
                 self._producer.policy()
         self._group.publish(**_member(rollout))
@@ -74,6 +72,14 @@ class GroupPublisher(RollstreamPublisher):
         if self._published % self._group_size == 0:
             self._block.close()
             self._group = None
+
+    def _begin(self, rollout: Rollout) -> Group:
+        block = self._producer.dispatch(
+            example_id=rollout.example_id,
+            group_uid=rollout.group_uid,
+            group_size=self._group_size,
+        )
+        return self._block.enter_context(block)
 
 
 def _member(rollout: Rollout) -> dict[str, Any]:

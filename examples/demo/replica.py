@@ -13,7 +13,7 @@ from examples.demo import settings
 from examples.demo.policy import Completion
 from examples.demo.tasks import Problem, Task, load_tasks
 from examples.demo.weights import Weights, load
-from rollstream.producers import Group, NoPolicy, NotAdmitted, RolloutProducer
+from rollstream.producers import Group, NoPolicy, NotAdmitted, RolloutProducer, RunOver
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
 
@@ -64,7 +64,7 @@ class Replica:
     def _begin(self, blocks: ExitStack) -> list[tuple[Problem, Group]]:
         """Waits until a group may be begun, and begins others as far as they need not wait."""
         begun: list[tuple[Problem, Group]] = []
-        with suppress(NotAdmitted):
+        with suppress(NotAdmitted, RunOver):
             while len(begun) < settings.PROBLEMS_PER_ROUND:
                 problem = self._next_problem()
                 block = self._producer.dispatch(

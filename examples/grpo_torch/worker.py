@@ -16,7 +16,14 @@ from examples.grpo_torch import settings
 from examples.grpo_torch.model import device_of, load_weights, new_model
 from examples.grpo_torch.sampling import Answer, sample
 from examples.grpo_torch.words import ENVIRONMENT, Problem, Words
-from rollstream.producers import FollowedPolicy, Group, NoPolicy, NotAdmitted, RolloutProducer
+from rollstream.producers import (
+    FollowedPolicy,
+    Group,
+    NoPolicy,
+    NotAdmitted,
+    RolloutProducer,
+    RunOver,
+)
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
@@ -55,7 +62,7 @@ class Worker:
         with ExitStack() as blocks:
             begun: list[Begun] = []
             # The first waits until the trainer can use another group; the others need not wait.
-            with suppress(NotAdmitted):
+            with suppress(NotAdmitted, RunOver):
                 while len(begun) < settings.PROBLEMS_PER_ROUND:
                     problem = self._next_problem()
                     block = self._producer.dispatch(
