@@ -24,13 +24,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.brokers import until
 from harness.pages import page
+from rollstream.runtime.deadline import Deadline
 
 PRINTED_ADDRESS = "localhost:9092"
 PRINTED_GATEWAY = "127.0.0.1:8080"
 PRINTED_FOLDER = "/tmp/quickstart"
 COMMAND_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 120.0  # Of a Kafka, on a busy machine.
 STOP_TIMEOUT_S = 30.0
 CONFIGURATION = "rollstream.toml"
 WORKER = "worker.py"
@@ -170,8 +171,11 @@ class PrintedPage:
                 start_new_session=True,
             )
         try:
-            if text.startswith("rollstream up"):
-                until(lambda: "data in" in log.read_text(encoding="utf-8"), lambda: time.sleep(0.1))
+            deadline = Deadline(START_TIMEOUT_S)
+            while text.startswith("rollstream up") and "data in" not in log.read_text("utf-8"):
+                assert process.poll() is None, log.read_text(encoding="utf-8")
+                assert not deadline.passed(), log.read_text(encoding="utf-8")
+                time.sleep(0.1)
             yield
             ended = process.poll()
             assert ended in (None, 0), f"{text!r}: {ended}\n{log.read_text(encoding='utf-8')}"
