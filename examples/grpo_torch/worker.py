@@ -50,11 +50,10 @@ class Worker:
 
     def follow(self) -> FollowedPolicy | None:
         """The newest policy, whose weights the model has then; None: none was published yet."""
-        with suppress(NoPolicy):
-            newest = self._producer.policy(timeout_s=_STOP_WITHIN_S)
-            if newest != self._policy:
-                load_weights(self._model, newest.weights)
-                self._policy = newest
+        wait_s = _STOP_WITHIN_S if self._policy is None else 0.0
+        with suppress(NoPolicy):  # A newer one is there also if the run is over by now.
+            self._policy = self._producer.policy(newer_than=self._policy, timeout_s=wait_s)
+            load_weights(self._model, self._policy.weights)
         return self._policy
 
     def round(self) -> None:
