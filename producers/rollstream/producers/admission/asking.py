@@ -50,9 +50,7 @@ async def newest_policy(
         if deadline.passed():
             raise NoPolicy(_late(wanted, deadline.timeout_s, failure)) from failure
         if failure is not None:
-            what = f"{wanted}: {failure}"
-            if isinstance(failure, UnknownTopic):
-                what = f"{what}; {IF_NO_TOPIC}"
+            what = f"{wanted}: {_named(failure)}"
             await pause(deadline.slice_s(_AGAIN_S))
         deadline.log_waiting(partial(str, what))
 
@@ -92,11 +90,14 @@ class SharedWait:
 
 def _late(wanted: Wanted, timeout_s: float, failure: BrokerError | None) -> str:
     found = f"{wanted} was not known within {timeout_s:g} s"
-    if isinstance(failure, UnknownTopic):
-        return f"{found}: {failure}; {IF_NO_TOPIC}"
     if failure is not None:
-        return f"{found}: {failure}"
+        return f"{found}: {_named(failure)}"
     return (
         f"{found}; check that its trainer runs and calls publish_policy, under a sampler that has "
         "this environment"
     )
+
+
+def _named(failure: BrokerError) -> str:
+    """The broker's answer, with what to do if a topic does not exist."""
+    return f"{failure}; {IF_NO_TOPIC}" if isinstance(failure, UnknownTopic) else str(failure)
