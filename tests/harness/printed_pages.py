@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -109,6 +110,9 @@ class PrintedPage:
         self._gateway_port = free_port()
         self._before = before or {}
         self._logs = 0
+        # Ray finds Ray there, so that a page meets no actor of another page. Ray makes sockets in it,
+        # so its name is short. It lies in the folder that the tests' process removes at its end.
+        self._temporary = tempfile.mkdtemp(prefix="p-")
 
     def run(self) -> None:
         """Runs all of it.
@@ -192,9 +196,9 @@ class PrintedPage:
         here = re.sub(r"^rollstream gateway\b", gateway, here, flags=re.M)
         return re.sub(r"^rollstream up\b", f"rollstream up --port {self._port}", here, flags=re.M)
 
-    @staticmethod
-    def _environment() -> dict[str, str]:
-        return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    def _environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "TMPDIR": self._temporary}
 
     @contextmanager
     def after_the_quickstart(self) -> Iterator[None]:
