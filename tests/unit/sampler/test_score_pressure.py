@@ -51,13 +51,13 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(early_scores, "EARLY_MAX", 4)
-        # A thread of the sampler may have asked just before; the broker's time stands still.
-        monkeypatch.setattr(score_pressure, "ASK_EVERY_S", 0.0)
+        monkeypatch.setattr(score_pressure, "ASK_EVERY_S", 0.0)  # The broker's time stands still.
         self.clock = ManualClock()  # The broker's.
         self.logs = DamagedLogs(self.clock)
         broker = MemoryBroker(self.logs)
         self.local = LocalWorld(broker, MemoryBlobs(), config_of("file:///unused", new_name()))
-        self.local.configure(score_timeout_s=4e9)
+        # Without admission no thread of the sampler reads: a call folds what the test wrote before.
+        self.local.configure(score_timeout_s=4e9, admission=False)
         self.scores = ScoreProducer(
             environment="math",
             scorer="tests",
@@ -130,7 +130,8 @@ def test_a_log_of_which_too_much_waits_is_read_on_when_that_waited_for_too_long(
 
 
 def test_no_time_out_runs_where_a_score_may_be_in_the_log_and_it_is_said(world: World) -> None:
-    world.local.configure(score_timeout_s=60.0)  # These groups were sealed at a time long ago.
+    # These groups were sealed at a time long ago.
+    world.local.configure(score_timeout_s=60.0, admission=False)
     with world.sampler() as sampler:
         sampler.resume(None)
         world.useless(20, "nobody")
