@@ -110,8 +110,8 @@ class PrintedPage:
         self._gateway_port = free_port()
         self._before = before or {}
         self._logs = 0
-        # Ray finds Ray there, so that a page meets no actor of another page. Ray makes sockets in it,
-        # so its name is short. It lies in the folder that the tests' process removes at its end.
+        # Ray finds Ray there: a page meets no actor of another page. The name is short, since Ray
+        # makes sockets in it. The process of the tests removes the folder that it lies in.
         self._temporary = tempfile.mkdtemp(prefix="p-")
 
     def run(self) -> None:
