@@ -13,8 +13,8 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
 from rollstream.producers.client import LINGER_THREAD
-from rollstream.producers.gather import HELD_BYTES_MAX
-from rollstream.producers.shell import TIMEOUT_S
+from rollstream.producers.engine.gather import HELD_BYTES_MAX
+from rollstream.producers.engine.shell import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.ingest.entry import STEP_KINDS, EntryKind

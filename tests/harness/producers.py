@@ -16,7 +16,7 @@ from rollstream.producers import (
     RolloutProducer,
     Trajectory,
 )
-from rollstream.producers.outbox import Outbox
+from rollstream.producers.engine.outbox import Outbox
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS, Entry

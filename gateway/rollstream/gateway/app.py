@@ -43,7 +43,7 @@ from rollstream.gateway.problems import (
 )
 from rollstream.gateway.tokens import Tokens
 from rollstream.producers import Step
-from rollstream.producers.step_segments import at_index
+from rollstream.producers.steps.segments import at_index
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import InvalidRollout, RollstreamError

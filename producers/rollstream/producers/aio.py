@@ -14,14 +14,14 @@ from rollstream.producers.admission.blocks import AsyncAdmitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.producers.admission.waiting import AdmissionQueue
-from rollstream.producers.arguments import AppendedArguments, RolloutArguments, takes
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.producers.engine.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut, RolloutTooLarge
-from rollstream.producers.group import AsyncGroup
-from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outgoing
+from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
+from rollstream.producers.rollouts.group import AsyncGroup
+from rollstream.producers.rollouts.membership import Membership
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Turns
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
-from rollstream.producers.trajectory import AsyncTrajectory, Turns
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, TopicMismatch

@@ -13,18 +13,18 @@ from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.blocks import Admitted, ShareWanted
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.producers.arguments import AppendedArguments, RolloutArguments, takes
+from rollstream.producers.engine.linger import BEHIND_S, IDLE_S, LINGER_S
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.producers.engine.process import EXIT_S
+from rollstream.producers.engine.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
 from rollstream.producers.errors import DeliveryFailed, FlushTimedOut
-from rollstream.producers.group import Group
-from rollstream.producers.linger import BEHIND_S, IDLE_S, LINGER_S
-from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outgoing
-from rollstream.producers.process import EXIT_S
+from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
+from rollstream.producers.rollouts.blocks import at_once
+from rollstream.producers.rollouts.group import Group
+from rollstream.producers.rollouts.membership import Membership
+from rollstream.producers.rollouts.trajectory import Trajectory, Turns
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.producers.settings import check_timeout
-from rollstream.producers.shell import LOOK_TIMEOUT_S, TIMEOUT_S, ProducerShell
-from rollstream.producers.steps import at_once
-from rollstream.producers.trajectory import Trajectory, Turns
-from rollstream.producers.validate import GroupAddress
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread

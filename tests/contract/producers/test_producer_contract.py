@@ -11,7 +11,7 @@ import pytest
 from harness.producer_stage import Stage
 from harness.producers import PARTITIONS, AnyProducer, failures_of, sampled, segments_of
 from rollstream.producers import InvalidRollout, ProducerClosed, RolloutTooLarge, UnknownTopic
-from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
+from rollstream.producers.engine.outbox import ROLLOUT_BYTES_MAX
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.gather import gather

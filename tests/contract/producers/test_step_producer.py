@@ -24,7 +24,7 @@ from rollstream.producers import (
     StepProducer,
     UnknownTopic,
 )
-from rollstream.producers.gather import HELD_BYTES_MAX
+from rollstream.producers.engine.gather import HELD_BYTES_MAX
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind

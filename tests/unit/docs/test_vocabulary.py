@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.pages import section
 from rollstream import consumers, producers, sampler, store
-from rollstream.producers.arguments import RolloutArguments
+from rollstream.producers.rollouts.arguments import RolloutArguments
 from rollstream.runtime.config.ready_packs import ChannelBConfig, ReadyPacksConfig, ScheduleConfig
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler import TrajectoryPool

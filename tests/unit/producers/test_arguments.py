@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
-from rollstream.producers.arguments import (
+from rollstream.producers.rollouts.arguments import (
     DEFAULTS,
     OTHER_NAMES,
     AppendedArguments,
@@ -23,7 +23,7 @@ from rollstream.producers.arguments import (
     TurnArguments,
     WholeArguments,
 )
-from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 
 STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.

@@ -14,13 +14,13 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.producer_faults import never_linger
 from harness.producers import OUTBOX, new_layout, published, sampled
 from rollstream.producers import RolloutProducer
-from rollstream.producers.gather import (
+from rollstream.producers.engine.gather import (
     HELD_BYTES_MAX,
     RECORD_BYTES,
     RECORD_ENTRIES_MAX,
     Gatherer,
 )
-from rollstream.producers.outbox import Address, Outgoing
+from rollstream.producers.engine.outbox import Address, Outgoing
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of

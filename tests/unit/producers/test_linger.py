@@ -13,8 +13,8 @@ from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, FaultyWriter
 from harness.producers import new_layout, published, records_of, sampled
 from rollstream.producers import ProducerDied, RolloutProducer
-from rollstream.producers.linger import LINGER_S
-from rollstream.producers.shell import LOOK_AGAIN_S
+from rollstream.producers.engine.linger import LINGER_S
+from rollstream.producers.engine.shell import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Writer

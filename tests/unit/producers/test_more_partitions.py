@@ -17,7 +17,7 @@ from rollstream.producers import (
     RolloutProducer,
     TopicMismatch,
 )
-from rollstream.producers.shell import LOOK_AGAIN_S
+from rollstream.producers.engine.shell import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.producers import open_prompts
-from rollstream.producers.open_prompts import OPEN_PROMPT_S, OpenPrompts
-from rollstream.producers.step_segments import Step
+from rollstream.producers.steps import open_prompts
+from rollstream.producers.steps.open_prompts import OPEN_PROMPT_S, OpenPrompts
+from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.errors import BufferFull

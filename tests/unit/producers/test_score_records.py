@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollstream.producers.score_records import Score, as_score, score_record
+from rollstream.producers.scores.records import Score, as_score, score_record
 from rollstream.schemas.errors import InvalidRollout
 
 

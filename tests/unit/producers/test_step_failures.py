@@ -21,9 +21,9 @@ from rollstream.producers import (
     Step,
     StepProducer,
 )
+from rollstream.producers.engine.gather import HELD_BYTES_MAX
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.gather import HELD_BYTES_MAX
-from rollstream.producers.submitted import Submitted
+from rollstream.producers.steps.submitted import Submitted
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.memory import MemoryBroker

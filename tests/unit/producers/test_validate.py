@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.producers import OUTBOX, sampled
+from rollstream.producers.engine.outbox import ROLLOUT_BYTES_MAX
 from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.outbox import ROLLOUT_BYTES_MAX
-from rollstream.producers.validate import group_address
+from rollstream.producers.rollouts.validate import group_address
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.ingest.record import decode_record

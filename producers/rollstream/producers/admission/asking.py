@@ -9,7 +9,7 @@ from functools import partial
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, Wanted
 from rollstream.producers.errors import IF_NO_TOPIC, NoPolicy, RunOver
-from rollstream.producers.steps import Steps
+from rollstream.producers.rollouts.blocks import Steps
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.streams.errors import BrokerError, UnknownTopic
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollstream.producers import arrays
-from rollstream.producers.arguments import DEFAULTS, OTHER_NAMES, RolloutArguments
 from rollstream.producers.errors import RolloutTooLarge
+from rollstream.producers.rollouts import arrays
+from rollstream.producers.rollouts.arguments import DEFAULTS, OTHER_NAMES, RolloutArguments
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named

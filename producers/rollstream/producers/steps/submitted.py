@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from xxhash import xxh3_128_intdigest
 
+from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.outbox import Outgoing
-from rollstream.producers.step_segments import Step
+from rollstream.producers.steps.segments import Step
 from rollstream.schemas.ingest.entry import PLAIN, SHARED
 
 # Of one environment, each; of more, those that came first are forgotten. A step takes about 200

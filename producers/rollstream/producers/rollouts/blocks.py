@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from rollstream.producers.outbox import Outgoing
+from rollstream.producers.engine.outbox import Outgoing
 
 T = TypeVar("T")
 Steps = Coroutine[Any, Any, T]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xxhash import xxh3_128_intdigest
 
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.step_segments import Step
+from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BufferFull
 

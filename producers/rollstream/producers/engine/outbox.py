@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from rollstream.producers.admission.standing import Standing
-from rollstream.producers.arguments import AppendedArguments, RolloutArguments
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
-from rollstream.producers.validate import UNSTAMPED, GroupAddress, Segment, segment
+from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
+from rollstream.producers.rollouts.validate import UNSTAMPED, GroupAddress, Segment, segment
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields

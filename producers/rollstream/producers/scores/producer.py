@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from rollstream.producers.connecting import connection
+from rollstream.producers.engine.connecting import connection
+from rollstream.producers.engine.process import watch
 from rollstream.producers.errors import (
     IF_NO_TOPIC,
     FlushTimedOut,
@@ -17,9 +18,8 @@ from rollstream.producers.errors import (
     ScoresNotDelivered,
     VersionConflict,
 )
-from rollstream.producers.process import watch
-from rollstream.producers.score_records import Flags, Score, ScoreRecord, as_score, score_record
-from rollstream.producers.score_versions import LoggedVersions
+from rollstream.producers.scores.records import Flags, Score, ScoreRecord, as_score, score_record
+from rollstream.producers.scores.versions import LoggedVersions
 from rollstream.producers.settings import check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline

@@ -21,19 +21,19 @@ from rollstream.producers.admission.policies import Announced, PolicyLike, Wante
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.admission.waiting import AdmissionQueue
-from rollstream.producers.connecting import connection
+from rollstream.producers.engine.connecting import connection
+from rollstream.producers.engine.outbox import Outbox, Outgoing
+from rollstream.producers.engine.process import watch
+from rollstream.producers.engine.sending import Sender
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
-from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outbox, Outgoing
-from rollstream.producers.process import watch
-from rollstream.producers.sending import Sender
+from rollstream.producers.rollouts.membership import Membership
+from rollstream.producers.rollouts.trajectory import Turns
+from rollstream.producers.rollouts.validate import checked, group_address
 from rollstream.producers.settings import (
     at_least_1,
     check_policy_request,
     check_timeout,
 )
-from rollstream.producers.trajectory import Turns
-from rollstream.producers.validate import checked, group_address
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError

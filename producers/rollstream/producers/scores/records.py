@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rollstream.producers.validate import checked, checked_flag, checked_name, checked_reward
+from rollstream.producers.rollouts.validate import (
+    checked,
+    checked_flag,
+    checked_name,
+    checked_reward,
+)
 from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import RolloutScore, Scored

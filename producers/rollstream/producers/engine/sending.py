@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.outbox import Address, Outbox, Outgoing
 from rollstream.producers.errors import IF_NO_TOPIC, RolloutTooLarge
-from rollstream.producers.gather import Gatherer
-from rollstream.producers.outbox import Address, Outbox, Outgoing
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.ingest.wire import record_headers

@@ -13,33 +13,33 @@ from rollstream.producers.admission.asking import SharedWait
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.aio import Answers, AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
-from rollstream.producers.errors import Contradiction
-from rollstream.producers.group import AsyncGroup, Group
-from rollstream.producers.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
-from rollstream.producers.outbox import Outbox, Outgoing
-from rollstream.producers.settings import at_least_1
-from rollstream.producers.shell import (
+from rollstream.producers.engine.outbox import Outbox, Outgoing
+from rollstream.producers.engine.shell import (
     TIMEOUT_S,
     AdmittedT,
     GroupT,
     ProducerShell,
     TrajectoryT,
 )
-from rollstream.producers.step_policies import KnownPolicies
-from rollstream.producers.step_segments import (
-    Step,
-    at_index,
-    checked_steps,
-    segment_arguments,
-)
-from rollstream.producers.submitted import Submitted, contents_of
-from rollstream.producers.trajectory import AsyncTrajectory, Trajectory
-from rollstream.producers.validate import (
+from rollstream.producers.errors import Contradiction
+from rollstream.producers.rollouts.group import AsyncGroup, Group
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
+from rollstream.producers.rollouts.validate import (
     GroupAddress,
     checked,
     checked_uid,
     checked_whole,
 )
+from rollstream.producers.settings import at_least_1
+from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
+from rollstream.producers.steps.policies import KnownPolicies
+from rollstream.producers.steps.segments import (
+    Step,
+    at_index,
+    checked_steps,
+    segment_arguments,
+)
+from rollstream.producers.steps.submitted import Submitted, contents_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError

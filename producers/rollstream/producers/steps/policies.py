@@ -13,8 +13,8 @@ from rollstream.producers.admission.policies import (
     going_on,
     lineages_of,
 )
-from rollstream.producers.step_segments import Step
-from rollstream.producers.validate import checked
+from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollstream.producers.validate import (
+from rollstream.producers.rollouts.validate import (
     checked_flag,
     checked_uid,
     checked_whole,

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from rollstream.producers.arguments import TurnArguments, takes
-from rollstream.producers.membership import Membership, reason_of
-from rollstream.producers.outbox import Outbox
-from rollstream.producers.steps import Queue, Send, at_once
-from rollstream.producers.validate import GroupAddress, Segment
+from rollstream.producers.engine.outbox import Outbox
+from rollstream.producers.rollouts.arguments import TurnArguments, takes
+from rollstream.producers.rollouts.blocks import Queue, Send, at_once
+from rollstream.producers.rollouts.membership import Membership, reason_of
+from rollstream.producers.rollouts.validate import GroupAddress, Segment
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.ingest.entry import Entry

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from rollstream.producers.engine.outbox import Address, Outgoing
 from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.outbox import Address, Outgoing
 from rollstream.schemas.rules import TOKEN_ARRAYS_MAX
 
 # With so many, what a record costs by itself (header, request, report) is little for each entry.

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Self, Unpack
 
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
-from rollstream.producers.arguments import MemberArguments, WholeArguments, takes
-from rollstream.producers.membership import Membership
-from rollstream.producers.outbox import Outgoing
-from rollstream.producers.steps import Queue, Send, at_once
-from rollstream.producers.trajectory import AsyncTrajectory, Trajectory, Turns
-from rollstream.producers.validate import GroupAddress
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.producers.rollouts.arguments import MemberArguments, WholeArguments, takes
+from rollstream.producers.rollouts.blocks import Queue, Send, at_once
+from rollstream.producers.rollouts.membership import Membership
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.schemas.errors import RollstreamError
 
 

@@ -1,0 +1,10 @@
+"""Rollouts, groups and trajectories: what a caller gives, and what becomes of it.
+
+- ``arguments``   what ``publish`` takes: names, types, defaults
+- ``validate``    arguments to a segment's fields, or ``InvalidRollout`` (pure)
+- ``arrays``      array-likes to packed bytes (pure)
+- ``group``       a dispatched group, as a ``with`` block
+- ``membership``  what a group publishes, and what it still lacks (no I/O)
+- ``trajectory``  a rollout of several segments, as a ``with`` block
+- ``blocks``      how groups and trajectories publish entry by entry, awaited or not
+"""
