@@ -74,6 +74,9 @@ class FaultyBroker:
     Attributes:
         decide: may be replaced at any time; may also kill its own process.
         records_read: by all readers so far.
+        appends: by all writers so far.
+        doubts: how many doubts were reported so far.
+        silent: whether polls keep doubts to themselves for now.
         clock: on which a poll waits for reports that will never come; None: it does not wait.
     """
 
@@ -84,6 +87,8 @@ class FaultyBroker:
         self.inner = inner
         self.decide = decide
         self.records_read = 0
+        self.appends = self.doubts = 0
+        self.silent = False
         self._held: list[Append] = []
 
     def land(self) -> int:
@@ -92,6 +97,11 @@ class FaultyBroker:
         for append in held:
             write_now(self.inner, append)
         return len(held)
+
+    @property
+    def held(self) -> int:
+        """How many records are held."""
+        return len(self._held)
 
     def hold(self, append: Append) -> None:
         self._held.append(append)
@@ -164,6 +174,7 @@ class FaultyWriter:
         )
         on_delivery = self._broker.before_append(append, on_delivery)
         fate = self._broker.decide(append)
+        self._broker.appends += 1
         if fate is Fate.PASS:
             forward(on_delivery=on_delivery)
             return
@@ -177,8 +188,11 @@ class FaultyWriter:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         timeout_s = self._broker.before_poll(timeout_s)
-        doubts, self._doubts = self._doubts, []
+        doubts: list[tuple[Append, OnDelivery]] = []
+        if not self._broker.silent:
+            doubts, self._doubts = self._doubts, []
         _report_doubt(doubts)
+        self._broker.doubts += len(doubts)
         if self._silent and self._broker.clock is not None:
             self._broker.clock.wait(threading.Event(), timeout_s)
         self._inner.poll(0.0 if doubts else timeout_s)

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.brokers import until
 from harness.faults import Append, Fate, FaultyBroker
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
-from rollstream.producers.client import LINGER_THREAD
+from rollstream.producers.engine import engine
 from rollstream.producers.engine.gather import HELD_BYTES_MAX
-from rollstream.producers.engine.shell import TIMEOUT_S
+from rollstream.producers.engine.producer import TIMEOUT_S
 from rollstream.runtime.clock import ManualClock
-from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.ingest.entry import STEP_KINDS, EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.streams.broker import OnDelivery
 from rollstream.streams.memory import MemoryBroker
 
 FILLING = 4
+NEVER_S = 3_600.0
 
 
 class NarrowBroker(FaultyBroker):
@@ -64,10 +65,9 @@ async def leave_no_room(kind: str, producer: AnyProducer, broker: NarrowBroker) 
     """
     await producer.flush()
     broker.refusals = 1_000_000
-    if kind == "async":
-        broker.poll_moves_s = TIMEOUT_S
     for _ in range(FILLING if kind == "sync" else 0):
         await producer.publish(**wide_rollout())
+    broker.poll_moves_s = TIMEOUT_S
 
 
 def wide_rollout() -> dict[str, Any]:
@@ -97,6 +97,11 @@ def abouts_of(record: IngestRecord) -> set[str]:
     return {uid if kind in (0, *STEP_KINDS) else EntryKind(kind).name for kind, uid in uids}
 
 
+async def until_sent(broker: FaultyBroker, records: int) -> None:
+    """Returns once writers have sent so many records, while the loop goes on."""
+    await asyncio.to_thread(until, lambda: broker.appends >= records)
+
+
 async def turns(count: int) -> None:
     """Lets the loop turn: what was published in the first is sent in the second."""
     for _ in range(count):
@@ -104,7 +109,7 @@ async def turns(count: int) -> None:
 
 
 async def until_late(clock: ManualClock, doing: Awaitable[Any]) -> Any:
-    """Awaits it; its time is over as soon as it waits for something."""
+    """Awaits it; its time is over as soon as it waits for something, and was looked at."""
     task = asyncio.ensure_future(doing)
     await turns(3)
     clock.advance(10 * TIMEOUT_S)
@@ -113,10 +118,4 @@ async def until_late(clock: ManualClock, doing: Awaitable[Any]) -> Any:
 
 def never_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent because a linger ends."""
-    wake = StepThread.wake
-
-    def wake_others(thread: StepThread) -> None:
-        if thread.name != LINGER_THREAD:
-            wake(thread)
-
-    monkeypatch.setattr(StepThread, "wake", wake_others)
+    monkeypatch.setattr(engine, "LINGER_S", NEVER_S)

@@ -24,7 +24,7 @@ from harness.producers import (
     segments_of,
 )
 from rollstream.producers import DeliveryFailed, RolloutProducer, RolloutTooLarge
-from rollstream.producers.engine.linger import LINGER_S
+from rollstream.producers.engine.engine import LINGER_S
 from rollstream.runtime.clock import SystemClock
 from rollstream.schemas.ingest.entry import EntryKind
 

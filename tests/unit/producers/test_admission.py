@@ -29,13 +29,12 @@ from rollstream.producers import (
     NotAdmitted,
     ProducerDied,
     RolloutProducer,
-    aio,
-    client,
 )
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.shares import Allowance
-from rollstream.producers.admission.standing import ALIVE_S, Standing
+from rollstream.producers.admission.standing import ALIVE_S, TELL_AGAIN_S, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
+from rollstream.producers.engine import shell
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.order import PolicyRef
@@ -116,8 +115,7 @@ def test_a_sampler_that_grants_none_limits_nobody(kind: str) -> None:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What sleeps by the machine's clock until it is to tell again looks soon."""
-    monkeypatch.setattr(client, "ALIVE_S", 0.01)
-    monkeypatch.setattr(aio, "ALIVE_S", 0.01)
+    monkeypatch.setattr(shell, "ALIVE_S", 0.01)
 
 
 @kinds
@@ -225,17 +223,23 @@ def test_a_group_whose_dispatch_is_in_doubt_is_begun() -> None:
 def test_a_cancelled_wait_gives_its_place_back() -> None:
     worker = Worker(MemoryBroker())
     worker.granting.grant()
+    clock = StillClock()
 
     async def scenario(producer: AnyProducer) -> None:
         first, second = (asyncio.ensure_future(play(producer)) for _ in range(2))
-        await asyncio.to_thread(worker.granting.until_told, 0, 2)
+
+        def both_told() -> bool:
+            told = worker.granting.told()
+            return bool(told) and told[-1].waiting == 2
+
+        await asyncio.to_thread(until, both_told, lambda: clock.advance(TELL_AGAIN_S))
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         await worker.grant(1)
         await second
 
-    worker.play("async", scenario, StillClock())
+    worker.play("async", scenario, clock)
 
 
 def test_a_wait_that_is_cancelled_as_it_is_admitted_gives_its_group_back() -> None:

@@ -8,11 +8,15 @@ import threading
 import pytest
 
 from harness.brokers import until
+from harness.faults import Fate, FaultyBroker
+from harness.producer_faults import Doubtful, until_sent
 from harness.producers import AnyProducer, new_layout, open_producer, published, sampled
-from rollstream.producers import RolloutProducer, aio, client
+from rollstream.producers import DeliveryFailed, RolloutProducer
 from rollstream.producers.admission.standing import ALIVE_S
+from rollstream.producers.engine import shell
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.streams.broker import Broker
 from rollstream.streams.memory import MemoryBroker
 
 
@@ -26,8 +30,8 @@ class StillClock(ManualClock):
 class Log:
     """Counts what came."""
 
-    def __init__(self) -> None:
-        self.broker = MemoryBroker()
+    def __init__(self, broker: Broker | None = None) -> None:
+        self.broker = broker or MemoryBroker()
         self.layout = new_layout(self.broker)
 
     def count(self, kind: EntryKind) -> int:
@@ -52,7 +56,7 @@ async def wait_within(producer: AnyProducer) -> None:
 def test_a_block_that_begins_whenever_another_ended_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aio, "ALIVE_S", 0.0)  # What tells looks in each turn of the loop.
+    monkeypatch.setattr(shell, "ALIVE_S", 0.0)  # What tells looks again and again.
     clock, log = StillClock(), Log()
 
     async def scenario() -> None:
@@ -76,34 +80,34 @@ def test_a_block_that_begins_whenever_another_ended_is_told_of(
 def test_a_first_block_after_a_publish_wakes_the_thread_that_tells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "ALIVE_S", 0.01)  # Once it is awake it looks soon.
+    monkeypatch.setattr(shell, "ALIVE_S", 0.01)  # Once it is awake it looks soon.
     clock, log = StillClock(), Log()
     with RolloutProducer(
         broker=log.broker, environment="math", namespace=log.layout.namespace, clock=clock
     ) as producer:
         producer.publish(example_id="ex", **sampled())
-        until(lambda: producer._idle)  # The thread sleeps for longer than this test waits.
+        producer.flush()  # From now on the thread sleeps for longer than this test waits.
         with producer.admit():
             clock.advance(ALIVE_S)
             until(lambda: log.count(EntryKind.ALIVE) == 1)
 
 
 def test_a_group_whose_dispatch_is_cancelled_after_it_left_ends_at_once() -> None:
-    log = Log()
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT, "DISPATCHED"))
+    broker.silent = True  # What was sent is not answered.
+    log = Log(broker)
 
     async def scenario() -> None:
-        producer = open_producer("async", log.broker, log.layout, environment="math")
-        await play(producer)  # From here on it takes as many turns each time.
-        for turns in range(1, 6):
-            waiting = asyncio.ensure_future(wait_within(producer))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        await producer.close()
+        producer = open_producer("async", broker, log.layout, environment="math")
+        waiting = asyncio.ensure_future(wait_within(producer))
+        await until_sent(broker, 1)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        broker.silent = False
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(DeliveryFailed):
+            await producer.close()
 
     asyncio.run(scenario())
-    assert log.count(EntryKind.DISPATCHED) > 1, "none was cancelled as late"
-    ended = log.count(EntryKind.FAILED) + log.count(EntryKind.SEGMENT)
-    assert ended == log.count(EntryKind.DISPATCHED)
+    assert (log.count(EntryKind.DISPATCHED), log.count(EntryKind.FAILED)) == (1, 1)

@@ -13,7 +13,7 @@ from harness.brokers import TIMEOUT_S, until
 from harness.limited_worker import StillClock, Worker, play
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import NotAdmitted
-from rollstream.producers.engine.shell import LOOK_AGAIN_S
+from rollstream.producers.engine.engine import LOOK_AGAIN_S
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.memory import MemoryBroker
 

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from harness.brokers import until
 from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import Doubtful, NarrowBroker, leave_no_room
+from harness.producer_faults import Doubtful, NarrowBroker, leave_no_room, until_sent
 from harness.producers import (
     AnyGroup,
     AnyProducer,
@@ -77,6 +78,7 @@ def test_a_failed_member_that_was_not_queued_may_be_said_again() -> None:
     ):
         with producer.dispatch(example_id="other", group_size=1) as other:
             other.publish(rollout_uid="a", **sampled())
+        until(lambda: broker.doubts == 1)
         with pytest.raises(DeliveryFailed):
             group.fail("sandbox died", count=2)
         group.fail("sandbox died", count=2)
@@ -128,11 +130,13 @@ def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancell
             broker=broker, environment="math", namespace=layout.namespace
         )
         async with producer.dispatch(example_id="ex", group_size=1) as group:
+            broker.silent = True
+            sent = broker.appends
             saying = asyncio.create_task(say(group))
-            for _ in range(2):
-                await asyncio.sleep(0)  # It is sent now, and not answered.
+            await until_sent(broker, sent + 1)
             if cancelled:
                 saying.cancel()
+            broker.silent = False
             with pytest.raises(asyncio.CancelledError if cancelled else DeliveryFailed):
                 await saying
             with pytest.raises(InvalidRollout, match="0 of the 1"):

@@ -11,11 +11,11 @@ import pytest
 
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, FaultyWriter
+from harness.producer_faults import NEVER_S, never_linger
 from harness.producers import new_layout, published, records_of, sampled
 from rollstream.producers import ProducerDied, RolloutProducer
-from rollstream.producers.engine.linger import LINGER_S
-from rollstream.producers.engine.shell import LOOK_AGAIN_S
-from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.producers.engine.engine import LOOK_AGAIN_S
+from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker
@@ -23,6 +23,7 @@ from rollstream.streams.memory import MemoryBroker
 PROGRAM = """
 import atexit
 from harness.faults import Fate, FaultyBroker
+from harness.producer_faults import NEVER_S, never_linger
 from harness.producers import new_layout, published, sampled
 from rollstream.producers import ProducerDied, RolloutProducer
 from rollstream.streams.memory import MemoryBroker
@@ -115,35 +116,26 @@ def test_a_slow_answer_about_partitions_does_not_keep_what_was_published() -> No
             broker.answering.set()
 
 
-def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others() -> None:
+def test_a_worker_that_publishes_one_at_a_time_does_not_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, broker = ManualClock(), MemoryBroker()
     layout = new_layout(broker, "math")
     with RolloutProducer(
         broker=broker, environment="math", namespace=layout.namespace, clock=clock
     ) as producer:
-
-        def sent_at_once() -> bool:
-            clock.advance(1.0)
-            before = len(records_of(broker, layout))
+        producer.publish(example_id="ex", **sampled())
+        until(lambda: len(records_of(broker, layout)) == 1)  # A linger has held one, and ended.
+        never_linger(monkeypatch)
+        for count in range(2, 7):
+            clock.advance(2 * NEVER_S)
             producer.publish(example_id="ex", **sampled())
-            at_once = len(records_of(broker, layout)) == before + 1
-            until(lambda: len(records_of(broker, layout)) == before + 1)
-            return at_once
-
-        def generate() -> None:
-            SystemClock().wait(threading.Event(), 2 * LINGER_S)
-
-        until(sent_at_once, generate)  # Once a linger has held one, and ended.
-        assert all(sent_at_once() for _ in range(5))
-
-        def sent_together() -> bool:
-            for _ in range(3):  # Soon after one another: the next linger holds them all.
-                producer.publish(example_id="ex", **sampled())
-            producer.flush()
-            *_, last = records_of(broker, layout)
-            return decode_record(last.value).count == 3
-
-        until(sent_together)  # On a busy machine one ends between two of them.
+            until(lambda count=count: len(records_of(broker, layout)) == count)  # type: ignore[misc]
+        for _ in range(3):  # Soon after one another: the next linger holds them all.
+            producer.publish(example_id="ex", **sampled())
+        producer.flush()
+        *_, last = records_of(broker, layout)
+        assert decode_record(last.value).count == 3
 
 
 class DyingBroker(FaultyBroker):

@@ -8,7 +8,7 @@ import pytest
 
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, FaultyWriter
-from harness.producer_faults import Doubtful, until_late
+from harness.producer_faults import Doubtful, turns, until_late
 from harness.producers import PARTITIONS, new_layout, sampled
 from rollstream.producers import (
     AsyncRolloutProducer,
@@ -17,7 +17,7 @@ from rollstream.producers import (
     RolloutProducer,
     TopicMismatch,
 )
-from rollstream.producers.engine.shell import LOOK_AGAIN_S
+from rollstream.producers.engine.engine import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker
@@ -72,6 +72,7 @@ def test_a_producer_refuses_and_names_what_it_holds() -> None:
     producer.publish(example_id="ex", rollout_uid="a", **sampled())
     with pytest.raises(FlushTimedOut):
         producer.flush(0)
+    until(lambda: broker.held == 1)
     producer.publish(example_id="ex", rollout_uid="b", **sampled())  # Gathered behind "a".
     broker.more = 1
     clock.ahead_s = LOOK_AGAIN_S
@@ -111,8 +112,8 @@ def test_an_awaited_publish_that_is_held_is_told() -> None:
         for uid in ("a", "b"):
             call = producer.publish(example_id="ex", rollout_uid=uid, **sampled())
             publishing.append(asyncio.ensure_future(call))
-            for _ in range(2):
-                await asyncio.sleep(0)  # "a" is sent now; "b" is gathered behind it.
+            await asyncio.to_thread(until, lambda: broker.held == 1)
+            await turns(2)  # "a" was sent; "b" is gathered behind it.
         first, second = publishing
         broker.more = 1
         clock.advance(LOOK_AGAIN_S)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.brokers import until
 from harness.faults import Fate, FaultyBroker, always_pass
-from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late
+from harness.producer_faults import Doubtful, NarrowBroker, until_late
 from harness.producers import PARTITIONS, new_layout, published, segments_of
 from rollstream.producers import (
     AsyncStepProducer,
@@ -89,7 +90,7 @@ def test_a_submission_that_nobody_awaits_fails_in_a_later_call() -> None:
     async def scenario() -> None:
         async with AsyncStepProducer(broker=broker, namespace=layout.namespace) as producer:
             await producer.submit_step(step("a"), environment=ENVIRONMENT, durable=False)
-            await turns(20)
+            await asyncio.to_thread(until, lambda: broker.doubts == 1)
             with pytest.raises(DeliveryFailed) as told:
                 await producer.submit_step(step("b"), environment=ENVIRONMENT, durable=False)
             assert (told.value.uids, told.value.nothing_queued) == (("a",), True)

@@ -51,7 +51,7 @@ class _Block(Generic[T]):
         self,
         wanted: ShareWanted,
         read: Callable[[ShareWanted], T],
-        tell: Callable[[str], T],
+        tell: Callable[[str], None],
         stay_alive: Callable[[], None],
     ) -> None:
         self._wanted = wanted
@@ -127,7 +127,7 @@ class AsyncAdmitted(_Block[Awaitable[None]]):
             return
         try:
             if wanted.admission.tells_of_wait():
-                await self._tell(wanted.environment)
+                self._tell(wanted.environment)
             with suppress(TimeoutError):
                 async with asyncio.timeout(deadline.left_s()):
                     await woken.wait()

@@ -167,10 +167,9 @@ class AdmissionQueue:
             self._refusal = error
             self._standing.refuse(error)
 
-    def after_fork(self, error: RollstreamError) -> None:
-        """``refuse``, in the child: of the parent's threads, one may have held the lock."""
+    def renew_lock(self) -> None:
+        """Runs in a forked child: of the parent's threads, one may have held the lock."""
         self._lock = threading.Lock()
-        self.refuse(error)
 
     def _run(self) -> None:
         try:

@@ -1,10 +1,14 @@
 """From what a caller publishes to records in the log.
 
-- ``shell``       how both producers are made, and when they refuse calls (closed, forked)
-- ``connecting``  what every producer is made with: a broker, and topics' names
-- ``outbox``      the core of both: builds entries, collects failed deliveries (no I/O)
-- ``gather``      what is gathered for each partition until it is sent as one record (pure)
-- ``sending``     sends records, and settles each entry once
-- ``linger``      for how long the sync producer gathers
-- ``process``     what becomes of producers when a process is forked, and when it ends
+- ``shell``     how both producers of rollouts are made, and what they ask samplers for
+- ``producer``  what every producer is: a broker, names of topics, an engine, and an end
+- ``outbox``    builds entries (no I/O)
+- ``gather``    what is gathered for each partition until it is sent as one record (pure)
+- ``engine``    the thread behind a producer: gathers, sends, and settles each entry once
+- ``hooks``     what the engine asks of its producer
+- ``sending``   sends records, and learns what became of each
+- ``topics``    which partition a key belongs to, and what the broker is asked
+- ``waits``     calls that wait for the engine
+- ``failures``  failed deliveries that no caller was told of so far
+- ``process``   what becomes of producers when a process is forked, and when it ends
 """

@@ -26,7 +26,9 @@ _size = attrgetter("size")
 class _Buffer:
     """One partition."""
 
-    __slots__ = ("due", "in_parts", "named", "on_its_way", "part_bytes", "size", "waiting")
+    __slots__ = (
+        *("due", "in_parts", "named", "on_its_way", "part_bytes", "size", "waiting", "withdrawn"),
+    )
 
     def __init__(self) -> None:
         self.waiting: list[Outgoing] = []
@@ -35,6 +37,7 @@ class _Buffer:
         self.on_its_way = False
         self.in_parts = 0  # How many of these, the first ones, the broker refused in one record.
         self.part_bytes = 0  # Of a record with any of them.
+        self.withdrawn = 0  # How many of those that wait are not to be sent.
         self.named = False  # Whether an entry ever had extras: named arrays may be among them.
 
     @property
@@ -48,6 +51,9 @@ class _Buffer:
         if self.named or self.in_parts or self.size > RECORD_BYTES or count > RECORD_ENTRIES_MAX:
             count = self._fitting()
         record, self.waiting = waiting[:count], waiting[count:]
+        if self.withdrawn:
+            record = [one for one in record if not one.withdrawn]
+            self.withdrawn -= count - len(record)
         self.size -= _size_of(record)
         self.due = max(0, self.due - count)
         self.in_parts = max(0, self.in_parts - count)
@@ -58,6 +64,8 @@ class _Buffer:
         size_max = self.part_bytes if self.in_parts else RECORD_BYTES
         signatures: dict[str, tuple[str, tuple[int, ...]]] = {}
         for count, outgoing in enumerate(self.waiting):
+            if outgoing.withdrawn:
+                continue
             assert outgoing.entry is not None, "it was sent before"
             named = outgoing.entry.extras.get("token_arrays", {})
             size += outgoing.size
@@ -94,7 +102,7 @@ class Gatherer:
     @property
     def waiting(self) -> int:
         """How many entries are gathered and not on their way."""
-        return sum(len(buffer.waiting) for buffer in self._buffers.values())
+        return sum(len(buffer.waiting) - buffer.withdrawn for buffer in self._buffers.values())
 
     def has_room(self, outgoing: Outgoing) -> bool:
         """Whether the bound allows one more entry; where nothing is held, it always does."""
@@ -144,10 +152,11 @@ class Gatherer:
         It is on its way until ``answered`` or ``put_back``.
         """
         buffer = self._buffers[address]
-        if buffer.on_its_way or not (buffer.due or buffer.full):
-            return []
-        record = buffer.next_record()
-        buffer.on_its_way = bool(record)
+        record: list[Outgoing] = []
+        while not record and not buffer.on_its_way and (buffer.due or buffer.full):
+            record = buffer.next_record()
+        for one in record:
+            buffer.on_its_way = one.left = True
         return record
 
     def answered(self, record: Sequence[Outgoing]) -> None:
@@ -166,30 +175,29 @@ class Gatherer:
         if too_large:
             buffer.in_parts += len(record)
             buffer.part_bytes = size // 2
+        for one in record:
+            one.left = False
         buffer.waiting[:0] = record
         buffer.size += size
         buffer.due += len(record)
 
-    def take_out(self, outgoing: Outgoing) -> bool:
-        """Forgets one entry that has not left; returns whether it was there to be forgotten."""
-        buffer = self._buffers.get(outgoing.address)
-        if buffer is None or outgoing not in buffer.waiting:
-            return False
-        buffer.waiting.remove(outgoing)
+    def take_out(self, outgoing: Outgoing) -> None:
+        """Forgets one entry that is gathered and has not left: no record has it."""
+        assert not outgoing.withdrawn, outgoing.named
+        outgoing.withdrawn = True
+        buffer = self._buffers[outgoing.address]
+        buffer.withdrawn += 1
         buffer.size -= outgoing.size
-        buffer.due = min(buffer.due, len(buffer.waiting))
-        buffer.in_parts = min(buffer.in_parts, len(buffer.waiting))
         self._release([outgoing])
-        return True
 
     def drop(self, topic: str | None = None) -> list[Outgoing]:
         """Forgets what has not been sent, for one topic or all, and returns it."""
         dropped: list[Outgoing] = []
         for address, buffer in self._buffers.items():
             if topic in (None, address[0]):
-                dropped += buffer.waiting
+                dropped += [one for one in buffer.waiting if not one.withdrawn]
                 buffer.waiting.clear()
-                buffer.size = buffer.due = buffer.in_parts = 0
+                buffer.size = buffer.due = buffer.in_parts = buffer.withdrawn = 0
         self._release(dropped)
         return dropped
 

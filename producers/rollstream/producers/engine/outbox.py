@@ -1,4 +1,4 @@
-"""The core of both producers, without I/O: builds entries and collects failed deliveries.
+"""The core of both producers, without I/O: builds entries and what tells of their failures.
 
 Time and names come in, entries go out; ``RolloutProducer`` and ``AsyncRolloutProducer`` send them.
 """
@@ -6,11 +6,10 @@ Time and names come in, entries go out; ``RolloutProducer`` and ``AsyncRolloutPr
 from __future__ import annotations
 
 import itertools
-from asyncio import Future
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
@@ -23,6 +22,9 @@ from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import PLAIN, STEP_KINDS, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
+
+if TYPE_CHECKING:
+    from rollstream.producers.engine.waits import Wait
 
 # Kafka counts the batch around a record too: 61 bytes of batch, at most 21 of record.
 ROLLOUT_BYTES_MAX = RECORD_BYTES_MAX - 1024
@@ -51,19 +53,21 @@ class Outgoing:
         size: about how many bytes it takes in a record, not fewer.
         key: decides on its partition.
         address: that partition, once it is gathered.
+        answered: whether it is known what became of it.
         group_uid: empty where it is about no group that was named.
         segment_idx: of a segment; None where the entry is of another kind.
         rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
             the producer lives.
         trajectory_uid: of a step, or of a trajectory's end: as its caller names the trajectory;
             empty where that is ``rollout_uid``.
-        answer: of an awaited publish; its result is what kept the entry out of the log, if anything
-            did.
+        left: whether it is in a record that left this producer, so that it may be in the log.
+        wait: the call that waits until it is in the log; None: nobody does.
+        withdrawn: whether it is not sent any more.
     """
 
     __slots__ = (
-        *("address", "answer", "entry", "group_uid", "key", "rollout_uid", "segment_idx", "size"),
-        *("topic", "trajectory_uid"),
+        *("address", "answered", "entry", "group_uid", "key", "left", "rollout_uid", "segment_idx"),
+        *("size", "topic", "trajectory_uid", "wait", "withdrawn"),
     )
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
@@ -78,21 +82,17 @@ class Outgoing:
         of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
         self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
         self.address: Address = topic, -1
-        self.answer: Future[RollstreamError | None] | None = None
+        self.wait: Wait | None = None
+        self.answered = self.left = self.withdrawn = False
 
     @property
     def named(self) -> str:
         """The rollout, as the caller names it."""
         return self.trajectory_uid or self.rollout_uid
 
-    @property
-    def left(self) -> bool:
-        """Whether it left this producer, so that it may be in the log."""
-        return self.entry is None
-
 
 class Outbox:
-    """Builds entries and collects failed deliveries.
+    """Builds entries, and errors that name those that failed.
 
     Args:
         broker: its name, for messages.
@@ -101,7 +101,6 @@ class Outbox:
         clock: stamps ``created_ts``; the other arguments are those of ``RolloutProducer``.
 
     Attributes:
-        undelivered: failed deliveries that ``raise_failures`` has to tell of.
         uid_prefix: names this producer, in its life.
         standings: how the producer stands with each environment that it asked for admission.
     """
@@ -128,7 +127,6 @@ class Outbox:
         self._clock = clock
         self._topics: dict[str, str] = {}
         self._environments: dict[str, str] = {}  # Of these topics.
-        self.undelivered: list[tuple[Outgoing, RollstreamError]] = []
         self.standings: dict[str, Standing] = {}
         given = {"environment": environment, "lineage": lineage or "", "replica_id": replica_id}
         self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
@@ -243,22 +241,10 @@ class Outbox:
         """The environment of a topic that was made here."""
         return self._environments[topic]
 
-    def keep_failures(self, outgoing: Sequence[Outgoing], error: RollstreamError) -> None:
-        """For ``raise_failures``. That the producer lives is told again soon."""
-        told = [(one, error) for one in outgoing if one.rollout_uid or one.group_uid]
-        self.undelivered += told
-
-    def raise_failures(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
-        """Raises the failed deliveries since the last call as one ``failure``, if any."""
-        if self.undelivered:
-            failed, self.undelivered = self.undelivered, []
-            raise self.failure(failed, outstanding, nothing_queued=nothing_queued)
-
     def failure(
         self,
         failed: Sequence[tuple[Outgoing, RollstreamError]],
         outstanding: int = 0,
-        *,
         nothing_queued: bool = False,
     ) -> DeliveryFailed:
         """These failures as one error; the other arguments are its attributes."""

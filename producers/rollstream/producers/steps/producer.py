@@ -10,20 +10,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from rollstream.producers.admission.asking import SharedWait
-from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
-from rollstream.producers.aio import Answers, AsyncRolloutProducer
+from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.engine.outbox import Outbox, Outgoing
-from rollstream.producers.engine.shell import (
-    TIMEOUT_S,
-    AdmittedT,
-    GroupT,
-    ProducerShell,
-    TrajectoryT,
-)
+from rollstream.producers.engine.producer import TIMEOUT_S
+from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.rollouts.group import AsyncGroup, Group
-from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import (
     GroupAddress,
     checked,
@@ -45,7 +37,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.other_names import refuses
-from rollstream.streams.broker import Broker
+from rollstream.streams.broker import Broker, Delivery
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
@@ -116,10 +108,9 @@ class _Entries:
         next call on."""
         self._lost.extend(outgoing)
 
-    def lose_unanswered(self, outgoing: Sequence[Outgoing], answers: Answers) -> None:
+    def lose_unanswered(self, outgoing: Sequence[Outgoing]) -> None:
         """Those of these that are not known to be in the log."""
-        each = zip(outgoing, answers, strict=True)
-        self.lose(one for one, answer in each if not answer.done() or answer.cancelled())
+        self.lose(one for one in outgoing if not one.answered)
 
     def _forget_lost(self) -> None:
         while self._lost:
@@ -163,41 +154,7 @@ class _Entries:
         return OpenPrompts(self._max_open_prompts) if known is None else known
 
 
-class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
-    """What both kinds are made with."""
-
-    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        max_open_prompts: int = MAX_OPEN_PROMPTS,
-        worker_id: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        at_least_1("max_open_prompts", max_open_prompts)
-        super().__init__(
-            bootstrap,
-            worker_id=worker_id,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
-        self._entries = _Entries(self._outbox, max_open_prompts)
-        self._follows: set[str] = set()  # Environments whose policies were read once.
-
-    def _known_policies(self, environment: str) -> KnownPolicies:
-        log = self._admission(environment)
-        return KnownPolicies(log.policies(), log.versions())
-
-
-class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
+class StepProducer(RolloutProducer):
     """Publishes steps of trajectories in batches, in the background. It never waits for readers.
 
     A step is a rollout segment of the group ``prompt_uid``. The prompt is finished, and ready for a
@@ -236,14 +193,38 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
         ...     )
     """
 
-    def _begin(self) -> None:
-        super()._begin()
+    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        at_least_1("max_open_prompts", max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = _Entries(self._outbox, max_open_prompts)
+        self._follows: set[str] = set()  # Environments whose policies were read once.
         self._submitting = threading.Lock()
 
-    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
-        super()._settle(outgoing, error)
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
         if error is not None:
-            self._entries.lose(outgoing)
+            self._entries.lose(record)
 
     def submit_step(self, step: Step, *, environment: str) -> None:
         """Submits one step, as ``submit_steps`` does."""
@@ -267,18 +248,20 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
             DeliveryFailed: steps of earlier calls failed. This call queued nothing: repeat it too.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        self._refuse()
+        self._engine.refuse()
         self._outbox.topic(checked("environment", environment))
         if environment not in self._follows:
             with suppress(UnknownTopic):  # As in an older deployment: none is known.
                 self._admission(environment).wait(0, self._timeout_s)
             self._follows.add(environment)
-        policies = self._known_policies(environment)
+        log = self._admission(environment)
+        policies = KnownPolicies(log.policies(), log.versions())
+        self._find(self._outbox.topic(environment), Deadline(self._timeout_s))
         with self._submitting:
             now_s = self._clock.monotonic_s()
             submission = self._entries.make(steps, environment, policies, now_s)
             if submission.outgoing:
-                self._send_together(submission.outgoing)
+                self._put_now(submission.outgoing)
                 self._entries.add(submission, self._clock.monotonic_s())
 
     def complete_trajectory(
@@ -310,14 +293,16 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
             BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as for
                 ``submit_steps``.
         """
-        self._refuse()
+        self._engine.refuse()
+        topic = self._outbox.topic(checked("environment", environment))
+        self._find(topic, Deadline(self._timeout_s))
         with self._submitting:
             end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
-            self._send_together([end])
+            self._put_now([end])
             self._entries.end(environment, end, steps, self._clock.monotonic_s())
 
 
-class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], AsyncRolloutProducer):
+class AsyncStepProducer(AsyncRolloutProducer):
     """Publishes steps with ``await``: a call returns when the steps are in the log.
 
     All coroutines of one event loop may share it. The arguments are those of ``StepProducer``.
@@ -328,10 +313,37 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
         ...     await producer.submit_steps(steps, environment="web")
     """
 
-    def _settle(self, outgoing: Sequence[Outgoing], error: RollstreamError | None) -> None:
-        super()._settle(outgoing, error)
+    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        at_least_1("max_open_prompts", max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = _Entries(self._outbox, max_open_prompts)
+        self._follows: set[str] = set()  # Environments whose policies were read once.
+
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
         if error is not None:
-            self._entries.lose(outgoing)
+            self._entries.lose(record)
 
     async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
         """Submits one step, as ``submit_steps`` does."""
@@ -357,20 +369,17 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
         topic = self._outbox.topic(checked("environment", environment))
-        await self._find_in_time(topic)
+        self._engine.refuse()
+        await self._find(topic, self._timeout_s)
         if environment not in self._follows:
             await self._read_policies(environment)
-        policies, now_s = self._known_policies(environment), self._clock.monotonic_s()
+        log, now_s = self._admission(environment), self._clock.monotonic_s()
+        policies = KnownPolicies(log.policies(), log.versions())
         submission = self._entries.make(steps, environment, policies, now_s)
         if submission.outgoing:
-            answers = self._submit(submission.outgoing, durable)
+            wait = self._put_now(submission.outgoing, durable)
             self._entries.add(submission, self._clock.monotonic_s())
-            if durable:
-                try:
-                    await self._await_answers(submission.outgoing, answers)
-                except BaseException:
-                    self._entries.lose_unanswered(submission.outgoing, answers)
-                    raise
+            await self._submitted(submission.outgoing, wait)
 
     async def complete_trajectory(
         self,
@@ -385,16 +394,12 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
         the log. ``durable`` and the errors are those of ``submit_steps``.
         """
         topic = self._outbox.topic(checked("environment", environment))
-        await self._find_in_time(topic)
+        self._engine.refuse()
+        await self._find(topic, self._timeout_s)
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
-        answers = self._submit([end], durable)
+        wait = self._put_now([end], durable)
         self._entries.end(environment, end, steps, self._clock.monotonic_s())
-        if durable:
-            try:
-                await self._await_answers([end], answers)
-            except BaseException:
-                self._entries.lose_unanswered([end], answers)
-                raise
+        await self._submitted([end], wait)
 
     async def _read_policies(self, environment: str) -> None:
         """Reads what trainers announced so far; from then on it is followed."""
@@ -415,7 +420,22 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
             return False
         return True
 
-    def _submit(self, outgoing: Sequence[Outgoing], durable: bool) -> Answers:
+    async def _submitted(self, outgoing: Sequence[Outgoing], wait: Wait | None) -> None:
+        if wait is None:
+            return
+        try:
+            await self._concluded(wait)
+        except BaseException:
+            self._entries.lose_unanswered(outgoing)
+            raise
+
+    def _put_now(self, outgoing: Sequence[Outgoing], durable: bool) -> Wait | None:
+        """Gathers all of them, of a topic that is known, or raises ``BufferFull`` at once; returns
+        what ends when they are in the log, where that is awaited."""
         if not durable:
-            self._outbox.raise_failures(nothing_queued=True)
-        return self._gather_together(outgoing, awaited=durable)
+            self._failures.raise_all(nothing_queued=True)
+        wait = self._wait(self._timeout_s, self._clock, outgoing) if durable else None
+        if not self._engine.put(outgoing, wait, at_once=True):
+            raise self._engine.full("no room now")
+        self._send_at_end_of_turn()
+        return wait

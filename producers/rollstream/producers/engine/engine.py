@@ -1,0 +1,496 @@
+"""The thread behind a producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+
+from rollstream.producers.engine.failures import Failures
+from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.hooks import IDLE_S, Hooks
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.producers.engine.sending import Sender
+from rollstream.producers.engine.topics import Topics
+from rollstream.producers.engine.waits import Wait, Waiting
+from rollstream.producers.errors import ProducerDied
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.stepping import StepThread
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.broker import Delivery, Writer
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    BufferFull,
+    UnknownTopic,
+)
+
+# Records of many rollouts cost the broker, the sealer and this process least; nobody waits for one
+# rollout, and ``flush`` does not wait for it either.
+LINGER_S = 0.05
+BEHIND_S = 0.005  # How soon it looks where a record that is due waits for one before it.
+POLL_S = 0.002  # How late an answer may be seen for which somebody waits.
+POLL_S_MAX = 0.02  # The same where none came for long.
+UNWATCHED_S = 1.0  # The same where nobody waits for it.
+LOOK_AGAIN_S = 60.0  # How often it asks whether its topics have the partitions they had.
+_AGAIN_S = 0.05  # Until a broker that did not answer is asked again.
+
+
+class Engine:
+    """One thread a producer, which alone writes. It gathers by partition, lingers, encodes, sends,
+    and settles each entry once: in the log, or why not. It says that the producer lives, whatever
+    its callers do.
+
+    A caller holds the lock while it appends to memory, and never while anything is waited for.
+    Calls that wait for room are served in the order of their arrival; each has a deadline of its
+    own.
+
+    Args:
+        writer: used by the thread alone, but for ``partitions``, which lookups ask beside it.
+        hooks: of the producer; the engine's thread keeps neither of them alive.
+        failures: takes what failed and nobody waits for.
+        notify: wakes calls that have ended, on whatever thread ended them.
+        broker: its name, for messages.
+        lingers: whether entries wait for others by time; else ``send`` ends each wait.
+
+    Attributes:
+        refusal: what every call raises; None: calls are taken.
+        topics: that it was asked for.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        hooks: Hooks,
+        failures: Failures,
+        notify: Callable[[Sequence[Wait]], None],
+        *,
+        broker: str,
+        clock: Clock,
+        lingers: bool,
+        gatherer: Gatherer | None = None,
+    ) -> None:
+        self.refusal: RollstreamError | None = None
+        self.topics = Topics(broker)
+        self._writer = writer
+        self._hooks = hooks
+        self._failures = failures
+        self._notify = notify
+        self._broker = broker
+        self._clock = clock
+        self._lingers = lingers
+        self._gatherer = gatherer or Gatherer()
+        self._lock = threading.Lock()
+        self._sender = Sender(self._lock, writer, self._gatherer, self._encode, self._settle)
+        self._thread = StepThread(self._step, "rollstream-engine")
+        self._waiting = Waiting(self._gatherer)
+        self._asks = False  # Whether a thread asks.
+        self._sleeps_s = IDLE_S
+        self._poll_s = POLL_S
+        self._linger_ends_s: float | None = None  # None: nothing is gathered.
+        self._alone = False  # Whether the last linger held one entry.
+        self._alone_at_s = 0.0  # When the next entry may be sent alone.
+        self._look_again_s = clock.monotonic_s() + LOOK_AGAIN_S
+        self._real = SystemClock()
+
+    @property
+    def outstanding(self) -> int:
+        """How many entries are gathered or on their way."""
+        return self._gatherer.entries
+
+    def gathered(self, topic: str) -> int:
+        """How many entries were gathered for a topic so far, those apart that say that the producer
+        lives."""
+        return self.topics.gathered.get(topic, 0)
+
+    def refuse(self) -> None:
+        """Raises what every call is refused with, if any."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def put(
+        self, outgoing: Sequence[Outgoing], wait: Wait | None = None, *, at_once: bool = False
+    ) -> bool:
+        """Gathers entries of one topic, all of them or none; False where that needs to wait: for
+        room, behind others, or for the topic. Then ``wait`` is queued, but not if ``at_once``.
+
+        Raises:
+            RolloutTooLarge: there will never be room for all of them at once.
+            TopicMismatch: the topic has more partitions by now. Others: every call is refused.
+        """
+        topic = outgoing[0].topic
+        with self._lock:
+            if self.refusal is not None:
+                raise self.refusal
+            if topic not in self.topics.partitions:
+                if wait is not None:
+                    self._ask(topic, wait)
+                return False
+            if wrong := self.topics.wrong(topic):
+                raise wrong
+            if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
+                if wait is not None and not at_once:
+                    self._waiting.queue_up(wait)
+                    self._wake()
+                return False
+            if wait is not None and wait.delivered:
+                self._take(wait)
+                self._waiting.turn.append(wait)  # The end of its caller's turn sends it.
+                self._waiting.awaited.append(wait)
+            else:
+                self._gather(outgoing)
+        return True
+
+    def find(self, topic: str, wait: Wait) -> bool:
+        """Whether it is known how many partitions the topic has; else ``wait`` is queued."""
+        with self._lock:
+            self.refuse()
+            if topic not in self.topics.partitions:
+                self._ask(topic, wait)
+                return False
+        return True
+
+    def tell(self, alive: Outgoing) -> None:
+        """Sends an entry that says that the producer lives, or that it waits; where there is no
+        room, much else tells it."""
+        with self._lock:
+            self._tell(alive)
+            self._wake()
+
+    def send(self, topic: str = "", key: str = "") -> None:
+        """Sends what is gathered where this key belongs, or everything: it waits for no others."""
+        with self._lock:
+            if not topic:
+                self._waiting.end_turn()
+                self._sender.end_linger()
+            elif self.topics.takes(topic):
+                self._sender.end_linger(self.topics.address(topic, key))
+            self._wake()
+
+    def stay_awake(self, sleeps_s: float) -> None:
+        """From now on it sleeps no longer than that."""
+        with self._lock:
+            self.refuse()
+            if self._sleeps_s > sleeps_s:
+                self._wake()
+
+    def flush(self, wait: Wait) -> bool:
+        """Sends everything; whether all of it is in the log or failed; else ``wait`` is queued."""
+        with self._lock:
+            self.refuse()
+            if not self._gatherer.entries:
+                return True
+            self._sender.end_linger()
+            self._waiting.flushes.append(wait)
+            self._waiting.new.append(wait)
+            self._wake()
+        return False
+
+    def give_up(self, wait: Wait, late: Callable[[Wait], RollstreamError] | None = None) -> bool:
+        """Ends a call's wait, unless it has ended; whether it was so. What of its entries has not
+        left is not sent any more; what fails of the others is kept for ``Failures``.
+
+        Args:
+            late: makes the error of a call of which nothing has left.
+        """
+        with self._lock:
+            if wait.done:
+                return False
+            wait.done = True
+            self._waiting.withdraw(wait, late)
+        return True
+
+    def closes(self, refusal: RollstreamError) -> bool:
+        """Refuses every call with this from now on; False where it was closed, or forked off."""
+        with self._lock:
+            if not (self.refusal is None or isinstance(self.refusal, ProducerDied)):
+                return False
+            self.refusal = refusal
+            ended = self._waiting.end([*self._waiting.queue, *self.topics.calls()], refusal)
+        self._tell_ended(ended)
+        self._thread.join()
+        return True
+
+    def end(self, deadline: Deadline, last: Iterable[Outgoing]) -> None:
+        """Sends what is gathered and ``last``, waits for answers up to the deadline, and ends; it
+        was closed. What has no answer by then is in doubt.
+
+        The thread has ended: the caller's does its work.
+        """
+        with self._lock:
+            for one in last:
+                self._tell(one)
+        while self._gatherer.entries:
+            with self._lock:
+                self._sender.end_linger()
+            self._sender.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
+            if deadline.passed():
+                break
+            deadline.log_waiting(lambda: f"{self._broker} to take what was published")
+        self._sender.abandon()  # What is on its way is reported as in doubt.
+        assert self.refusal is not None, "it was closed"
+        with self._lock:
+            ended = self._waiting.end_all(self.refusal)
+        self._tell_ended(ended)
+
+    def after_fork(self, refusal: RollstreamError) -> None:
+        """Runs in a forked child, which has no thread; another one may have held the lock."""
+        self._lock = threading.Lock()
+        self.refusal = refusal
+
+    def late(self, wait: Wait) -> RollstreamError:
+        """Why a call could not queue its entries in time."""
+        timeout_s, topic = wait.deadline.timeout_s, wait.outgoing[0].topic
+        if topic not in self.topics.partitions:
+            return self.topics.unreachable(topic, timeout_s)
+        return self.full(f"no room for {timeout_s:g} s")
+
+    def full(self, waited: str) -> BufferFull:
+        """There was no room for so long."""
+        cause = f" ({self._sender.full_cause})" if self._sender.full_cause else ""
+        return BufferFull(
+            f"{waited}, with {self.outstanding} rollouts and events on their way to "
+            f"{self._broker}{cause}; check that the broker runs and can be reached, or publish "
+            "more slowly; nothing was queued"
+        )
+
+    # What follows up to the next comment is called with the lock held.
+
+    def _wake(self) -> None:
+        self._sleeps_s = 0.0
+        self._thread.wake()
+
+    def _ask(self, topic: str, wait: Wait | None = None) -> None:
+        waits = self.topics.asked.setdefault(topic, [])
+        if wait is not None:
+            waits.append(wait)
+            if wait.delivered:
+                self._waiting.awaited.append(wait)
+            self._wake()
+        if not self._asks:
+            self._asks = True
+            threading.Thread(target=self._look_up, name="rollstream-lookups", daemon=True).start()
+
+    def _take(self, wait: Wait) -> None:
+        """Gathers the entries of a call."""
+        wait.gathered = True
+        if wait.delivered:
+            for one in wait.outgoing:
+                one.wait = wait
+        self._gather(wait.outgoing)
+
+    def _gather(self, outgoing: Sequence[Outgoing]) -> None:
+        self.topics.place(outgoing)
+        is_full = self._sender.gather(outgoing)
+        if self._lingers and self._linger_ends_s is None:
+            self._begin_linger()
+            self._wake()
+        elif is_full:
+            self._wake()
+
+    def _begin_linger(self) -> None:
+        """The first entry is gathered: it waits for others, unless that is likely in vain, since
+        the last linger held one entry, and none has ended since."""
+        now_s = self._clock.monotonic_s()
+        if self._alone and now_s >= self._alone_at_s:
+            self._alone_at_s = now_s + LINGER_S
+            self._sender.end_linger()
+            return
+        self._alone = False
+        self._linger_ends_s = self._real.monotonic_s() + LINGER_S
+
+    def _tell(self, alive: Outgoing) -> None:
+        if self.topics.takes(alive.topic) and self._gatherer.has_room(alive):
+            alive.address = self.topics.address(alive.topic, alive.key)
+            self._sender.gather((alive,))
+            self._sender.end_linger(alive.address)
+
+    def _serve(self) -> list[Wait]:
+        """Gathers for those that waited longest; returns the calls that this ends."""
+        ended: list[Wait] = []
+        while (wait := self._waiting.first()) is not None:
+            error = self.topics.wrong(wait.outgoing[0].topic)
+            if error is None:
+                if not self._gatherer.has_room_for(wait.outgoing):
+                    break
+                self._take(wait)
+                if wait.delivered:  # Its caller's turn has ended.
+                    self._sender.end_linger()
+            self._waiting.queue.popleft()
+            if error is not None or not wait.delivered:
+                ended += self._waiting.end([wait], error)
+        return ended
+
+    # What follows runs on the engine's thread, or on the one that closes the producer.
+
+    def _tell_ended(self, ended: Sequence[Wait]) -> None:
+        if ended:
+            self._notify(ended)
+
+    def _step(self) -> float | None:
+        try:
+            return self._look()
+        except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+            self._die(error)
+            return None
+
+    def _die(self, error: BaseException) -> None:
+        with self._lock:
+            refusal = self.refusal = self.refusal or ProducerDied.of(error)
+            ended = self._waiting.end_all(refusal)
+            ended += self._waiting.end(self.topics.calls(), refusal)
+        self._tell_ended(ended)
+        self._hooks.ended(refusal)
+
+    def _look(self) -> float | None:
+        """Does what is due; in how many seconds to look again."""
+        if self.refusal is not None:
+            return None
+        self._sleeps_s = inf  # What changes from here on may be seen at the next look alone.
+        alive, next_s = self._hooks.to_tell()
+        if self._clock.monotonic_s() >= self._look_again_s:
+            self._look_around()
+        with self._lock:
+            new = self._waiting.take_new()
+            for one in alive:
+                self._tell(one)
+            lingered = (self._linger_ends_s or inf) <= self._real.monotonic_s()
+            if lingered or self._waiting.flushes or self._waiting.queue:
+                self._alone = self._gatherer.waiting == 1
+                self._linger_ends_s = None
+                self._sender.end_linger()
+        worked = False
+        while self._work():
+            worked = True
+        with self._lock:
+            ended = self._waiting.expire(self.late)
+            for wait in new:
+                if not wait.done:
+                    wait.look()
+            sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
+        self._tell_ended(ended)
+        return sleeps_s
+
+    def _sleep_s(self, next_s: float, worked: bool) -> float:
+        gatherer, waiting = self._gatherer, self._waiting
+        if not gatherer.waiting:
+            self._linger_ends_s = None
+        if waiting.flushes or waiting.queue or (waiting.awaited and gatherer.entries):
+            self._poll_s = POLL_S if worked else min(1.05 * self._poll_s, POLL_S_MAX)
+            return self._poll_s
+        self._poll_s = POLL_S
+        if gatherer.behind:
+            return BEHIND_S
+        if self._linger_ends_s is not None:
+            return max(0.0, self._linger_ends_s - self._real.monotonic_s())
+        if self.topics.asked or waiting.awaited:
+            return LINGER_S  # The client logs why there is no answer; calls may be late.
+        return min(next_s, UNWATCHED_S if gatherer.entries else IDLE_S)
+
+    def _work(self) -> bool:
+        """Settles what the broker answered, and sends what may be sent; whether anything was."""
+        before = self._gatherer.entries
+        self._sender.poll(0.0)
+        with self._lock:
+            ended = self._serve()
+        self._tell_ended(ended)
+        return self._sender.send() or self._gatherer.entries != before
+
+    def _encode(self, record: Sequence[Outgoing]) -> bytes:
+        return self._hooks.encode(record, self.topics.partitions[record[0].topic])
+
+    def _settle(
+        self,
+        record: Sequence[Outgoing],
+        delivery: Delivery | None,
+        error: RollstreamError | None,
+    ) -> None:
+        for one in record:
+            one.answered = True
+        self._hooks.settled(record, delivery, error)
+        kept: list[tuple[Outgoing, RollstreamError]] = []
+        with self._lock:
+            ended: list[Wait] = []
+            for one in record:
+                wait, one.wait = one.wait, None
+                if wait is None:
+                    if error is not None:
+                        kept.append((one, error))
+                    continue
+                wait.left -= 1
+                if error is not None:
+                    wait.failed.append((one, error))
+                if not wait.left:
+                    ended += self._waiting.end([wait])
+            self._failures.keep(kept)
+            if not self._gatherer.entries:
+                ended += self._waiting.end_flushes()
+        self._tell_ended(ended)
+
+    def _look_around(self) -> None:
+        self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
+        with self._lock:
+            for topic in self.topics.partitions:
+                self._ask(topic)
+        self._hooks.looked_around()
+
+    # What follows runs on the thread that asks for topics, so that nobody else waits for answers.
+
+    def _look_up(self) -> None:
+        try:
+            while (question := self._question()) is not None:
+                topic, timeout_s = question
+                found: int | BrokerError
+                try:
+                    found = self._writer.partitions(topic, timeout_s)
+                except BrokerError as error:
+                    found = error
+                if self._found(topic, found):
+                    self._real.wait(threading.Event(), _AGAIN_S)
+        except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+            self._die(error)
+
+    def _question(self) -> tuple[str, float] | None:
+        with self._lock:
+            found = None if self.refusal is not None else self.topics.next_question()
+            self._asks = found is not None
+        return found
+
+    def _found(self, topic: str, found: int | BrokerError) -> bool:
+        """Ends the calls that wait for the topic; returns whether it is to be asked for again."""
+        dropped: list[Outgoing] = []
+        ended: list[Wait] = []
+        with self._lock:
+            waits = [one for one in self.topics.asked.pop(topic) if not one.done]
+            known = self.topics.partitions.get(topic)
+            if isinstance(found, int):
+                if known is None:
+                    self.topics.know(topic, found)
+                    ended = self._queue_up(waits)
+                elif found != known:
+                    self.topics.mismatch(topic, found)
+                    dropped = self._gatherer.drop(topic)
+            elif not isinstance(found, BrokerUnavailable):
+                if isinstance(found, UnknownTopic):
+                    found = self.topics.unknown(topic)
+                ended = self._waiting.end(waits, found)
+            elif waits:
+                for one in waits:
+                    one.look()
+                self.topics.asked[topic] = waits  # Behind others that are asked for.
+            self._wake()
+        if dropped:
+            self._settle(dropped, None, self.topics.wrong(topic))
+        self._tell_ended(ended)
+        return topic in self.topics.asked
+
+    def _queue_up(self, waits: Iterable[Wait]) -> list[Wait]:
+        """Calls that waited for a topic alone end, the others wait for room."""
+        ended: list[Wait] = []
+        for wait in waits:
+            if wait.outgoing:
+                self._waiting.queue_up(wait, is_awaited=True)
+            else:
+                ended += self._waiting.end([wait])
+        return ended + self._serve()

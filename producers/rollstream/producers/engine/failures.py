@@ -1,0 +1,52 @@
+"""Failed deliveries that no caller was told of so far."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.schemas.errors import RollstreamError
+
+KEPT_MAX = 65_536  # A producer that is never flushed keeps no more; each is logged beyond.
+Failed = Sequence[tuple[Outgoing, RollstreamError]]
+_log = logging.getLogger("rollstream.producers")
+
+
+class Failures:
+    """Keeps failed deliveries until a call raises them. Any thread may use it.
+
+    Args:
+        error_of: makes one error of several failures; ``outstanding`` and ``nothing_queued`` are
+            those of ``DeliveryFailed``.
+    """
+
+    def __init__(self, error_of: Callable[[Failed, int, bool], RollstreamError]) -> None:
+        self._error_of = error_of
+        self._kept: deque[tuple[Outgoing, RollstreamError]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def keep(self, failed: Failed) -> None:
+        """For ``raise_all``. That the producer lives is told again soon, so it is left out."""
+        for one, error in failed:
+            if not (one.rollout_uid or one.group_uid):
+                continue
+            if len(self._kept) < KEPT_MAX:
+                self._kept.append((one, error))
+            else:
+                about = one.named or one.group_uid
+                _log.error("%s was not delivered: %s; call flush() to be told", about, error)
+
+    def raise_all(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
+        """Raises the failures since the last call as one error, if there are any."""
+        failed = []
+        while self._kept:
+            try:
+                failed.append(self._kept.popleft())
+            except IndexError:  # Another thread raises it.
+                break
+        if failed:
+            raise self._error_of(failed, outstanding, nothing_queued)

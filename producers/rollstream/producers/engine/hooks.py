@@ -1,0 +1,34 @@
+"""What the engine asks of its producer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.broker import Delivery
+
+IDLE_S = 60.0  # With nothing to do the engine looks once in this time; a call wakes it.
+
+
+class Hooks:
+    """What a producer does beside sending; called on the engine's thread, without its lock."""
+
+    def encode(self, record: Sequence[Outgoing], partitions: int) -> bytes:
+        """The record of these entries, of a topic of ``partitions``."""
+        raise NotImplementedError
+
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
+        """These entries are in the log, or why they are, perhaps, not."""
+
+    def to_tell(self) -> tuple[Iterable[Outgoing], float]:
+        """The entries that say now that the producer lives, and in how many seconds to ask next."""
+        return (), IDLE_S
+
+    def looked_around(self) -> None:
+        """Once in ``LOOK_AGAIN_S``."""
+
+    def ended(self, refusal: RollstreamError) -> None:
+        """The thread has died, and every call is refused with this."""

@@ -1,0 +1,105 @@
+"""The topics of a producer: which partition a key belongs to, and what the broker is asked. Pure.
+
+Whoever shares it between threads holds a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rollstream.producers.engine.outbox import Address, Outgoing
+from rollstream.producers.engine.waits import Wait
+from rollstream.producers.errors import IF_NO_TOPIC
+from rollstream.streams.errors import BrokerUnavailable, TopicMismatch, UnknownTopic
+from rollstream.streams.partitioning import partition_of
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
+_ASK_S = 0.5  # A broker that is not there is known, and logged, after this long.
+_ASK_S_MIN = 0.01
+_KEYS_KEPT = 4_096
+
+
+class Topics:
+    """Topics by name.
+
+    Args:
+        broker: its name, for messages.
+
+    Attributes:
+        partitions: how many each topic has that was asked for, as first read.
+        gathered: how many entries were gathered for each so far, those apart that say that the
+            producer lives.
+        asked: topics that the broker is asked for, in this order, and the calls that wait for each.
+    """
+
+    def __init__(self, broker: str) -> None:
+        self._broker = broker
+        self.partitions: dict[str, int] = {}
+        self.gathered: dict[str, int] = {}
+        self.asked: dict[str, list[Wait]] = {}
+        self._places: dict[str, _lru_cache_wrapper[Address]] = {}
+        self._mismatches: dict[str, str] = {}
+
+    def know(self, topic: str, count: int) -> None:
+        """The topic has so many partitions."""
+        # A group's entries come close together.
+        self._places[topic] = lru_cache(_KEYS_KEPT)(
+            lambda key: (topic, partition_of(key.encode(), count))
+        )
+        self.partitions[topic] = count
+
+    def mismatch(self, topic: str, found: int) -> None:
+        """From now on the topic is not published to: half of its keys would move to partitions
+        where nobody expects them."""
+        self._mismatches[topic] = (
+            f"{topic} has {found} partitions by now and had {self.partitions[topic]} when this "
+            "producer began; set partitions of the environment to the number that it has, restart "
+            "its sealers, and make a new producer"
+        )
+
+    def wrong(self, topic: str) -> TopicMismatch | None:
+        """Why the topic is not published to, if so."""
+        found = self._mismatches.get(topic)
+        return None if found is None else TopicMismatch(found)
+
+    def takes(self, topic: str) -> bool:
+        """Whether it is known, and published to."""
+        return topic in self._places and topic not in self._mismatches
+
+    def address(self, topic: str, key: str) -> Address:
+        """Where entries with this key belong."""
+        return self._places[topic](key)
+
+    def place(self, outgoing: Sequence[Outgoing]) -> None:
+        """Tells entries of one topic where they belong."""
+        topic = outgoing[0].topic
+        address = self._places[topic]
+        for one in outgoing:
+            one.address = address(one.key)
+        self.gathered[topic] = self.gathered.get(topic, 0) + len(outgoing)
+
+    def next_question(self) -> tuple[str, float] | None:
+        """The topic to ask for now, and how long the question may take: no call is late by it."""
+        for topic, waits in self.asked.items():
+            left_s = [wait.deadline.left_s() for wait in waits]
+            return topic, max(_ASK_S_MIN, min([_ASK_S, *left_s]))
+        return None
+
+    def calls(self) -> list[Wait]:
+        """Those that wait for any topic."""
+        return [wait for waits in self.asked.values() for wait in waits]
+
+    def unknown(self, topic: str) -> UnknownTopic:
+        """The broker has no such topic."""
+        return UnknownTopic(f"topic {topic} does not exist on {self._broker}; {IF_NO_TOPIC}")
+
+    def unreachable(self, topic: str, timeout_s: float) -> BrokerUnavailable:
+        """No broker said in time whether the topic exists."""
+        return BrokerUnavailable(
+            f"{self._broker} did not say within {timeout_s:g} s whether topic {topic} exists; check "
+            "that the broker runs and can be reached from here; nothing was queued"
+        )

@@ -1,0 +1,187 @@
+"""Calls that wait for the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
+
+
+class Wait:
+    """One call that waits: until its topic is known, its entries have room, or all is delivered.
+
+    The engine ends it once; whoever waits gives up at its deadline. A deadline by a clock of the
+    caller's counts once the engine has ``looked`` since: a test's clock may move while it works.
+
+    Args:
+        timeout_s: how long the call may take, by ``clock``.
+        outgoing: what is to be gathered; none where the topic, or the end of all, is waited for.
+        delivered: whether it ends when all of ``outgoing`` is in the log or failed; else when it
+            is gathered.
+
+    Attributes:
+        ended: an event, or the future of an awaited call.
+        error: what ended it, if anything but what was waited for.
+        failed: of ``outgoing``, what is not, or perhaps not, in the log, and why.
+        late: whether its time was up before it ended.
+        left: how many entries have no answer so far.
+        gathered: whether the engine has the entries.
+    """
+
+    __slots__ = (
+        *("_real", "deadline", "delivered", "done", "ended", "error", "failed", "gathered", "late"),
+        *("left", "looked", "outgoing"),
+    )
+
+    def __init__(
+        self,
+        timeout_s: float,
+        clock: Clock,
+        outgoing: Sequence[Outgoing] = (),
+        *,
+        delivered: bool = False,
+        ended: threading.Event | asyncio.Future[None] | None = None,
+    ) -> None:
+        self.deadline = Deadline(timeout_s, clock)
+        self._real = Deadline(timeout_s)
+        self.outgoing = outgoing
+        self.delivered = delivered
+        self.ended = ended or threading.Event()
+        self.done = self.looked = self.gathered = self.late = False
+        self.error: RollstreamError | None = None
+        self.failed: list[tuple[Outgoing, RollstreamError]] = []
+        self.left = len(outgoing)
+
+    def is_late(self) -> bool:
+        """Whether its time is up."""
+        return self.deadline.passed() and (self.looked or self._real.passed())
+
+    def block(self, what: Callable[[], str]) -> bool:
+        """Waits on the caller's thread until the engine ends it; False where the time is up."""
+        assert isinstance(self.ended, threading.Event), "an awaited one"
+        self.ended.wait(self._real.left_s())  # It was looked at, or ended.
+        while True:
+            self.ended.clear()  # Before it looks: what ends it sets it afterwards.
+            if self.done:
+                return not self.late
+            if self.deadline.passed():
+                self.late = True
+                return False
+            self.deadline.clock.wait(self.ended, self.deadline.slice_s(LOG_WAITING_EVERY_S))
+            self.deadline.log_waiting(what)
+
+    def look(self) -> None:
+        """The engine has looked at it, in vain."""
+        self.looked = True
+        if isinstance(self.ended, threading.Event):
+            self.ended.set()
+
+
+class Waiting:
+    """The calls that wait, but for those that ask for a topic. Whoever shares it holds a lock.
+
+    Attributes:
+        queue: calls that wait for room, in their order.
+        flushes: calls that wait until all is delivered.
+        awaited: calls that are ended when they are late: all have the same time, so that the first
+            one is late first.
+        turn: calls of a loop's turn that has not ended.
+        new: calls that nobody has looked at so far.
+    """
+
+    def __init__(self, gatherer: Gatherer) -> None:
+        self.queue: deque[Wait] = deque()
+        self.flushes: list[Wait] = []
+        self.awaited: deque[Wait] = deque()
+        self.turn: list[Wait] = []
+        self.new: list[Wait] = []
+        self._gatherer = gatherer
+
+    def queue_up(self, wait: Wait, *, is_awaited: bool = False) -> None:
+        """The call waits for room."""
+        self.queue.append(wait)
+        self.new.append(wait)
+        if wait.delivered and not is_awaited:
+            self.awaited.append(wait)
+
+    def first(self) -> Wait | None:
+        """The call that waits for room for longest."""
+        while self.queue and self.queue[0].done:
+            self.queue.popleft()
+        return self.queue[0] if self.queue else None
+
+    def end_turn(self) -> None:
+        """What the calls of a loop's turn gathered is to be sent."""
+        self.new += self.turn
+        self.turn.clear()
+
+    def take_new(self) -> list[Wait]:
+        """The calls that are to be looked at now."""
+        new, self.new = self.new, []
+        return new
+
+    def end(self, waits: Iterable[Wait], error: RollstreamError | None = None) -> list[Wait]:
+        """Ends those of these calls that have not ended, and returns them."""
+        ended = [one for one in waits if not one.done]
+        for one in ended:
+            one.done, one.error = True, error
+        return ended
+
+    def end_flushes(self) -> list[Wait]:
+        """All is delivered."""
+        flushed, self.flushes = self.flushes, []
+        return self.end(flushed)
+
+    def end_all(self, error: RollstreamError) -> list[Wait]:
+        """Ends all of them with this."""
+        return self.end([*self.queue, *self.flushes, *self.awaited], error)
+
+    def expire(self, late: Callable[[Wait], RollstreamError]) -> list[Wait]:
+        """Ends the calls that are late, and returns them; ``late`` makes the error of one of which
+        nothing has left."""
+        ended = [wait for wait in self.flushes if wait.is_late()]
+        for wait in ended:
+            self.flushes.remove(wait)
+        while self.awaited and (self.awaited[0].done or self.awaited[0].is_late()):
+            wait = self.awaited.popleft()
+            if not wait.done:
+                self.withdraw(wait, late)
+                ended.append(wait)
+        for wait in ended:
+            wait.done = wait.late = True
+        return ended
+
+    def withdraw(self, wait: Wait, late: Callable[[Wait], RollstreamError] | None = None) -> None:
+        """Nobody waits for this call any more: what of its entries has not left is not sent."""
+        if wait in self.flushes:
+            self.flushes.remove(wait)
+        waiting = [one for one in wait.outgoing if one.wait is wait]
+        left = [one for one in waiting if one.left]
+        for one in waiting:
+            one.wait = None
+            if not one.left:
+                self._gatherer.take_out(one)
+        if late is None:
+            return
+        if not wait.gathered or (len(waiting) == len(wait.outgoing) and not left):
+            wait.error = late(wait)
+            return
+        waited = f"within {wait.deadline.timeout_s:g} s"
+        doubt = DeliveryUnknown(f"no answer {waited}")
+        unsent = BrokerUnavailable(f"it was not sent {waited}")
+        wait.failed += [(one, doubt if one.left else unsent) for one in waiting]
+
+
+def end_events(waits: Sequence[Wait]) -> None:
+    """Wakes the threads of calls that have ended."""
+    for wait in waits:
+        assert isinstance(wait.ended, threading.Event), "an awaited one"
+        wait.ended.set()
