@@ -228,8 +228,11 @@ class Engine:
             if deadline.passed():
                 break
             deadline.log_waiting(lambda: f"{self._broker} to take what was published")
-        self._sender.abandon()  # What is on its way is reported as in doubt.
         assert self.refusal is not None, "it was closed"
+        with self._lock:  # Before what they wait for fails.
+            ended = self._waiting.end(self._waiting.flushes, self.refusal)
+        self._sender.abandon()  # What is on its way is reported as in doubt.
+        self._tell_ended(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
         self._tell_ended(ended)

@@ -100,6 +100,6 @@ class Topics:
     def unreachable(self, topic: str, timeout_s: float) -> BrokerUnavailable:
         """No broker said in time whether the topic exists."""
         return BrokerUnavailable(
-            f"{self._broker} did not say within {timeout_s:g} s whether topic {topic} exists; check "
-            "that the broker runs and can be reached from here; nothing was queued"
+            f"{self._broker} did not say within {timeout_s:g} s whether topic {topic} exists; "
+            "check that the broker runs and can be reached from here; nothing was queued"
         )

@@ -1,0 +1,139 @@
+"""Each call has its own deadline, whatever other threads wait for: a broker that does not answer.
+
+The only timed assertions: each call ends within its time and 0.1 s.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from harness.brokers import TIMEOUT_S, until
+from harness.faults import Fate, FaultyBroker
+from harness.producer_faults import FILLING, NarrowBroker, fill, wide_rollout
+from harness.producers import new_layout, published, sampled, segments_of
+from rollstream.producers import BrokerUnavailable, BufferFull, FlushTimedOut, RolloutProducer
+from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.broker import Writer
+from rollstream.streams.memory import MemoryBroker
+
+LONG_S = 300.0
+GRACE_S = 0.1
+
+
+class SilentBroker(FaultyBroker):
+    """Takes records and answers nothing, from when it is silent on; its polls take their time."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBroker(), lambda append: Fate.DROP, clock=SystemClock())
+        self.stopped = threading.Event()
+
+    def writer(
+        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
+    ) -> Writer:
+        return _Silent(super().writer(), self.stopped)
+
+
+class _Silent:
+    """A ``Writer`` that is asked for topics in vain once the broker has stopped."""
+
+    def __init__(self, inner: Writer, stopped: threading.Event) -> None:
+        self._inner = inner
+        self._stopped = stopped
+
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        if self._stopped.is_set():
+            SystemClock().wait(threading.Event(), timeout_s)
+            raise BrokerUnavailable("no broker answers")
+        return self._inner.partitions(topic, timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@contextmanager
+def flushed_for_long(producer: RolloutProducer, broker: SilentBroker) -> Iterator[None]:
+    """Another thread waits meanwhile for what is never answered, until the producer ends."""
+    producer.publish(example_id="ex", **sampled())
+    broker.stopped.set()
+
+    def flush() -> None:
+        with pytest.raises(RollstreamError):
+            producer.flush(LONG_S)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    until(lambda: broker.appends > 0)
+    yield
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def took_s(call: Callable[[], object]) -> float:
+    clock = SystemClock()
+    begun_s = clock.monotonic_s()
+    call()
+    return clock.monotonic_s() - begun_s
+
+
+def test_no_call_waits_for_another_threads_flush() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker.inner, "math", "code")
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, timeout_s=1.0
+    )
+
+    def publish(environment: str, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            producer.publish(**{**wide_rollout(), "environment": environment})
+
+    def flush() -> None:
+        with pytest.raises(FlushTimedOut):
+            producer.flush(2.0)
+
+    def close() -> None:
+        with pytest.raises(RollstreamError):
+            producer.close()
+
+    with flushed_for_long(producer, broker):
+        assert took_s(lambda: producer.publish(example_id="ex", **sampled())) < GRACE_S
+        assert took_s(lambda: publish("code", BrokerUnavailable)) < 1.0 + GRACE_S
+        for _ in range(FILLING - 1):
+            producer.publish(**wide_rollout())
+        assert took_s(lambda: publish("math", BufferFull)) < 1.0 + GRACE_S
+        assert took_s(flush) < 2.0 + GRACE_S
+        assert took_s(close) < 1.0 + GRACE_S
+
+
+def test_threads_that_wait_for_room_are_served_in_the_order_of_their_arrival() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+    uids = [f"uid-{number}" for number in range(8)]
+    with RolloutProducer(broker=broker, environment="math", namespace=layout.namespace) as producer:
+        broker.refusals = 1_000_000
+        fill(producer)
+        threads = []
+        for count, uid in enumerate(uids, 1):
+            rollout = {"example_id": "ex", "rollout_uid": uid, **sampled()}
+            threads.append(threading.Thread(target=producer.publish, kwargs=rollout))
+            threads[-1].start()
+            until(lambda count=count: waiting(threads) == count)  # type: ignore[misc]
+        broker.refusals = 0
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+    found = [one["rollout_uid"] for one in segments_of(published(broker, layout))]
+    assert [uid for uid in found if uid in uids] == uids
+
+
+def waiting(threads: Sequence[threading.Thread]) -> int:
+    """How many of these threads wait in a call of the producer."""
+    frames = sys._current_frames()
+    stacks = (traceback.extract_stack(frames[one.ident or 0]) for one in threads if one.is_alive())
+    return sum(any(frame.name == "wait" for frame in stack) for stack in stacks)
