@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -18,9 +19,11 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from rollstream.gateway import bodies, problems
+from rollstream.gateway.answers import answer, problem_answer
 from rollstream.gateway.bodies import BodyT
+from rollstream.gateway.connections import Connection, Connections
 from rollstream.gateway.examples import COMPLETE, STEPS
-from rollstream.gateway.intake import Intake, StepsWriter, Turn
+from rollstream.gateway.intake import Call, Intake, StepsWriter
 from rollstream.gateway.models import (
     Accepted,
     Body,
@@ -35,7 +38,6 @@ from rollstream.gateway.models import (
 )
 from rollstream.gateway.problems import (
     MEDIA_TYPE,
-    Refused,
     explained,
     refused,
     shown,
@@ -91,11 +93,11 @@ def create_app(
         reach: returns when the broker answers, or raises within so many seconds.
         clock: for tests.
     """
-    intake = Intake(writer, config.gateway, clock)
+    intake = Intake(writer, config.gateway, clock, environments=len(config.environments))
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        yield {"connections": Connections(intake, config.gateway)}
         await intake.drain()
 
     app = FastAPIOffline(  # Its page loads nothing from elsewhere.
@@ -173,6 +175,9 @@ async def _authorised(
             "environment",
             shown(environment),
         )
+    connection: Connection | None = getattr(request.state, "connection", None)
+    if connection is not None:
+        connection.claim(environment)
     return environment
 
 
@@ -231,12 +236,13 @@ def _schema(model: type[Body]) -> Any:
 async def submit_steps(request: Request, environment: _Environment, query: _Query) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
     intake = _intake(request)
-    async with intake.request() as turn:
+    async with intake.request(environment) as call:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
-        steps = _steps_of(await _body(turn, request, StepsBody))
-        intake.recount(turn, sum(map(held_bytes, steps)))
+        steps = _steps_of(await _body(call, request, StepsBody))
+        call.recount(sum(map(held_bytes, steps)))
+        write = partial(intake.writer.submit_steps, steps)
         try:
-            await intake.submit(turn, steps, environment, query.durable)
+            await intake.deliver(call, write, durable=query.durable, count=len(steps))
         except InvalidRollout as wrong:
             raise wrong_values(wrong, steps) from None
         return _accepted(intake, environment, len(steps), query.durable)
@@ -256,13 +262,13 @@ async def complete_trajectory(
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
     intake = _intake(request)
-    async with intake.request() as turn:
-        body = await _body(turn, request, CompleteBody)
+    async with intake.request(environment) as call:
+        end = msgspec.structs.asdict(await _body(call, request, CompleteBody))
+        write = partial(intake.writer.complete_trajectory, trajectory_uid, **end)
         try:
-            await intake.complete(turn, trajectory_uid, body, environment, query.durable)
+            await intake.deliver(call, write, durable=query.durable)
         except InvalidRollout as wrong:
-            given = {**msgspec.structs.asdict(body), "trajectory_uid": trajectory_uid}
-            raise wrong_values(wrong, given) from None
+            raise wrong_values(wrong, {**end, "trajectory_uid": trajectory_uid}) from None
         return _accepted(intake, environment, 1, query.durable)
 
 
@@ -273,17 +279,17 @@ async def newest_policy(
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
     its version with each step. Answers 404 if no policy was published."""
     intake = _intake(request)
-    async with intake.request() as turn:
-        found = await intake.policy(turn, environment, query.lineage)
+    async with intake.request(environment) as call:
+        found = await intake.policy(call, query.lineage)
         names = ("version", "step", "epoch", "lineage", "weights", "metadata")
-        return _json(NewestPolicy(**{name: getattr(found, name) for name in names}), 200)
+        return answer(NewestPolicy(**{name: getattr(found, name) for name in names}), 200)
 
 
 @_probes.head("/healthz", include_in_schema=False)
 @_probes.get("/healthz", response_model=Health)
 async def healthz() -> Response:
     """Answers 200 while the process lives."""
-    return _json(Health(status="ok"), 200)
+    return answer(Health(status="ok"), 200)
 
 
 @_probes.head("/readyz", include_in_schema=False)
@@ -291,9 +297,9 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
-    _intake(request).check_open()
+    _intake(request).check_ready()
     await request.app.state.gateway.probe.ask()
-    return _json(Health(status="ok"), 200)
+    return answer(Health(status="ok"), 200)
 
 
 def _intake(request: Request) -> Intake:
@@ -301,7 +307,7 @@ def _intake(request: Request) -> Intake:
     return intake
 
 
-async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
+async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
     for header, usual, wanted in (
         ("Content-Type", "", "application/json"),
         ("Content-Encoding", "identity", "identity"),
@@ -323,7 +329,7 @@ async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     try:
-        raw = await turn.body(request.stream(), size)
+        raw = await call.body(request.stream(), size)
     except ClientDisconnect:
         raise refused(problems.CUT_OFF, "the connection ended first", "send it again") from None
     return bodies.read(raw, model)
@@ -341,38 +347,29 @@ def _steps_of(body: StepsBody) -> list[Step]:
 
 def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Response:
     undelivered = intake.undelivered[environment]
-    answer = Accepted(accepted=count, durable=durable, undelivered=undelivered)
-    return _json(answer, 200 if durable else 202)
-
-
-def _json(model: Accepted | Health | NewestPolicy, status: int) -> Response:
-    return Response(model.model_dump_json(), status, media_type="application/json")
-
-
-def _answer(found: Refused) -> Response:
-    content = found.problem.model_dump_json(exclude_none=True)
-    return Response(content, found.problem.status, found.headers, MEDIA_TYPE)
+    accepted = Accepted(accepted=count, durable=durable, undelivered=undelivered)
+    return answer(accepted, 200 if durable else 202)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RollstreamError)
-    return _answer(explained(error))
+    return problem_answer(explained(error))
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     model = PolicyQuery if request.method == "GET" else CallQuery
-    return _answer(problems.wrong_query(error.errors()[0], model))
+    return problem_answer(problems.wrong_query(error.errors()[0], model))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed = (error.headers or {}).get("Allow")
     found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
-    return _answer(found)
+    return problem_answer(found)
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """The server logs the traceback."""
     remedy = "its log explains it; a retry of the call is harmless"
-    return _answer(refused(problems.DEFECT, "a defect of the gateway", remedy))
+    return problem_answer(refused(problems.DEFECT, "a defect of the gateway", remedy))

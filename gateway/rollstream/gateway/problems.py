@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -23,7 +24,7 @@ from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER_S = 1
+_CLOSE = {"Connection": "close"}
 _LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
 _SAID = re.compile(
@@ -37,40 +38,53 @@ class Refused(RollstreamError):
     Attributes:
         problem: the answer.
         headers: of the answer.
+        retry: whether it says when to send the request again.
     """
 
-    def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, problem: Problem, headers: Mapping[str, str] | None = None, *, retry: bool = False
+    ) -> None:
         super().__init__(problem.detail)
         self.problem = problem
         self.headers = dict(headers or {})
+        self.retry = retry
+
+    def closing(self) -> Self:
+        """The same, and its connection ends with the answer."""
+        self.headers.update(_CLOSE)
+        return self
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
+    """A kind of problem."""
+
     status: int
     name: str
     title: str
     retry: bool = False
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
-INVALID = _Kind(422, "invalid-request", "The request breaks a rule")
-CONTRADICTS = _Kind(409, "contradicts", "It contradicts what was submitted before")
-NOT_JSON = _Kind(400, "not-json", "The body is not JSON")
-CUT_OFF = _Kind(400, "cut-off", "The body ended before its end")
-UNSUPPORTED = _Kind(415, "unsupported-media-type", "The body is of another media type")
-NO_TOKEN = _Kind(401, "no-token", "The call needs a token")
-FORBIDDEN = _Kind(403, "forbidden", "The token is another environment's")
-UNKNOWN = _Kind(404, "unknown-environment", "There is no such environment")
-NO_PATH = _Kind(404, "unknown-path", "There is no such path")
-NO_METHOD = _Kind(405, "wrong-method", "The path takes another method")
-NO_POLICY = _Kind(404, "no-policy", "No policy was published")
-SLOW = _Kind(408, "slow-request", "The body did not come in time", retry=True)
-TOO_LARGE = _Kind(413, "too-large", "The request is too large")
-FULL = _Kind(429, "full", "More is on its way than may be", retry=True)
-BUSY = _Kind(503, "busy", "Too many requests at once", retry=True)
-DRAINING = _Kind(503, "draining", "This gateway ends", retry=True)
-UNAVAILABLE = _Kind(503, "broker-unavailable", "The broker did not take it", retry=True)
-DEFECT = _Kind(500, "defect", "A defect of the gateway")
-LATE = _Kind(504, "no-answer-in-time", "The broker did not answer in time", retry=True)
+INVALID = Kind(422, "invalid-request", "The request breaks a rule")
+CONTRADICTS = Kind(409, "contradicts", "It contradicts what was submitted before")
+NOT_JSON = Kind(400, "not-json", "The body is not JSON")
+NO_HTTP = Kind(400, "not-http", "The bytes are not HTTP", headers=_CLOSE)
+CUT_OFF = Kind(400, "cut-off", "The body ended before its end")
+UNSUPPORTED = Kind(415, "unsupported-media-type", "The body is of another media type")
+NO_TOKEN = Kind(401, "no-token", "The call needs a token", headers={"WWW-Authenticate": "Bearer"})
+FORBIDDEN = Kind(403, "forbidden", "The token is another environment's")
+UNKNOWN = Kind(404, "unknown-environment", "There is no such environment")
+NO_PATH = Kind(404, "unknown-path", "There is no such path")
+NO_METHOD = Kind(405, "wrong-method", "The path takes another method")
+NO_POLICY = Kind(404, "no-policy", "No policy was published")
+SLOW = Kind(408, "slow-request", "The request did not come in time", retry=True, headers=_CLOSE)
+TOO_LARGE = Kind(413, "too-large", "The request is too large")
+FULL = Kind(429, "full", "More at once than may be", retry=True)
+BUSY = Kind(503, "busy", "Too much at once, from all callers", retry=True)
+DRAINING = Kind(503, "draining", "This gateway ends", retry=True)
+UNAVAILABLE = Kind(503, "broker-unavailable", "The broker did not take it", retry=True)
+DEFECT = Kind(500, "defect", "A defect of the gateway")
+LATE = Kind(504, "no-answer-in-time", "The broker did not answer in time", retry=True)
 KINDS = (
     *(
         NOT_JSON,
@@ -89,7 +103,7 @@ KINDS = (
 
 
 def refused(
-    kind: _Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
+    kind: Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
 ) -> Refused:
     """A problem of this kind.
 
@@ -108,10 +122,7 @@ def refused(
         value=value,
         remedy=remedy,
     )
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if kind.retry else {}
-    if kind is NO_TOKEN:
-        headers["WWW-Authenticate"] = "Bearer"
-    return Refused(problem, headers)
+    return Refused(problem, kind.headers, retry=kind.retry)
 
 
 def explained(error: RollstreamError) -> Refused:
