@@ -369,7 +369,7 @@ async def test_steps_on_their_way_are_bounded_until_they_arrived() -> None:
 @in_a_loop
 async def test_requests_at_once_are_bounded() -> None:
     writer = MemoryStepWriter()
-    limits = {"max_requests": 2, "max_requests_per_environment": 2}
+    limits: dict[str, Any] = {"max_requests": 2, "max_requests_per_environment": 2}
     async with talking_to(gateway_over(writer, **limits)) as client:
         await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
         writer.answering.clear()
