@@ -219,10 +219,9 @@ def _array(
     if isinstance(given, list):
         return np.frombuffer(pack(f"<{len(given)}{code}", *given), dtype)
     if len(given.base64) % dtype.itemsize:
-        raise InvalidRollout(
-            f"{name}.base64 has {len(given.base64)} bytes; give {dtype.itemsize} for each value, "
-            f"as {given.dtype} has"
-        )
+        size = len(given.base64)
+        remedy = f"give {dtype.itemsize} for each value, as {given.dtype} has"
+        raise InvalidRollout(f"{name}.base64", size, remedy, f"has {size} bytes")
     found = np.frombuffer(given.base64, dtype)
     _check_order(name, found)
     return found
@@ -236,10 +235,8 @@ def _check_order(name: str, found: NDArray[Any]) -> None:
         odd = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
     if odd.any():
         at = int(np.flatnonzero(odd)[0])
-        raise InvalidRollout(
-            f"{name}[{at}] is {found[at].item()!r}; no model gives that: base64 has each value "
-            "little-endian, its lowest byte first, in NumPy <i4 and <f4"
-        )
+        remedy = "no model gives that: base64 has each value little-endian, its lowest byte first, "
+        raise InvalidRollout(f"{name}[{at}]", found[at].item(), f"{remedy}in NumPy <i4 and <f4")
 
 
 _NAME = f"give a text of 1 to {NAME_CHARS_MAX} characters, none of them a control character"

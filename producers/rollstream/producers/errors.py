@@ -147,7 +147,7 @@ class RolloutTooLarge(InvalidRollout):
 
     def __init__(self, what: str, size: int, limit: int | None, remedy: str) -> None:
         over = "more than the broker takes" if limit is None else f"over the limit of {limit}"
-        super().__init__(f"{what}: {size} bytes, {over}; {remedy}")
+        super().__init__(what, size, remedy, f"has {size} bytes, {over}")
         self.size = size
         self.limit = limit
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rollstream.schemas.rules import BrokenRule
+from rollstream.schemas.errors import InvalidRollout, shown
 
 # Readers give up at some depth, Python's at one that depends on who called it.
 DEPTH_MAX = 100
@@ -23,14 +23,16 @@ class ObjectText(str):
 
 
 def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
-    """A mapping that is to be metadata, as JSON; ``BrokenRule`` where it cannot be."""
+    """A mapping that is to be metadata, as JSON; ``InvalidRollout`` where it cannot be."""
     if value.__class__ is ObjectText:
         return str(value)
     if not isinstance(value, Mapping):
-        raise BrokenRule(name, f"is {value!r:.200}", "give a mapping")
+        raise InvalidRollout(name, value, "give a mapping")
     for key in value:
         if key.__class__ is not str:
-            raise BrokenRule(name, f"has the key {key!r}", "JSON has strings as keys only")
+            raise InvalidRollout(
+                name, key, "JSON has strings as keys only", f"has the key {shown(key)}"
+            )
     if not value:
         return "{}"
     text = json_text(name, dict(value), sort_keys=sort_keys)
@@ -40,15 +42,16 @@ def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
 
 
 def json_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
-    """The value as JSON; ``BrokenRule`` where JSON has no such values."""
+    """The value as JSON; ``InvalidRollout`` where JSON has no such values."""
     try:
         return (_to_sorted_json if sort_keys else _to_json)(value)
     except (TypeError, ValueError, RecursionError) as error:
         key = _unwritable_key(value)
-        raise BrokenRule(
+        raise InvalidRollout(
             name if key is None else f"{name}[{key!r:.80}]",
-            f"cannot be written as JSON: {error}",
+            value,
             "give plain numbers, strings, lists and dicts (float(x), x.tolist())",
+            f"cannot be written as JSON: {error}",
         ) from error
 
 
@@ -83,7 +86,8 @@ def check_metadata(name: str, text: str) -> None:
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         finding = f"{text[:40]!r} of {len(text)} characters is no JSON object: {error}"
-        raise BrokenRule(name, finding, "give one, with finite numbers, or {}") from None
+        remedy = "give one, with finite numbers, or {}"
+        raise InvalidRollout(name, text, remedy, finding) from None
 
 
 def are_metadata(texts: Iterable[str]) -> bool:

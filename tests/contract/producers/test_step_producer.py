@@ -212,6 +212,10 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         (step(index=0.5), r"steps\[1\]: step_index is 0.5"),  # type: ignore[arg-type]
         (step(n_rollouts=0), r"steps\[1\]: n_rollouts is 0"),
         (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
+        (
+            step(metadata={"prompt_tokens": {"group_size"}}),
+            r"steps\[1\]: metadata\['prompt_tokens'\] cannot be written as JSON",
+        ),
         (step(is_last=1), r"steps\[1\]: is_last is 1"),
         (step(policy_version=""), r"steps\[1\]: policy_version is ''"),
         (step(n_rollouts=3), r"steps\[1\]: n_rollouts is 3, and was 2"),
@@ -220,8 +224,9 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
 )
 def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told: str) -> None:
     async def scenario(producer: Producer) -> None:
-        with pytest.raises(InvalidRollout, match=told):
+        with pytest.raises(InvalidRollout, match=told) as refused:
             await producer.submit_steps([step("first", n_rollouts=2), wrong])
+        assert refused.value.index == 1 or "give a Step" in told
 
     stage.play(scenario)
     assert stage.log() == []

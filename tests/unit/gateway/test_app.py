@@ -265,7 +265,12 @@ def test_a_body_over_the_limit_is_refused_and_nothing_stays_held(
         (DeliveryFailed(["t-1"], [], "kafka:9092", "timed out"), 503, True, "timed out"),
         (UnknownTopic("topic rollouts.math does not exist"), 503, True, "does not exist"),
         (RolloutTooLarge("step 0", 20, 10, "send less"), 413, False, "send less"),
-        (InvalidRollout("steps[0]: logprobs has 2 values"), 422, False, "steps[0]"),
+        (
+            InvalidRollout("logprobs", 2, "give 3", "has 2 values"),
+            422,
+            False,
+            "logprobs has 2 values",
+        ),
     ],
 )
 @pytest.mark.parametrize("durable", ["false", "true"])

@@ -159,7 +159,7 @@ def test_a_step_that_contradicts_its_call_publishes_none_of_it(
     answer = client.post(STEPS, params={"durable": True}, json={"steps": [STEP, short]})
     assert answer.status_code == 422
     assert answer.json()["field"] == "steps[1].logprobs"
-    assert "response_ids" in answer.json()["detail"]
+    assert "2 output tokens" in answer.json()["detail"]
     assert len(world.segments()) == before
 
 

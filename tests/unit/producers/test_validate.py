@@ -46,9 +46,9 @@ NAMED = Policy("a", 2, 5, "step-5")
     [
         (
             {},
-            r"neither policy nor weight_step is given; publish\(policy=producer\.policy\(\), .*=-1",
+            r"policy is not given, nor is weight_step; publish\(policy=producer\.policy\(\), .*=-1",
         ),
-        ({"policy_version": "step-5"}, "neither policy nor weight_step is given"),
+        ({"policy_version": "step-5"}, "policy is not given, nor is weight_step"),
         ({"policy": NAMED, "weight_step": 5}, "policy and weight_step are given; .*leave out the"),
         (
             {"policy": NAMED, "policy_version": "v", "lineage": "a"},
@@ -82,9 +82,9 @@ def nested(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"logprobs": [0.0]}, "logprobs has 1 values and output_tokens 3; give one for each"),
-        ({"loss_mask": [True]}, "loss_mask has 1 values and output_tokens 3"),
-        ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values and output_tokens 3"),
+        ({"logprobs": [0.0]}, "logprobs has 1 values for 3 output tokens; give one for each"),
+        ({"loss_mask": [True]}, "loss_mask has 1 values for 3 output tokens"),
+        ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values for 3 output tokens"),
         ({"token_rewards": []}, "token_rewards has 0 values"),
         ({"old_logprobs": [0.0]}, "old_logprobs has 1 values"),
         ({"weight_step": [1]}, "weight_step has 1 values"),
@@ -411,7 +411,7 @@ def test_a_rollout_may_have_no_prompt() -> None:
 
 @pytest.mark.parametrize("empty", [(), np.array([], np.int64)])
 def test_a_rollout_of_no_token_at_all_is_refused(empty: Any) -> None:
-    with pytest.raises(InvalidRollout, match="prompt_tokens is empty, and so is output_tokens; "):
+    with pytest.raises(InvalidRollout, match="prompt_tokens is empty, and nothing was sampled; "):
         publish(prompt_tokens=empty, output_tokens=empty, logprobs=None)
 
 

@@ -19,9 +19,10 @@ from harness.rollouts import (
     members,
 )
 from harness.strategies import entries
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Failure, Producer
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.schemas.rules import BOUNDS, NAME_CHARS_MAX, BrokenRule, check_number
+from rollstream.schemas.rules import BOUNDS, NAME_CHARS_MAX, check_number
 
 LONG = "é" * (NAME_CHARS_MAX + 1)
 INFINITE = float("inf")
@@ -177,7 +178,7 @@ def test_who_publishes_and_who_seals_keep_the_same_bounds(name: str) -> None:
     for inside in (bounds.start, bounds.stop - 1):
         check_number(name, inside)
         assert broken(inside) == {}
-    with pytest.raises(BrokenRule, match=f"{name} is {bounds.start - 1}; "):
+    with pytest.raises(InvalidRollout, match=f"{name} is {bounds.start - 1}; "):
         check_number(name, bounds.start - 1)
     assert f"{name} is {bounds.start - 1}; " in str(broken(bounds.start - 1)[0])
 

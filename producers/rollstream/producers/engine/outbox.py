@@ -155,9 +155,8 @@ class Outbox:
             raise TypeError(f"{name!r} is not given: one whole rollout is appended")
         environment, entry, size = self.segment(given, stamped)
         if not entry.fields["group_uid"]:
-            raise InvalidRollout(
-                "group_uid is ''; name the group that is to be one member larger, or publish()"
-            )
+            remedy = "name the group that is to be one member larger, or publish()"
+            raise InvalidRollout("group_uid", "", remedy)
         return environment, entry._replace(kind=EntryKind.APPENDED), size
 
     def rollout(self, of: Segment) -> Outgoing:
@@ -235,7 +234,7 @@ class Outbox:
         try:
             topic = self._topics[environment] = self.layout.rollouts(environment)
         except BadName as wrong:
-            raise InvalidRollout(f"environment {wrong}") from None
+            raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
         self._environments[topic] = environment
         return topic
 

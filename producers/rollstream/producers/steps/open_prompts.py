@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_128_intdigest
 
-from rollstream.producers.errors import Contradiction
-from rollstream.producers.steps.segments import Step
+from rollstream.producers.steps.segments import Step, at_index
+from rollstream.producers.steps.submitted import of_earlier_step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.streams.errors import BufferFull
 
@@ -92,18 +92,12 @@ class OpenPrompts:
             known = self._prompts.get(named)
             size = sizes.get(named) or (known.size if known else 0)
             if step.n_rollouts is not None and size not in (0, step.n_rollouts):
-                raise Contradiction(
-                    f"steps[{index}]: n_rollouts is {step.n_rollouts}, and was {size} in an "
-                    f"earlier step of prompt {named}; give all of them the same"
-                )
+                raise at_index(of_earlier_step("n_rollouts", step.n_rollouts, size, named), index)
             sizes[named] = size = step.n_rollouts or size
             example = known.example_id if known else examples.setdefault(named, step.example_id)
             if step.example_id != example:
-                raise Contradiction(
-                    f"steps[{index}]: example_id is {step.example_id!r:.80}, and was "
-                    f"{example!r:.80} in an earlier step of prompt {named}; give all of them the "
-                    "same"
-                )
+                wrong = of_earlier_step("example_id", step.example_id, example, named)
+                raise at_index(wrong, index)
             found.append(size)
             if known is None and step.step_index == 0:
                 begun.add(named)
@@ -167,7 +161,7 @@ class OpenPrompts:
             more = f" and {len(prompts) - _SHOWN} more" if len(prompts) > _SHOWN else ""
             which = ", ".join(map(repr, prompts[:_SHOWN])) + more
             why = f"trajectories of prompts {which} have the uid {trajectory_uid}"
-        raise InvalidRollout(f"prompt_uid is empty, and {why}; name its prompt")
+        raise InvalidRollout("prompt_uid", "", "name its prompt", f"is empty, and {why}")
 
     def _see(self, uid: str, trajectory_uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
         prompt = self._prompts.get(prompt_uid)

@@ -138,15 +138,12 @@ class _Entries:
         known = prompts.prompt_of_rollout(uid)
         prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
         if known not in ("", prompt):
-            raise Contradiction(
-                f"prompt_uid is {prompt!r}, and rollout {uid} belongs to prompt {known!r}; name "
-                "that one"
-            )
+            finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
+            raise Contradiction("prompt_uid", prompt, "name that one", finding)
         count = 0 if steps is None else checked_whole("steps", steps)
         if steps is not None and count < 1:
-            raise InvalidRollout(
-                f"steps is {count}; give 1 or more, or None where each step is in the log by now"
-            )
+            remedy = "give 1 or more, or None where each step is in the log by now"
+            raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
         end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
         self._submitted.get(environment, _NOTHING).check_end(end, count)

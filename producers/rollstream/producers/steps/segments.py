@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -81,7 +80,6 @@ _NAMES = {
     "segment_idx": "step_index",
     "is_last_segment": "is_last",
 }
-_NAMED = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
 def checked_steps(steps: Any) -> list[Step]:
@@ -91,19 +89,19 @@ def checked_steps(steps: Any) -> list[Step]:
         InvalidRollout: names the index, field, value and remedy.
     """
     if isinstance(steps, Step) or not isinstance(steps, Iterable):
-        raise InvalidRollout(f"steps is {steps!r:.200}; give a sequence of Steps")
+        raise InvalidRollout("steps", steps, "give a sequence of Steps")
     return [_checked(index, step) for index, step in enumerate(steps)]
 
 
 def _checked(index: int, step: Any) -> Step:
     if not isinstance(step, Step):
-        raise InvalidRollout(f"steps[{index}] is {step!r:.200}; give a Step")
+        raise InvalidRollout(f"steps[{index}]", step, "give a Step")
     try:
         size = step.n_rollouts
         if size is not None:
             size = checked_whole("n_rollouts", size)
             if size < 1:
-                raise InvalidRollout(f"n_rollouts is {size}; a prompt has at least 1")
+                raise InvalidRollout("n_rollouts", size, "a prompt has at least 1")
         return step._replace(
             trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
             prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
@@ -140,6 +138,7 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
 
 def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:
     """The same error, in a step's words, of the step at this index."""
-    said = _NAMED.sub(lambda found: _NAMES[found[0]], str(wrong))
-    wrong.args = (f"steps[{index}]: {said}",)
+    name, bracket, at = wrong.field.partition("[")
+    wrong.field = _NAMES.get(name, name) + bracket + at
+    wrong.index = index
     return wrong

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xxhash import xxh3_128_intdigest
 
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.steps.segments import Step
+from rollstream.producers.steps.segments import Step, at_index
 from rollstream.schemas.ingest.entry import PLAIN, SHARED
 
 # Of one environment, each; of more, those that came first are forgotten. A step takes about 200
@@ -47,8 +47,7 @@ class Submitted:
                 for known in (self, call):
                     known._check(step, uid, content)
             except Contradiction as wrong:
-                wrong.args = (f"steps[{index}]: {wrong}",)
-                raise
+                raise at_index(wrong, index) from None
             call._add(step, uid, content)
 
     def add(self, steps: Sequence[Step], uids: Sequence[str], contents: Sequence[int]) -> None:
@@ -75,15 +74,12 @@ class Submitted:
         if not count:
             return
         if ended not in (0, count):
-            raise Contradiction(
-                f"steps is {count}, and trajectory {end.named} has ended with {ended}; "
-                "complete it with the same number, or leave it out"
-            )
+            remedy = "complete it with the same number, or leave it out"
+            finding = f"is {count}, and trajectory {end.named} has ended with {ended}"
+            raise Contradiction("steps", count, remedy, finding)
         if seen > count:
-            raise Contradiction(
-                f"steps is {count}, and step {seen - 1} of trajectory {end.named} was "
-                "submitted; count from 1, with each step"
-            )
+            finding = f"is {count}, and step {seen - 1} of trajectory {end.named} was submitted"
+            raise Contradiction("steps", count, "count from 1, with each step", finding)
 
     def add_end(self, rollout_uid: str, count: int) -> None:
         """It was submitted."""
@@ -94,32 +90,29 @@ class Submitted:
         uid, index = step.trajectory_uid, step.step_index
         size = self._sizes.get(_digest(step.prompt_uid))
         if size is not None and step.n_rollouts not in (None, size):
-            raise Contradiction(
-                f"n_rollouts is {step.n_rollouts}, and was {size} in an earlier step of prompt "
-                f"{step.prompt_uid}; give all of them the same"
-            )
+            raise of_earlier_step("n_rollouts", step.n_rollouts, size, step.prompt_uid)
         if self._contents.get(_digest(rollout_uid, index), content) != content:
             raise Contradiction(
-                f"step_index is {index}, and another step {index} of trajectory {uid} was "
-                "submitted, with other content; the first one counts: give each step an index of "
-                "its own, and repeat one only as it was"
+                "step_index",
+                index,
+                "the first one counts: give each step an index of its own, and repeat one only as "
+                "it was",
+                f"is {index}, and another step {index} of trajectory {uid} was submitted, with "
+                "other content",
             )
         ended, seen = self._lengths.get(_digest(rollout_uid), (0, 0))
         if ended and index >= ended:
-            raise Contradiction(
-                f"step_index is {index}, and trajectory {uid} has ended with {ended} steps; give "
-                "each trajectory of a prompt a uid of its own, and end it once"
-            )
+            remedy = "give each trajectory of a prompt a uid of its own, and end it once"
+            finding = f"is {index}, and trajectory {uid} has ended with {ended} steps"
+            raise Contradiction("step_index", index, remedy, finding)
         if step.is_last and seen > index + 1:
-            raise Contradiction(
-                f"is_last is True, and step {seen - 1} of trajectory {uid} was submitted; give it "
-                "to the step with the largest step_index"
-            )
+            remedy = "give it to the step with the largest step_index"
+            finding = f"is True, and step {seen - 1} of trajectory {uid} was submitted"
+            raise Contradiction("is_last", True, remedy, finding)
         if step.is_last and ended not in (0, index + 1):
-            raise Contradiction(
-                f"is_last is True, and trajectory {uid} has ended with {ended} steps; give it to "
-                "the last of them, or to none"
-            )
+            remedy = "give it to the last of them, or to none"
+            finding = f"is True, and trajectory {uid} has ended with {ended} steps"
+            raise Contradiction("is_last", True, remedy, finding)
 
     def _add(self, step: Step, uid: str, content: int) -> None:
         index = step.step_index
@@ -132,6 +125,12 @@ class Submitted:
         key = _digest(uid)
         ended, before = self._lengths.get(key, (0, 0))
         _put(self._lengths, key, (count or ended, max(seen, before)))
+
+
+def of_earlier_step(field: str, value: Any, before: Any, prompt_uid: str) -> Contradiction:
+    """The steps of a prompt have two values of what is the same in all."""
+    finding = f"is {value!r:.80}, and was {before!r:.80} in an earlier step of prompt {prompt_uid}"
+    return Contradiction(field, value, "give all of them the same", finding)
 
 
 def _put(known: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:

@@ -24,7 +24,21 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` ne
 
 
 class BadName(RollstreamError, ValueError):
-    """An environment, sampler or namespace whose name cannot be part of a topic's."""
+    """An environment, sampler or namespace whose name cannot be part of a topic's.
+
+    Attributes:
+        finding: the name, and that it cannot.
+        remedy: what names can be.
+    """
+
+    remedy = "use letters, digits, _ and - only"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.finding = f"{name!r} cannot be part of a topic's name"
+
+    def __str__(self) -> str:
+        return f"{self.finding}; {self.remedy}"
 
 
 def off_without(topic: str) -> str:
@@ -133,6 +147,4 @@ class Layout(NamedTuple):
 def check_name_in_topic(name: str) -> None:
     """The environment, sampler or namespace can be part of a topic's name; else ``BadName``."""
     if not _NAME.fullmatch(name):
-        raise BadName(
-            f"{name!r} cannot be part of a topic's name; use letters, digits, _ and - only"
-        )
+        raise BadName(name)
