@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -22,35 +23,34 @@ from rollstream.gateway import bodies, problems
 from rollstream.gateway.answers import answer, problem_answer
 from rollstream.gateway.bodies import BodyT
 from rollstream.gateway.connections import Connection, Connections
-from rollstream.gateway.examples import COMPLETE, STEPS
+from rollstream.gateway.examples import COMPLETE, FAIL, SCORE, STEPS
 from rollstream.gateway.intake import Call, Intake, StepsWriter
 from rollstream.gateway.models import (
     Accepted,
     Body,
     CallQuery,
     CompleteBody,
+    FailBody,
     Health,
     NewestPolicy,
+    NoQuery,
     PolicyQuery,
     Problem,
+    ScoreBody,
     StepsBody,
+    descriptions,
     held_bytes,
 )
-from rollstream.gateway.problems import (
-    MEDIA_TYPE,
-    explained,
-    refused,
-    shown,
-    wrong_values,
-)
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, explained, refused, shown
+from rollstream.gateway.scores import ScoresWriter
 from rollstream.gateway.tokens import Tokens
-from rollstream.producers import Step
-from rollstream.producers.steps.segments import at_index
+from rollstream.producers import InvalidRollout, Step
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.rules import UID_PATTERN
 
+_SCHEMAS = "#/components/schemas/"
 REACH_TIMEOUT_S = 2.0  # How long a probe waits for the broker.
 _log = logging.getLogger("rollstream.gateway")
 Reach = Callable[[float], object]
@@ -62,6 +62,7 @@ class _Gateway(NamedTuple):
     environments: frozenset[str]
     tokens: Tokens
     intake: Intake
+    scores: ScoresWriter | None
     probe: _Probe
 
 
@@ -79,7 +80,12 @@ class _Probe:
 
 
 def create_app(
-    config: RollstreamConfig, *, writer: StepsWriter, reach: Reach, clock: Clock | None = None
+    config: RollstreamConfig,
+    *,
+    writer: StepsWriter,
+    reach: Reach,
+    scores: ScoresWriter | None = None,
+    clock: Clock | None = None,
 ) -> FastAPI:
     """Returns the application. It drains and closes the writer when its server shuts down.
 
@@ -91,6 +97,7 @@ def create_app(
         config: the configuration.
         writer: a writer of the event loop in which the application runs.
         reach: returns when the broker answers, or raises within so many seconds.
+        scores: a writer of scores. None: the application takes none.
         clock: for tests.
     """
     intake = Intake(writer, config.gateway, clock, environments=len(config.environments))
@@ -117,20 +124,38 @@ def create_app(
         },
     )
     tokens = Tokens(config.gateway.tokens)
-    app.state.gateway = _Gateway(frozenset(config.environments), tokens, intake, _Probe(reach))
+    app.state.gateway = _Gateway(
+        frozenset(config.environments), tokens, intake, scores, _Probe(reach)
+    )
     for route in app.routes:  # So far the pages, and not all of them answer it.
         if isinstance(route, Route) and route.methods and "GET" in route.methods:
             route.methods = {*route.methods, "HEAD"}
     app.include_router(_probes)
     app.include_router(_steps)
+    if scores is not None:
+        app.include_router(_scores)
+    app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the schemas of what FastAPI does not parse."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        bodies = Body.__subclasses__()
+        _, schemas = msgspec.json.schema_components(bodies, ref_template=f"{_SCHEMAS}{{name}}")
+        for body in bodies:
+            for name, text in descriptions(body).items():
+                schemas[body.__name__]["properties"][name]["description"] = text
+        document["components"]["schemas"] |= {**schemas, "Problem": Problem.model_json_schema()}
+    return app.openapi_schema or {}
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
-            "description": "; ".join(one.title for one in problems.KINDS if one.status == status),
-            "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+            "description": "; ".join(one.title for one in Kind if one.status == status),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
         }
         for status in statuses
     }
@@ -140,8 +165,8 @@ async def _authorised(
     request: Request,
     environment: str,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-) -> str:
-    """The environment of the path, where the caller may write to it; nothing was read of the body.
+) -> None:
+    """The caller may write to the environment of the path; nothing was read of the body.
 
     Raises:
         Refused: there is no such environment, or the token is missing, unknown or another's.
@@ -150,18 +175,18 @@ async def _authorised(
     if gateway.tokens.required:
         if (count := len(request.headers.getlist("Authorization"))) > 1:
             finding = f"there are {count} headers Authorization"
-            raise refused(problems.NO_TOKEN, finding, "send one of them", "Authorization")
+            raise refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
         allowed = gateway.tokens.environments_of(given.credentials) if given else frozenset()
         if not allowed:
             raise refused(
-                problems.NO_TOKEN,
+                Kind.NO_TOKEN,
                 "the token is missing or not known",
                 "send Authorization: Bearer TOKEN with one of gateway.tokens",
                 "Authorization",
             )
         if environment not in allowed:
             raise refused(
-                problems.FORBIDDEN,
+                Kind.FORBIDDEN,
                 f"the token is not one of environment {shown(environment)}",
                 f"use one of gateway.tokens.{problems.shortened(environment)}, or correct the "
                 "environment's name",
@@ -169,7 +194,7 @@ async def _authorised(
             )
     if environment not in gateway.environments:
         raise refused(
-            problems.UNKNOWN,
+            Kind.UNKNOWN,
             f"environment {shown(environment)} is not configured",
             "correct the path, or add a section to the gateway's configuration",
             "environment",
@@ -178,52 +203,35 @@ async def _authorised(
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
         connection.claim(environment)
-    return environment
 
 
-_Environment = Annotated[str, Depends(_authorised)]
-
-
-async def _query(request: Request, query: Annotated[CallQuery, Query()]) -> CallQuery:
-    """What stands behind the ``?``, once each."""
+async def _given_once(request: Request) -> None:
     for name in request.query_params:
         if (count := len(request.query_params.getlist(name))) > 1:
             finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
-            raise refused(problems.INVALID, finding, remedy, name, f"{count} values")
-    return query
+            raise refused(Kind.QUERY, finding, remedy, name, f"{count} values")
 
 
-_Query = Annotated[CallQuery, Depends(_query)]
+_Query = Annotated[CallQuery, Query()]
 # The writer checks it, as it does a step's.
 _TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
+_QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_trajectory": NoQuery}
 _probes = APIRouter()
-_steps = APIRouter(
-    prefix="/v1/environments/{environment}",
-    responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+_steps, _scores = (
+    APIRouter(
+        prefix="/v1/environments/{environment}",
+        responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+        dependencies=[Depends(_authorised), Depends(_given_once)],
+    )
+    for _ in range(2)
 )
 
 
 def _taking(model: type[Body], example: dict[str, Any]) -> dict[str, Any]:
     """The body of a route, which FastAPI does not parse itself: it would do so in Python."""
-    content = {"application/json": {"schema": _schema(model), "example": example}}
+    schema = {"$ref": f"{_SCHEMAS}{model.__name__}"}
+    content = {"application/json": {"schema": schema, "example": example}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-def _schema(model: type[Body]) -> Any:
-    """Whole: a path of an OpenAPI document cannot refer to definitions of its own."""
-    (whole,), named = msgspec.json.schema_components([model], ref_template="{name}")
-
-    def inlined(schema: Any) -> Any:
-        if isinstance(schema, list):
-            return [inlined(one) for one in schema]
-        if not isinstance(schema, dict):
-            return schema
-        if "$ref" in schema:
-            beside = {name: one for name, one in schema.items() if name != "$ref"}
-            return inlined({**named[schema["$ref"]], **beside})
-        return {name: inlined(one) for name, one in schema.items()}
-
-    return inlined(whole)
 
 
 @_steps.post(
@@ -233,7 +241,7 @@ def _schema(model: type[Body]) -> Any:
     responses={200: {"model": Accepted, "description": "All steps are in the log"}},
     openapi_extra=_taking(StepsBody, STEPS),
 )
-async def submit_steps(request: Request, environment: _Environment, query: _Query) -> Response:
+async def submit_steps(request: Request, environment: str, query: _Query) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
     intake = _intake(request)
     async with intake.request(environment) as call:
@@ -241,10 +249,7 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
         steps = _steps_of(await _body(call, request, StepsBody))
         call.recount(sum(map(held_bytes, steps)))
         write = partial(intake.writer.submit_steps, steps)
-        try:
-            await intake.deliver(call, write, durable=query.durable, count=len(steps))
-        except InvalidRollout as wrong:
-            raise wrong_values(wrong, steps) from None
+        await intake.deliver(call, write, durable=query.durable, count=len(steps))
         return _accepted(intake, environment, len(steps), query.durable)
 
 
@@ -256,7 +261,7 @@ async def submit_steps(request: Request, environment: _Environment, query: _Quer
     openapi_extra=_taking(CompleteBody, COMPLETE),
 )
 async def complete_trajectory(
-    request: Request, environment: _Environment, trajectory_uid: _TrajectoryUid, query: _Query
+    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
@@ -265,24 +270,61 @@ async def complete_trajectory(
     async with intake.request(environment) as call:
         end = msgspec.structs.asdict(await _body(call, request, CompleteBody))
         write = partial(intake.writer.complete_trajectory, trajectory_uid, **end)
-        try:
-            await intake.deliver(call, write, durable=query.durable)
-        except InvalidRollout as wrong:
-            raise wrong_values(wrong, {**end, "trajectory_uid": trajectory_uid}) from None
+        await intake.deliver(call, write, durable=query.durable)
         return _accepted(intake, environment, 1, query.durable)
+
+
+@_steps.post(
+    "/trajectories/{trajectory_uid:path}/fail",
+    status_code=202,
+    response_model=Accepted,
+    responses={200: {"model": Accepted, "description": "The failure is in the log"}},
+    openapi_extra=_taking(FailBody, FAIL),
+)
+async def fail_trajectory(
+    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
+) -> Response:
+    """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
+    does not wait for it."""
+    intake = _intake(request)
+    async with intake.request(environment) as call:
+        failure = msgspec.structs.asdict(await _body(call, request, FailBody))
+        write = partial(intake.writer.fail_trajectory, trajectory_uid, **failure)
+        await intake.deliver(call, write, durable=query.durable)
+        return _accepted(intake, environment, 1, query.durable)
+
+
+@_scores.post(
+    "/trajectories/{trajectory_uid:path}/score",
+    response_model=Accepted,
+    openapi_extra=_taking(ScoreBody, SCORE),
+)
+async def score_trajectory(
+    request: Request,
+    environment: str,
+    trajectory_uid: _TrajectoryUid,
+    query: Annotated[NoQuery, Query()],
+) -> Response:
+    """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
+    log. An equal score that is sent again counts once."""
+    intake = _intake(request)
+    async with intake.request(environment) as call:
+        score = msgspec.structs.asdict(await _body(call, request, ScoreBody))
+        write = partial(request.app.state.gateway.scores.publish, trajectory_uid, **score)
+        await intake.deliver(call, write, durable=True)
+        return _accepted(intake, environment, 1, durable=True)
 
 
 @_steps.get("/policy", response_model=NewestPolicy)
 async def newest_policy(
-    request: Request, environment: _Environment, query: Annotated[PolicyQuery, Query()]
+    request: Request, environment: str, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
     its version with each step. Answers 404 if no policy was published."""
     intake = _intake(request)
     async with intake.request(environment) as call:
         found = await intake.policy(call, query.lineage)
-        names = ("version", "step", "epoch", "lineage", "weights", "metadata")
-        return answer(NewestPolicy(**{name: getattr(found, name) for name in names}), 200)
+        return answer(NewestPolicy.model_validate(found, from_attributes=True), 200)
 
 
 @_probes.head("/healthz", include_in_schema=False)
@@ -317,10 +359,10 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
         if said.partition(";")[0].strip().lower() != wanted:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
-            raise refused(problems.UNSUPPORTED, finding, remedy, header, shown(said))
+            raise refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
     if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
         raise refused(
-            problems.UNSUPPORTED,
+            Kind.UNSUPPORTED,
             f"the headers ask for an upgrade to {shown(protocol)}",
             "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
             "Upgrade",
@@ -331,7 +373,7 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
     try:
         raw = await call.body(request.stream(), size)
     except ClientDisconnect:
-        raise refused(problems.CUT_OFF, "the connection ended first", "send it again") from None
+        raise refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
     return bodies.read(raw, model)
 
 
@@ -341,7 +383,8 @@ def _steps_of(body: StepsBody) -> list[Step]:
         for one in body.steps:
             steps.append(one.step())
     except InvalidRollout as wrong:
-        raise wrong_values(at_index(wrong, len(steps)), steps) from None
+        wrong.index = len(steps)
+        raise
     return steps
 
 
@@ -358,7 +401,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    model = PolicyQuery if request.method == "GET" else CallQuery
+    model: type[BaseModel] = _QUERIES.get(request.scope["route"].name, CallQuery)
     return problem_answer(problems.wrong_query(error.errors()[0], model))
 
 
@@ -372,4 +415,4 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 async def _answer_defect(request: Request, error: Exception) -> Response:
     """The server logs the traceback."""
     remedy = "its log explains it; a retry of the call is harmless"
-    return problem_answer(refused(problems.DEFECT, "a defect of the gateway", remedy))
+    return problem_answer(refused(Kind.DEFECT, "a defect of the gateway", remedy))

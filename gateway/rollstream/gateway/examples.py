@@ -32,3 +32,5 @@ STEPS: dict[str, Any] = {
     ]
 }
 COMPLETE: dict[str, Any] = {"prompt_uid": "p-81c2"}
+FAIL: dict[str, Any] = {"prompt_uid": "p-81c2", "reason": "the browser crashed", "n_rollouts": 8}
+SCORE: dict[str, Any] = {"prompt_uid": "p-81c2", "reward": 0.5, "scorer": "tests"}

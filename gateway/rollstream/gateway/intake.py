@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from rollstream.gateway import problems
 from rollstream.gateway.limits import Limit, Limits
-from rollstream.gateway.problems import Refused, refused
+from rollstream.gateway.problems import Kind, Refused, refused
 from rollstream.producers import DeliveryFailed, FollowedPolicy, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -33,6 +32,17 @@ class StepsWriter(Protocol):
 
     async def complete_trajectory(
         self, trajectory_uid: str, *, environment: str, prompt_uid: str, steps: int | None
+    ) -> None: ...
+
+    async def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        prompt_uid: str,
+        reason: str,
+        n_rollouts: int | None,
+        example_id: str,
     ) -> None: ...
 
     async def policy(
@@ -169,7 +179,7 @@ class Intake:
             if isinstance(late, RollstreamError):
                 raise
             raise refused(
-                problems.LATE,
+                Kind.LATE,
                 f"the broker did not answer within {call.deadline.timeout_s:g} s, "
                 "gateway.timeout_s, and may have it",
                 "send it again, a retry is harmless",
@@ -238,7 +248,7 @@ class Call:
             setting = "timeout_s" if self.deadline.passed() else "client_timeout_s"
             waited_s = getattr(self._config, setting)
             finding = f"the rest of the body did not come within {waited_s:g} s, gateway.{setting}"
-            raise refused(problems.SLOW, finding, "send it again, in smaller calls") from late
+            raise refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
         return body
 
     def recount(self, size: int) -> None:
@@ -260,7 +270,7 @@ class Call:
         most = self._config.max_body_bytes
         if size > most:
             raise refused(
-                problems.TOO_LARGE,
+                Kind.TOO_LARGE,
                 f"the body has more than {most} bytes, gateway.max_body_bytes",
                 "send fewer steps a call",
                 "the body",
@@ -270,4 +280,4 @@ class Call:
 
 def ends() -> Refused:
     """The problem of a call that comes while the process ends."""
-    return refused(problems.DRAINING, "this gateway ends", "send it to another, or again soon")
+    return refused(Kind.DRAINING, "this gateway ends", "send it to another, or again soon")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from rollstream.gateway import problems
-from rollstream.gateway.problems import Kind, refused
+from rollstream.gateway.problems import Kind, Refused, refused
 from rollstream.runtime.config.gateway import GatewayConfig
 
 _SHARES_MAX = 4  # A default share is at least a quarter of all.
@@ -47,7 +46,7 @@ class Limit:
         held, setting = self._of[environment], f"{self._setting}_per_environment"
         if environment and held + size > self._each and held != own:
             taken = f"{held} {self._taken} of environment {environment}"
-            raise _full(problems.FULL, taken, setting, self._each)
+            raise _full(Kind.FULL, taken, setting, self._each)
         self._of[environment] += size
         self.in_all += size
 
@@ -75,12 +74,12 @@ class Limits(NamedTuple):
             return Limit(setting, taken, most, own or share, kind)
 
         return cls(
-            limit("max_pending_bytes", "bytes on their way", problems.FULL, config.max_body_bytes),
-            limit("max_requests", "requests at once", problems.BUSY),
-            limit("max_connections", "open connections", problems.BUSY),
+            limit("max_pending_bytes", "bytes on their way", Kind.FULL, config.max_body_bytes),
+            limit("max_requests", "requests at once", Kind.BUSY),
+            limit("max_connections", "open connections", Kind.BUSY),
         )
 
 
-def _full(kind: Kind, taken: str, setting: str, most: int) -> problems.Refused:
+def _full(kind: Kind, taken: str, setting: str, most: int) -> Refused:
     finding = f"there are {taken}, and gateway.{setting} is {most}"
     return refused(kind, finding, "send it again later, none of this call was taken")

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 
 import uvicorn
@@ -19,13 +20,13 @@ from fastapi import FastAPI
 
 from rollstream.gateway.app import create_app
 from rollstream.gateway.connections import Connection
-from rollstream.producers import AsyncStepProducer
+from rollstream.gateway.scores import LateScores
+from rollstream.producers import AsyncStepProducer, ScoreProducer, TopicMismatch
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import TopicMismatch
 from rollstream.streams.topics.layout import Layout
 
 _LOOK_S = 0.05  # How late a signal may be seen.
@@ -121,7 +122,17 @@ def serve(
         timeout_s=config.gateway.timeout_s,
         clock=clock,
     )
-    app = create_app(config, writer=writer, reach=broker.admin().reach, clock=clock)
+    make = partial(
+        ScoreProducer,
+        broker=broker,
+        namespace=config.kafka.namespace,
+        generation=config.kafka.generation,
+        timeout_s=config.gateway.timeout_s,
+        clock=clock,
+    )
+    scores = LateScores(lambda name: make(environment=name), config.gateway.timeout_s)
+    reach = broker.admin().reach
+    app = create_app(config, writer=writer, reach=reach, scores=scores, clock=clock)
     with _listening(host, port) as listening:
         settings = uvicorn.Config(
             app,
@@ -142,6 +153,7 @@ def serve(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             delay_s = config.gateway.shutdown_delay_s
             runner.run(_until(stopping, _Server(settings), listening, app, delay_s))
+        scores.close()
 
 
 def _require_topics(config: RollstreamConfig, broker: Broker) -> None:

@@ -140,6 +140,11 @@ class OpenPrompts:
         if prompt.over:
             del self._prompts[prompt_uid]
 
+    def example_of(self, prompt_uid: str) -> str:
+        """The ``example_id`` of an open prompt; empty: not known."""
+        prompt = self._prompts.get(prompt_uid)
+        return "" if prompt is None else prompt.example_id
+
     def prompt_of_rollout(self, uid: str) -> str:
         """The prompt of a trajectory of which steps were submitted here, by the uid of its rollout;
         empty: not known."""

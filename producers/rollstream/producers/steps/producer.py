@@ -23,12 +23,14 @@ from rollstream.producers.engine.shell import (
 )
 from rollstream.producers.errors import Contradiction
 from rollstream.producers.rollouts.group import AsyncGroup, Group
+from rollstream.producers.rollouts.membership import reason_of
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import (
     GroupAddress,
     checked,
     checked_uid,
     checked_whole,
+    group_address,
 )
 from rollstream.producers.settings import at_least_1
 from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
@@ -43,6 +45,7 @@ from rollstream.producers.steps.submitted import Submitted, contents_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
@@ -131,6 +134,39 @@ class _Entries:
     def make_end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Outgoing:
+        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
+        count = 0 if steps is None else checked_whole("steps", steps)
+        if steps is not None and count < 1:
+            remedy = "give 1 or more, or None where each step is in the log by now"
+            raise InvalidRollout("steps", count, remedy)
+        address = GroupAddress(environment, prompt, prompt, 0, "train")
+        end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
+        self._submitted.get(environment, _NOTHING).check_end(end, count)
+        return end
+
+    def make_failure(
+        self,
+        environment: str,
+        trajectory_uid: str,
+        prompt_uid: str,
+        reason: str | BaseException,
+        n_rollouts: int | None,
+        example_id: str,
+    ) -> Outgoing:
+        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
+        example = example_id or self._open_prompts(environment).example_of(prompt) or prompt
+        address = group_address(environment, example, prompt, n_rollouts or 0, "train")
+        said = reason_of(reason) if isinstance(reason, BaseException) else reason
+        rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
+        self._submitted.get(environment, _NOTHING).check_failure(rollout_uid, uid)
+        failed = self._outbox.failed(address, checked("reason", said), 1, rollout_uid)
+        failed.trajectory_uid = uid
+        return failed
+
+    def _named(
+        self, environment: str, trajectory_uid: str, prompt_uid: str
+    ) -> tuple[str, str, bool]:
+        """The uid and the prompt of a trajectory, and whether the uid is its rollout's."""
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
@@ -140,14 +176,7 @@ class _Entries:
         if known not in ("", prompt):
             finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
             raise Contradiction("prompt_uid", prompt, "name that one", finding)
-        count = 0 if steps is None else checked_whole("steps", steps)
-        if steps is not None and count < 1:
-            remedy = "give 1 or more, or None where each step is in the log by now"
-            raise InvalidRollout("steps", count, remedy)
-        address = GroupAddress(environment, prompt, prompt, 0, "train")
-        end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
-        self._submitted.get(environment, _NOTHING).check_end(end, count)
-        return end
+        return uid, prompt, bool(known)
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
         self._open_prompts(environment).end(
@@ -313,6 +342,35 @@ class StepProducer(_OfSteps[Group, Trajectory, Admitted], RolloutProducer):
             self._send_together([end])
             self._entries.end(environment, end, steps, self._clock.monotonic_s())
 
+    def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        reason: str | BaseException,
+        prompt_uid: str = "",
+        n_rollouts: int | None = None,
+        example_id: str = "",
+    ) -> None:
+        """Ends a trajectory that will not be finished. Nobody trains on its steps, and its prompt
+        does not wait for it. You may repeat the call. Errors and other arguments are those of
+        ``complete_trajectory``.
+
+        Args:
+            reason: why, as text or an error; the first 200 characters are kept.
+            n_rollouts: trajectories of the prompt, as in its steps. Give it if the trajectory may
+                fail before the prompt's first step.
+            example_id: the problem, as in the prompt's steps. Empty: as in those that were
+                submitted here, else ``prompt_uid``.
+        """
+        self._refuse()
+        with self._submitting:
+            failed = self._entries.make_failure(
+                environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
+            )
+            self._send_together([failed])
+            self._entries.end(environment, failed, None, self._clock.monotonic_s())
+
 
 class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], AsyncRolloutProducer):
     """Publishes steps with ``await``: a call returns when the steps are in the log.
@@ -381,9 +439,33 @@ class AsyncStepProducer(_OfSteps[AsyncGroup, AsyncTrajectory, AsyncAdmitted], As
         """Ends a trajectory, as ``StepProducer.complete_trajectory`` does; returns when that is in
         the log. ``durable`` and the errors are those of ``submit_steps``.
         """
-        topic = self._outbox.topic(checked("environment", environment))
-        await self._find_in_time(topic)
+        await self._find_in_time(self._outbox.topic(checked("environment", environment)))
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
+        await self._submit_end(environment, end, steps, durable)
+
+    async def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        reason: str | BaseException,
+        prompt_uid: str = "",
+        n_rollouts: int | None = None,
+        example_id: str = "",
+        durable: bool = True,
+    ) -> None:
+        """Ends a trajectory that will not be finished, as ``StepProducer.fail_trajectory`` does;
+        returns when that is in the log. ``durable`` and the errors are those of ``submit_steps``.
+        """
+        await self._find_in_time(self._outbox.topic(checked("environment", environment)))
+        failed = self._entries.make_failure(
+            environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
+        )
+        await self._submit_end(environment, failed, None, durable)
+
+    async def _submit_end(
+        self, environment: str, end: Outgoing, steps: int | None, durable: bool
+    ) -> None:
         answers = self._submit([end], durable)
         self._entries.end(environment, end, steps, self._clock.monotonic_s())
         if durable:

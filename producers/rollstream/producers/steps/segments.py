@@ -50,6 +50,8 @@ class Step(NamedTuple):
         example_id: the problem, the same in all steps of a prompt. Empty: ``prompt_uid``.
         awaits_score: whether the prompt waits for a score (``ScoreProducer``) if this step ends its
             trajectory without a reward.
+        loss_mask: bool [n]; which of ``response_ids`` to train on. None: all of them.
+        token_arrays: arrays [n, …] of your own, by name.
     """
 
     prompt_ids: Any
@@ -68,6 +70,8 @@ class Step(NamedTuple):
     lineage: str | None = None
     example_id: str = ""
     awaits_score: bool = False
+    loss_mask: Any = None
+    token_arrays: Mapping[str, Any] | None = None
 
 
 # A segment's field is a step's by another name.
@@ -116,7 +120,9 @@ def _checked(index: int, step: Any) -> Step:
 
 def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]:
     """``RolloutArguments`` of the step; ``size`` of its group, 0: the environment's."""
+    rare = {"loss_mask": step.loss_mask, "token_arrays": step.token_arrays}
     return {
+        **{name: value for name, value in rare.items() if value is not None},
         "environment": environment,
         "example_id": step.example_id or step.prompt_uid,
         "group_uid": step.prompt_uid,

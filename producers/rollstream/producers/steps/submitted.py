@@ -81,6 +81,18 @@ class Submitted:
             finding = f"is {count}, and step {seen - 1} of trajectory {end.named} was submitted"
             raise Contradiction("steps", count, "count from 1, with each step", finding)
 
+    def check_failure(self, rollout_uid: str, named: str) -> None:
+        """A trajectory may fail.
+
+        Raises:
+            Contradiction: it has ended.
+        """
+        ended, _ = self._lengths.get(_digest(rollout_uid), (0, 0))
+        if ended:
+            finding = f"is {named!r:.80}, and the trajectory has ended with {ended} steps"
+            remedy = "a trajectory fails before its last step, or not at all"
+            raise Contradiction("trajectory_uid", named, remedy, finding)
+
     def add_end(self, rollout_uid: str, count: int) -> None:
         """It was submitted."""
         if count:
@@ -151,9 +163,7 @@ def contents_of(steps: Sequence[Step], outgoing: Sequence[Outgoing]) -> list[int
     for step, one in zip(steps, outgoing, strict=True):
         assert one.entry is not None
         policy = (step.policy_version, str(step.weight_step), step.policy_epoch, step.lineage)
-        found.append(
-            hash(
-                (one.entry.kind, _shared_of(one.entry.shared), _plain_of(one.entry.plain), *policy)
-            )
-        )
+        shared, plain = _shared_of(one.entry.shared), _plain_of(one.entry.plain)
+        arrays = sorted(one.entry.extras.get("token_arrays", {}).items())
+        found.append(hash((one.entry.kind, shared, plain, *policy, *arrays)))
     return found
