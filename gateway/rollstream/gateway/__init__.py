@@ -11,6 +11,7 @@ Map, a line a file:
 - ``limits``    what requests may take, in all and by environment (pure)
 - ``connections``  bounds connections, and cuts off clients that send nothing
 - ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
+- ``scores``    late scores, from threads that wait for the broker (``LateScores``)
 - ``examples``  of the OpenAPI page
 - ``problems``  errors as problem details, RFC 9457 (pure)
 - ``answers``   what is answered, and when to come again
@@ -33,6 +34,7 @@ if _missing:
 
 from rollstream.gateway.app import create_app  # noqa: E402 - After the check.
 from rollstream.gateway.intake import StepsWriter  # noqa: E402
+from rollstream.gateway.scores import LateScores, ScoresWriter  # noqa: E402
 from rollstream.gateway.server import (  # noqa: E402
     CannotListen,
     NoTokens,
@@ -43,7 +45,9 @@ from rollstream.gateway.server import (  # noqa: E402
 
 __all__ = [
     "CannotListen",
+    "LateScores",
     "NoTokens",
+    "ScoresWriter",
     "StepsWriter",
     "TooFewFiles",
     "check_open_to_all",

@@ -60,7 +60,11 @@ class LateScores:
         if environment not in self._publishing:
             task = asyncio.create_task(self._publish_waiting(environment))
             self._publishing[environment] = task
-        await answer
+        try:
+            await answer
+        except InvalidRollout as wrong:
+            wrong.field = wrong.field.replace("rollout_uid", "trajectory_uid")
+            raise
 
     def close(self) -> None:
         """Closes the producers; of what they still send, nobody was told that the log has it."""
