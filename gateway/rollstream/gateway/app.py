@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -38,7 +39,7 @@ from rollstream.gateway.models import (
     Problem,
     ScoreBody,
     StepsBody,
-    descriptions,
+    documented,
     held_bytes,
 )
 from rollstream.gateway.problems import MEDIA_TYPE, Kind, explained, refused, shown
@@ -114,6 +115,7 @@ def create_app(
         version="1",
         docs_url="/docs",
         redoc_url=None,
+        generate_unique_id_function=attrgetter("name"),  # Generated clients name calls by it.
         redirect_slashes=False,  # A redirect would lead to whichever host the caller names.
         lifespan=lifespan,
         exception_handlers={
@@ -145,8 +147,12 @@ def _document(app: FastAPI) -> dict[str, Any]:
         bodies = Body.__subclasses__()
         _, schemas = msgspec.json.schema_components(bodies, ref_template=f"{_SCHEMAS}{{name}}")
         for body in bodies:
-            for name, text in descriptions(body).items():
-                schemas[body.__name__]["properties"][name]["description"] = text
+            schema = schemas[body.__name__]
+            schema["description"], described = documented(body)
+            for name, text in described.items():
+                schema["properties"][name]["description"] = text
+                # Generators of clients take what has a default for what is always there.
+                schema["properties"][name].pop("default", None)
         document["components"]["schemas"] |= {**schemas, "Problem": Problem.model_json_schema()}
     return app.openapi_schema or {}
 

@@ -238,11 +238,11 @@ class ScoreBody(Body, frozen=True):
     attempt: _Name = ""
 
 
-def descriptions(model: type) -> dict[str, str]:
-    """What the docstring of a body says of its fields."""
-    _, _, attributes = cleandoc(model.__doc__ or "").partition("Attributes:\n")
+def documented(model: type) -> tuple[str, dict[str, str]]:
+    """What the docstring of a body says of it, and of its fields."""
+    about, _, attributes = cleandoc(model.__doc__ or "").partition("\n\nAttributes:\n")
     found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", attributes, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    return about, {name: " ".join(text.split()) for name, text in found}
 
 
 def held_bytes(step: Step) -> int:
