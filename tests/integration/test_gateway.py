@@ -27,6 +27,7 @@ from harness.printed_pages import PRINTED_GATEWAY, printed
 from harness.producers import published, segments_of
 from harness.sealing import SealWorld
 from harness.step_writers import STEP, STEPS, TOKENS, bearer
+from harness.verifying import score_records
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.store import open_dataset
 
@@ -256,7 +257,8 @@ def test_the_guides_program_submits_a_trajectory(world: SealWorld, tmp_path: Pat
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
     gateway.process.send_signal(signal.SIGTERM)
     assert gateway.ended() == 0
-    found = published(world.broker, world.layout, "math", world.environment.partitions)
+    logged = published(world.broker, world.layout, "math", world.environment.partitions)
+    found = [one for one in logged if one.fields["group_uid"] == "prompt-3"]
     assert [(one.entry.kind, one.fields["segment_idx"]) for one in found] == [
         (EntryKind.STEP, 0),
         (EntryKind.STEP, 1),
@@ -266,6 +268,13 @@ def test_the_guides_program_submits_a_trajectory(world: SealWorld, tmp_path: Pat
     compact = found[1].fields
     assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2748]
     assert np.frombuffer(compact["logprobs"], "<f4").tolist() == [np.float32(-0.02)]
+    masked, failed = (one for one in logged if one.fields["group_uid"] == "prompt-4")
+    assert np.frombuffer(masked.fields["loss_mask"], np.bool_).tolist() == [True]
+    assert masked.fields["token_arrays"]["entropies"].data == np.float32(0.7).tobytes()
+    assert failed.entry.failure is not None
+    assert failed.entry.failure.reason == "the browser crashed"
+    ((_, _, score),) = score_records(world.config, "math", world.broker)
+    assert [one.reward for one in score.scores] == [0.5]
 
 
 def test_while_the_broker_is_away_calls_end_by_their_deadline(
