@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
@@ -25,7 +25,7 @@ from rollstream.gateway.answers import answer, problem_answer
 from rollstream.gateway.bodies import BodyT
 from rollstream.gateway.connections import Connection, Connections
 from rollstream.gateway.examples import COMPLETE, FAIL, SCORE, STEPS
-from rollstream.gateway.intake import Call, Intake, StepsWriter
+from rollstream.gateway.intake import Call, Intake, StepsWriter, Write
 from rollstream.gateway.models import (
     Accepted,
     Body,
@@ -118,12 +118,9 @@ def create_app(
         generate_unique_id_function=attrgetter("name"),  # Generated clients name calls by it.
         redirect_slashes=False,  # A redirect would lead to whichever host the caller names.
         lifespan=lifespan,
-        exception_handlers={
-            RollstreamError: _answer_error,
-            RequestValidationError: _answer_invalid,
-            HTTPException: _answer_http,
-            Exception: _answer_defect,
-        },
+        exception_handlers=dict.fromkeys(
+            (RollstreamError, RequestValidationError, HTTPException, Exception), _answer_error
+        ),
     )
     tokens = Tokens(config.gateway.tokens)
     app.state.gateway = _Gateway(
@@ -134,8 +131,6 @@ def create_app(
             route.methods = {*route.methods, "HEAD"}
     app.include_router(_probes)
     app.include_router(_steps)
-    if scores is not None:
-        app.include_router(_scores)
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
 
@@ -223,30 +218,34 @@ _Query = Annotated[CallQuery, Query()]
 _TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
 _QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_trajectory": NoQuery}
 _probes = APIRouter()
-_steps, _scores = (
-    APIRouter(
-        prefix="/v1/environments/{environment}",
-        responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
-        dependencies=[Depends(_authorised), Depends(_given_once)],
-    )
-    for _ in range(2)
+_steps = APIRouter(
+    prefix="/v1/environments/{environment}",
+    responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+    dependencies=[Depends(_authorised), Depends(_given_once)],
 )
+_Route = Callable[..., Awaitable[Response]]
 
 
-def _taking(model: type[Body], example: dict[str, Any]) -> dict[str, Any]:
-    """The body of a route, which FastAPI does not parse itself: it would do so in Python."""
+def _post(
+    path: str, model: type[Body], example: dict[str, Any], done: str, *, accepts: bool = True
+) -> Callable[[_Route], _Route]:
+    """A route that takes this body, which FastAPI does not parse itself: it would do so in Python.
+
+    Args:
+        accepts: whether it answers 202, too.
+    """
     schema = {"$ref": f"{_SCHEMAS}{model.__name__}"}
     content = {"application/json": {"schema": schema, "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
+    return _steps.post(
+        path,
+        status_code=202 if accepts else 200,
+        response_model=Accepted,
+        responses={200: {"model": Accepted, "description": done}},
+        openapi_extra={"requestBody": {"required": True, "content": content}},
+    )
 
 
-@_steps.post(
-    "/steps",
-    status_code=202,
-    response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "All steps are in the log"}},
-    openapi_extra=_taking(StepsBody, STEPS),
-)
+@_post("/steps", StepsBody, STEPS, "All steps are in the log")
 async def submit_steps(request: Request, environment: str, query: _Query) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
     intake = _intake(request)
@@ -259,12 +258,8 @@ async def submit_steps(request: Request, environment: str, query: _Query) -> Res
         return _accepted(intake, environment, len(steps), query.durable)
 
 
-@_steps.post(
-    "/trajectories/{trajectory_uid:path}/complete",
-    status_code=202,
-    response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "The end is in the log"}},
-    openapi_extra=_taking(CompleteBody, COMPLETE),
+@_post(
+    "/trajectories/{trajectory_uid:path}/complete", CompleteBody, COMPLETE, "The end is in the log"
 )
 async def complete_trajectory(
     request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
@@ -272,38 +267,23 @@ async def complete_trajectory(
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
-    intake = _intake(request)
-    async with intake.request(environment) as call:
-        end = msgspec.structs.asdict(await _body(call, request, CompleteBody))
-        write = partial(intake.writer.complete_trajectory, trajectory_uid, **end)
-        await intake.deliver(call, write, durable=query.durable)
-        return _accepted(intake, environment, 1, query.durable)
+    write = partial(_intake(request).writer.complete_trajectory, trajectory_uid)
+    return await _written(request, environment, CompleteBody, write, query.durable)
 
 
-@_steps.post(
-    "/trajectories/{trajectory_uid:path}/fail",
-    status_code=202,
-    response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "The failure is in the log"}},
-    openapi_extra=_taking(FailBody, FAIL),
-)
+@_post("/trajectories/{trajectory_uid:path}/fail", FailBody, FAIL, "The failure is in the log")
 async def fail_trajectory(
     request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
     """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
     does not wait for it."""
-    intake = _intake(request)
-    async with intake.request(environment) as call:
-        failure = msgspec.structs.asdict(await _body(call, request, FailBody))
-        write = partial(intake.writer.fail_trajectory, trajectory_uid, **failure)
-        await intake.deliver(call, write, durable=query.durable)
-        return _accepted(intake, environment, 1, query.durable)
+    write = partial(_intake(request).writer.fail_trajectory, trajectory_uid)
+    return await _written(request, environment, FailBody, write, query.durable)
 
 
-@_scores.post(
-    "/trajectories/{trajectory_uid:path}/score",
-    response_model=Accepted,
-    openapi_extra=_taking(ScoreBody, SCORE),
+@_post(
+    *("/trajectories/{trajectory_uid:path}/score", ScoreBody, SCORE, "The score is in the log"),
+    accepts=False,
 )
 async def score_trajectory(
     request: Request,
@@ -313,12 +293,11 @@ async def score_trajectory(
 ) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
-    intake = _intake(request)
-    async with intake.request(environment) as call:
-        score = msgspec.structs.asdict(await _body(call, request, ScoreBody))
-        write = partial(request.app.state.gateway.scores.publish, trajectory_uid, **score)
-        await intake.deliver(call, write, durable=True)
-        return _accepted(intake, environment, 1, durable=True)
+    scores: ScoresWriter | None = request.app.state.gateway.scores
+    if scores is None:
+        raise refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
+    write = partial(scores.publish, trajectory_uid)
+    return await _written(request, environment, ScoreBody, write, durable=True)
 
 
 @_steps.get("/policy", response_model=NewestPolicy)
@@ -353,6 +332,17 @@ async def readyz(request: Request) -> Response:
 def _intake(request: Request) -> Intake:
     intake: Intake = request.app.state.gateway.intake
     return intake
+
+
+async def _written(
+    request: Request, environment: str, model: type[Body], write: Write, durable: bool
+) -> Response:
+    """What became of a call about one trajectory, which is written with the fields of its body."""
+    intake = _intake(request)
+    async with intake.request(environment) as call:
+        given = msgspec.structs.asdict(await _body(call, request, model))
+        await intake.deliver(call, partial(write, **given), durable=durable)
+        return _accepted(intake, environment, 1, durable)
 
 
 async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
@@ -401,24 +391,15 @@ def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Re
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RollstreamError)
-    return problem_answer(explained(error))
-
-
-async def _answer_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    model: type[BaseModel] = _QUERIES.get(request.scope["route"].name, CallQuery)
-    return problem_answer(problems.wrong_query(error.errors()[0], model))
-
-
-async def _answer_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("Allow")
-    found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
+    if isinstance(error, RollstreamError):
+        found = explained(error)
+    elif isinstance(error, RequestValidationError):
+        model: type[BaseModel] = _QUERIES.get(request.scope["route"].name, CallQuery)
+        found = problems.wrong_query(error.errors()[0], model)
+    elif isinstance(error, HTTPException):
+        allowed = (error.headers or {}).get("Allow")
+        found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
+    else:  # The server logs the traceback.
+        remedy = "its log explains it; a retry of the call is harmless"
+        found = refused(Kind.DEFECT, "a defect of the gateway", remedy)
     return problem_answer(found)
-
-
-async def _answer_defect(request: Request, error: Exception) -> Response:
-    """The server logs the traceback."""
-    remedy = "its log explains it; a retry of the call is harmless"
-    return problem_answer(refused(Kind.DEFECT, "a defect of the gateway", remedy))

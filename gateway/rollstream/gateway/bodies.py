@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from math import inf, isfinite
+from math import inf
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -65,12 +65,18 @@ def _decoder(model: type[BodyT]) -> msgspec.json.Decoder[BodyT]:
     return msgspec.json.Decoder(model)
 
 
-class _NoNumber(str):
+class _NoNumber:
     """``NaN`` or ``Infinity``, as Python's ``json.dumps`` writes them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 class _Wrong(NamedTuple):
-    """The first value that breaks a rule: where it is, what is wrong, and what to give there."""
+    """A value that breaks a rule: where it is, and what to give there."""
 
     field: str
     value: Any
@@ -86,25 +92,17 @@ def _problem(raw: bytes | bytearray, model: type[Body]) -> Refused:
         return _nested()
     except ValueError as error:
         return refused(Kind.NOT_JSON, f"the body is no JSON: {error}", "send JSON in UTF-8")
-    wrong = _first_wrong(whole, model, "")
-    if wrong is None:
-        remedy = "give each name once, and texts of whole characters, as /openapi.json has them"
-        return refused(Kind.NOT_JSON, "the body is no JSON that has one meaning", remedy)
-    field = shortened(wrong.field) or "the body"
-    if wrong.is_missing:
-        return refused(Kind.INVALID, f"{field} is missing", wrong.remedy, field)
-    if isinstance(wrong.value, _NoNumber):
-        return refused(
-            Kind.NOT_JSON,
-            f"the body is no JSON: {field} is {wrong.value}",
-            "JSON has no NaN and no Infinity: send finite numbers, or null for a field that may be "
-            "null",
-            field,
-            str(wrong.value),
-        )
-    is_large = isinstance(wrong.value, float) and not isfinite(wrong.value)
-    value = "a number that is too large" if is_large else shown(wrong.value)
-    return refused(Kind.INVALID, f"{field} is {value}", wrong.remedy, field, value)
+    remedy = "give each name once, and texts of whole characters, as /openapi.json has them"
+    for wrong in _wrongs(whole, model, ""):
+        field, value = shortened(wrong.field) or "the body", shown(wrong.value)
+        if wrong.is_missing:
+            return refused(Kind.INVALID, f"{field} is missing", wrong.remedy, field)
+        if isinstance(wrong.value, _NoNumber):
+            remedy = "JSON has no NaN and no Infinity: send finite numbers, or null where it may be"
+            finding = f"the body is no JSON: {field} is {value}"
+            return refused(Kind.NOT_JSON, finding, remedy, field, value)
+        return refused(Kind.INVALID, f"{field} is {value}", wrong.remedy, field, value)
+    return refused(Kind.NOT_JSON, "the body is no JSON that has one meaning", remedy)
 
 
 def _loaded(text: str) -> Any:
@@ -120,67 +118,62 @@ def _whole(text: str) -> int | float:
     return int(text) if len(text) < _DIGITS_MAX else inf
 
 
-def _first_wrong(value: Any, kind: Any, path: str) -> _Wrong | None:
-    """The first value in it that is not of this type; None: all of it is."""
+def _wrongs(value: Any, kind: Any, path: str) -> Iterator[_Wrong]:
+    """The values in it that are not of this type, the innermost first."""
     for one in _alternatives(kind):
-        found = None
         if one is Any:
-            return _no_json(value, path)
-        if isinstance(value, list) and get_origin(one) is list:
-            found = _wrong_of_list(value, get_args(one)[0], path)
+            yield from _no_json(value, path)
+        elif isinstance(value, list) and get_origin(one) is list:
+            (inner,) = get_args(one)
+            for at in _suspects(value, inner):
+                yield from _wrongs(value[at], inner, f"{path}[{at}]")
         elif isinstance(value, dict) and get_origin(one) is dict:
-            each = ((f"{path}.{name}", inner, get_args(one)[1]) for name, inner in value.items())
-            found = _first_of(each)
+            for name, each in value.items():
+                yield from _wrongs(each, get_args(one)[1], f"{path}.{name}")
         elif isinstance(value, dict) and issubclass(one, msgspec.Struct):
-            found = _wrong_of_object(value, one, path)
-        if found is not None:
-            return found
-    return None if _fits(value, kind) else _Wrong(path, value, f"give {_wanted(kind)}")
+            yield from _wrongs_of_object(value, one, f"{path}." if path else "")
+    if not _fits(value, kind):
+        yield _Wrong(path, value, f"give {_wanted(inspect.type_info(kind))}")
 
 
-def _wrong_of_object(value: Mapping[str, Any], kind: type, path: str) -> _Wrong | None:
-    start = f"{path}." if path else ""
+def _wrongs_of_object(value: Mapping[str, Any], kind: type, start: str) -> Iterator[_Wrong]:
     fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
-    for name, inner in value.items():
-        if name not in fields:
+    for name, each in value.items():
+        if name in fields:
+            yield from _wrongs(each, fields[name].type, f"{start}{name}")
+        else:
             remedy = f"leave it out, or correct its name: {', '.join(fields)}"
-            return _Wrong(f"{start}{name}", inner, remedy)
-        if found := _first_wrong(inner, fields[name].type, f"{start}{name}"):
-            return found
+            yield _Wrong(f"{start}{name}", each, remedy)
     for name, one in fields.items():
         if one.required and name not in value:
-            return _Wrong(f"{start}{name}", None, f"give {_wanted(one.type)}", is_missing=True)
-    return None
+            remedy = f"give {_wanted(inspect.type_info(one.type))}"
+            yield _Wrong(f"{start}{name}", None, remedy, is_missing=True)
 
 
-def _first_of(each: Iterator[tuple[str, Any, Any]]) -> _Wrong | None:
-    found = (_first_wrong(value, kind, path) for path, value, kind in each)
-    return next((wrong for wrong in found if wrong is not None), None)
-
-
-def _wrong_of_list(value: list[Any], kind: Any, path: str) -> _Wrong | None:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return _first_of((f"{path}[{at}]", inner, kind) for at, inner in enumerate(value))
-    if _fits(value, list[kind]):
-        return None
+def _suspects(value: list[Any], kind: Any) -> Iterable[int]:
+    """The indexes of what may be wrong in a list; of many numbers or texts the first one."""
     low, high = 0, len(value)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return range(high)
+    if _fits(value, list[kind]):
+        return ()
     while high - low > 1:  # Each pass over a half of it is one in C.
         middle = (low + high) // 2
         if _fits(value[low:middle], list[kind]):
             low = middle
         else:
             high = middle
-    return _first_wrong(value[low], kind, f"{path}[{low}]")
+    return (low,)
 
 
-def _no_json(value: Any, path: str) -> _Wrong | None:
-    """A number in it that no JSON has, or no reader of it."""
+def _no_json(value: Any, path: str) -> Iterator[_Wrong]:
+    """Numbers in it that no JSON has, or no reader of it."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        steps = "[{}]" if isinstance(value, list) else ".{}"
-        return _first_of((f"{path}{steps.format(at)}", inner, Any) for at, inner in pairs)
-    is_odd = isinstance(value, _NoNumber) or (isinstance(value, float) and not isfinite(value))
-    return _Wrong(path, value, "give numbers that fit 64 bits") if is_odd else None
+        for at, each in pairs:
+            yield from _no_json(each, f"{path}[{at}]" if isinstance(at, int) else f"{path}.{at}")
+    elif isinstance(value, _NoNumber) or value in (inf, -inf):
+        yield _Wrong(path, value, "give numbers that fit 64 bits")
 
 
 def _alternatives(kind: Any) -> list[Any]:
@@ -203,19 +196,12 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def _wanted(kind: Any) -> str:
-    """What a value of this type is, in words."""
-    return _said(inspect.type_info(kind))
-
-
-def _said(kind: inspect.Type, many: str = "") -> str:
-    """Args:
-    many: ``s`` of several of them.
-    """
+def _wanted(kind: inspect.Type, many: str = "") -> str:
+    """What a value of this type is, in words; ``many`` is the ``s`` of several."""
     a = "" if many else "a "
     match kind:
         case inspect.Metadata():
-            return _said(kind.type, many)
+            return _wanted(kind.type, many)
         case inspect.IntType():
             return f"{a}whole number{many} from {kind.ge} to {kind.le}, without quotes and .0"
         case inspect.FloatType():
@@ -230,9 +216,9 @@ def _said(kind: inspect.Type, many: str = "") -> str:
             return " or ".join(map(json.dumps, kind.values))
         case inspect.ListType():
             count = f"{kind.min_length or 0} to {kind.max_length} " if kind.max_length else ""
-            return f"{a}list{many} of {count}{_said(kind.item_type, 's')}"
+            return f"{a}list{many} of {count}{_wanted(kind.item_type, 's')}"
         case inspect.UnionType():
-            return ", or ".join(_said(one, many) for one in kind.types)
+            return ", or ".join(_wanted(one, many) for one in kind.types)
         case inspect.StructType():
             names = ", ".join(f'"{one.encode_name}": …' for one in kind.fields if one.required)
             return f"object{many}" if many else f"an object: {{{names}}}"

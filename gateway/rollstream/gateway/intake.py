@@ -20,6 +20,7 @@ from rollstream.schemas.errors import RollstreamError
 
 _LOG_EVERY_S = 30.0  # How often undelivered steps are logged; an outage has thousands.
 _log = logging.getLogger("rollstream.gateway")
+Write = Callable[..., Coroutine[Any, Any, None]]
 
 
 class StepsWriter(Protocol):
@@ -129,14 +130,7 @@ class Intake:
         for environment, count in self.undelivered.items():
             _log.warning("not delivered to %s, though answered 202: %d", environment, count)
 
-    async def deliver(
-        self,
-        call: Call,
-        write: Callable[..., Coroutine[Any, Any, None]],
-        *,
-        durable: bool,
-        count: int = 1,
-    ) -> None:
+    async def deliver(self, call: Call, write: Write, *, durable: bool, count: int = 1) -> None:
         """Returns once the log has what this writes, or, not durable, once the writer took it.
 
         Args:

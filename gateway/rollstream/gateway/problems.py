@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -190,6 +191,8 @@ def shown(value: Any) -> str:
         value = value[: _SHOWN_CHARS_MAX + 1]
     elif value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    elif value in (inf, -inf):
+        return "a number that is too large"
     elif hasattr(value, "__len__"):
         return f"a list of {len(value)}"
     try:
