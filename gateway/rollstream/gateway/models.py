@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollstream.producers import Step
-from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.rollouts.fields import checked
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.metadata import ObjectText
 from rollstream.schemas.order import UNKNOWN_STEP

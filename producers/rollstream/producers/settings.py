@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from rollstream.producers.errors import InvalidSettings
-from rollstream.producers.rollouts.validate import POLICY_FIELDS, checked
+from rollstream.producers.rollouts.fields import POLICY_FIELDS, checked
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.rules import whole_number

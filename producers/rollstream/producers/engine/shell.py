@@ -26,9 +26,10 @@ from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.process import watch
 from rollstream.producers.engine.sending import Sender
 from rollstream.producers.errors import ForkedProducer, ProducerClosed, ProducerDied
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import Turns
-from rollstream.producers.rollouts.validate import checked, group_address
+from rollstream.producers.rollouts.validate import group_address
 from rollstream.producers.settings import (
     at_least_1,
     check_policy_request,

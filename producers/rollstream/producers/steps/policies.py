@@ -13,7 +13,7 @@ from rollstream.producers.admission.policies import (
     going_on,
     lineages_of,
 )
-from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch

@@ -22,14 +22,10 @@ from rollstream.producers.engine.shell import (
     TrajectoryT,
 )
 from rollstream.producers.errors import Contradiction
+from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.group import AsyncGroup, Group
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
-from rollstream.producers.rollouts.validate import (
-    GroupAddress,
-    checked,
-    checked_uid,
-    checked_whole,
-)
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.producers.settings import at_least_1
 from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
 from rollstream.producers.steps.policies import KnownPolicies
@@ -45,6 +41,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.other_names import refuses
+from rollstream.schemas.rules import whole_number
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -140,7 +137,7 @@ class _Entries:
         if known not in ("", prompt):
             finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
             raise Contradiction("prompt_uid", prompt, "name that one", finding)
-        count = 0 if steps is None else checked_whole("steps", steps)
+        count = 0 if steps is None else whole_number("steps", steps)
         if steps is not None and count < 1:
             remedy = "give 1 or more, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
