@@ -213,8 +213,8 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         (step(n_rollouts=0), r"steps\[1\]: n_rollouts is 0"),
         (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
         (
-            step(metadata={"prompt_tokens": {"group_size"}}),
-            r"steps\[1\]: metadata\['prompt_tokens'\] cannot be written as JSON",
+            step(metadata={"prompt_tokens": {"group_size": object()}}),
+            r"steps\[1\]: metadata\['prompt_tokens'\]\['group_size'\] is ",
         ),
         (step(is_last=1), r"steps\[1\]: is_last is 1"),
         (step(policy_version=""), r"steps\[1\]: policy_version is ''"),

@@ -165,9 +165,15 @@ def nested(depth: int) -> list[Any]:
         ({"segment_idx": 2**31}, "segment_idx is 2147483648"),
         ({"segment_idx": 1.5}, "segment_idx is 1.5; give a whole number"),
         ({"is_last_segment": 1}, "is_last_segment is 1; give True or False"),
-        ({"metadata": {"x": math.nan}}, r"metadata\['x'\] cannot be written as JSON"),
-        ({"metadata": {"x": object()}}, r"metadata\['x'\] cannot be written as JSON.*float"),
-        ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] cannot be"),
+        ({"metadata": {"x": math.nan}}, r"metadata\['x'\] is nan, which JSON cannot hold"),
+        ({"metadata": {"x": object()}}, r"metadata\['x'\] is <object .*give.*float"),
+        (
+            {"metadata": {"a": {"b": [1, np.zeros(2)]}}},
+            r"metadata\['a'\]\['b'\]\[1\] is array\(\[0., 0.\]\), which JSON cannot hold; give",
+        ),
+        ({"metadata": {"a": {(1, 2): 3}}}, r"metadata\['a'\] is \{\(1, 2\): 3\}, which"),
+        ({"messages": [{"role": {"user"}}]}, r"messages\[0\]\['role'\] is \{'user'\}, which"),
+        ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] is .*nan"),
         ({"group_size": 10**6}, "group_size is 1000000; give a number from 0 to 65536"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
@@ -181,7 +187,10 @@ def nested(depth: int) -> list[Any]:
         ({"token_arrays": {"experts": MASKED}}, r"token_arrays\['experts'\] is a masked array"),
         ({"metadata": "{}"}, "metadata is '{}'; give a mapping"),
         ({"messages": "hello"}, "messages is 'hello'; give a list"),
-        ({"messages": [{"content": b"x"}]}, "messages cannot be written as JSON"),
+        (
+            {"messages": [{"content": b"x"}]},
+            r"messages\[0\]\['content'\] is b'x', which",
+        ),
         ({"attachments": {"image": "text"}}, r"attachments\['image'\] is a str; give bytes"),
         ({"attachments": {"": b""}}, "a name in attachments is ''"),
         ({"example_id": "\ud800"}, "cannot be written as UTF-8"),
@@ -350,9 +359,33 @@ def test_two_values_for_one_thing_are_refused(two: dict[str, Any]) -> None:
 
 
 def test_metadata_may_hold_numbers_of_numpy() -> None:
-    given = {"score": np.float32(0.5), "ids": [np.int64(7)], "good": np.bool_(True)}
-    found = json.loads(publish(metadata=given)["metadata"])
-    assert found == {"score": 0.5, "ids": [7], "good": True}
+    given = {
+        "score": np.float32(0.5),
+        "ids": [np.int64(7), np.array(8), np.longdouble(0.25)],
+        "good": {"at": np.bool_(True)},
+    }
+    plain = {"score": 0.5, "ids": [7, 8, 0.25], "good": {"at": True}}
+    found = publish(
+        metadata=given, messages=[given], rewards={"a": np.array(2), "b": np.float16(1)}
+    )
+    assert json.loads(found["metadata"]) == plain
+    assert json.loads(found["messages"]) == [plain]
+    assert found["rewards"] == {"a": 2.0, "b": 1.0}
+
+
+def test_flags_and_numbers_may_be_of_numpy() -> None:
+    given = {
+        "is_last_segment": np.bool_(False),
+        "segment_idx": np.int64(3),
+        "group_size": np.int8(2),
+    }
+    found = publish(**given)
+    assert {name: found[name] for name in given} == given
+    assert type(found["is_last_segment"]) is bool
+
+
+def test_a_sum_of_old_log_probs_that_is_0_is_kept() -> None:
+    assert publish(old_logprobs=0.0)["old_logprob_sum"] == 0.0
 
 
 @pytest.mark.parametrize("name", ["logprobs", "actor_logprobs"])

@@ -251,14 +251,12 @@ def _unknown(name: str) -> TypeError:
 
 def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> None:
     """Adds what few rollouts give, unless it is empty."""
-    if name == "old_logprobs" and _is_one_number(name, value):
-        name, found = "old_logprob_sum", checked_reward(name, value)
-    else:
-        found = checked(name, value)
+    one = name == "old_logprobs" and _is_one_number(name, value)
+    found: Any = checked_reward(name, value) if one else checked(name, value)
     if name == "token_arrays":
         found = {key: arrays.token_array(key, rows, count) for key, rows in found.items()}
     if found or isinstance(found, bytes | float):
-        extras[name] = found
+        extras["old_logprob_sum" if one else name] = found
 
 
 _TOKEN_BYTES = {
