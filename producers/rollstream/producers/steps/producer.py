@@ -27,7 +27,6 @@ from rollstream.producers.rollouts.group import AsyncGroup, Group
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.producers.settings import at_least_1
-from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
 from rollstream.producers.steps.policies import KnownPolicies
 from rollstream.producers.steps.segments import (
     Step,
@@ -35,7 +34,7 @@ from rollstream.producers.steps.segments import (
     checked_steps,
     segment_arguments,
 )
-from rollstream.producers.steps.submitted import Submitted, contents_of
+from rollstream.producers.steps.submitted import MAX_OPEN_PROMPTS, Submitted, contents_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
@@ -58,7 +57,6 @@ class _Submission(NamedTuple):
     contents: Sequence[int]
 
 
-_NOTHING = Submitted()  # Nothing is added to it.
 _AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
@@ -69,7 +67,6 @@ class _Entries:
         self._outbox = outbox
         self._max_open_prompts = max_open_prompts
         # By environment; kept once steps were queued, and so its topic exists.
-        self._open: dict[str, OpenPrompts] = {}
         self._submitted: dict[str, Submitted] = {}
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
@@ -85,7 +82,8 @@ class _Entries:
                 found[index] = policies.resolved(step)
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        sizes = self._open_prompts(environment).sizes(found, now_s)
+        known = self._known(environment)
+        sizes = known.sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
@@ -98,15 +96,14 @@ class _Entries:
                 raise at_index(wrong, index) from None
         contents = contents_of(given, outgoing)
         uids = [one.rollout_uid for one in outgoing]
-        self._submitted.get(environment, _NOTHING).check(found, uids, contents)
+        known.check(found, uids, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
         environment, steps, sizes, outgoing, contents = submission
-        prompts = self._open.setdefault(environment, self._open_prompts(environment))
         uids = [one.rollout_uid for one in outgoing]
-        prompts.add(steps, uids, sizes, now_s)
-        self._submitted.setdefault(environment, Submitted()).add(steps, uids, contents)
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.add(steps, uids, sizes, contents, now_s)
 
     def lose(self, outgoing: Iterable[Outgoing]) -> None:
         """These did not reach the log, or perhaps did not: others may come in their place, from the
@@ -131,9 +128,9 @@ class _Entries:
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        prompts = self._open_prompts(environment)
-        known = prompts.prompt_of_rollout(uid)
-        prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
+        submitted = self._known(environment)
+        known = submitted.prompt_of_rollout(uid)
+        prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
         if known not in ("", prompt):
             finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
             raise Contradiction("prompt_uid", prompt, "name that one", finding)
@@ -143,18 +140,17 @@ class _Entries:
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
         end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
-        self._submitted.get(environment, _NOTHING).check_end(end, count)
+        submitted.check_end(end, count)
         return end
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        self._open_prompts(environment).end(
-            ended.rollout_uid, ended.trajectory_uid, ended.group_uid, now_s
-        )
-        self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
+        uids = ended.rollout_uid, ended.trajectory_uid, ended.group_uid
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.end(*uids, steps or 0, now_s)
 
-    def _open_prompts(self, environment: str) -> OpenPrompts:
-        known = self._open.get(environment)
-        return OpenPrompts(self._max_open_prompts) if known is None else known
+    def _known(self, environment: str) -> Submitted:
+        known = self._submitted.get(environment)
+        return Submitted(self._max_open_prompts) if known is None else known
 
 
 class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
