@@ -23,6 +23,7 @@ from rollstream.producers.rollouts.arguments import (
 )
 from rollstream.producers.rollouts.fields import FIELDS, NEEDED, OTHER_NAMES
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
+from rollstream.schemas import rules
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 
 STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.
@@ -117,6 +118,13 @@ def test_help_describes_every_argument_with_its_type_and_default() -> None:
             assert shown == hints[name].__name__
         assert shown.endswith(" or None") == (type(None) in get_args(hints[name])), name
         assert default == _shown_default(own), name
+
+
+def test_help_states_the_limits() -> None:
+    said = " ".join((RolloutProducer.publish.__doc__ or "").split())
+    row, attached = rules.TOKEN_ROW_BYTES_MAX >> 20, rules.ATTACHED_BYTES_MAX >> 20
+    assert f"at most {row} MiB a token, and {rules.TOKEN_ARRAYS_MAX} names" in said
+    assert f"together at most {attached} MiB" in said
 
 
 def _shown_default(name: str) -> str:

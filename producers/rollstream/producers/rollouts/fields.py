@@ -20,6 +20,8 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.metadata import json_text, object_text
 from rollstream.schemas.order import UNKNOWN_STEP
 
+Check = Callable[[str, Any], Any]
+
 
 class Field(NamedTuple):
     """One argument.
@@ -29,18 +31,13 @@ class Field(NamedTuple):
         default: what it is if it is not given. ``NEEDED``: it has to be given.
     """
 
-    check: Callable[[str, Any], Any]
+    check: Check
     default: Any
 
 
 def checked(name: str, value: Any) -> Any:
     """The value, once it was checked as this field's."""
     return _CHECKS[name](name, value)
-
-
-def checked_uid(name: str, value: Any) -> str:
-    """A uid that is not empty."""
-    return _uid(name, _filled_text(name, value))
 
 
 def _text(name: str, value: Any) -> str:
@@ -60,39 +57,25 @@ def _filled_text(name: str, value: Any) -> str:
     return _text(name, value)
 
 
-def checked_name(name: str, value: Any) -> str:
-    """A text that is short enough to be repeated in events."""
-    text = _text(name, value)
-    rules.check_name(name, text)
-    return text
+def _ruled(convert: Check, rule: Callable[[str, Any], None]) -> Check:
+    """The check of a value that breaks no rule once it is converted."""
+
+    def check(name: str, value: Any) -> Any:
+        found = convert(name, value)
+        rule(name, found)
+        return found
+
+    return check
 
 
-def _uid(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_uid(name, text)
-    return text
-
-
-def _digest(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_digest(name, text)
-    return text
-
-
-def _filled_name(name: str, value: Any) -> str:
-    return checked_name(name, _filled_text(name, value))
-
-
-def _version(name: str, value: Any) -> str:
-    text = _filled_text(name, value)
-    rules.check_version(name, text)
-    return text
-
-
-def _number(name: str, value: Any) -> int:
-    number = rules.whole_number(name, value)
-    rules.check_number(name, number)
-    return number
+checked_name = _ruled(_text, rules.check_name)
+_filled_name = _ruled(_filled_text, rules.check_name)
+_uid = _ruled(_text, rules.check_uid)
+checked_uid = _ruled(_filled_text, rules.check_uid)
+_digest = _ruled(_text, rules.check_digest)
+_version = _ruled(_filled_text, rules.check_version)
+_split = _ruled(_text, rules.check_split)
+_number = _ruled(rules.whole_number, rules.check_number)
 
 
 def checked_flag(name: str, value: Any) -> bool:
@@ -125,11 +108,6 @@ def _rewards(name: str, value: Any) -> dict[str, float]:
         _filled_name(f"a name in {name}", key): checked_reward(f"{name}[{key!r}]", number)
         for key, number in value.items()
     }
-
-
-def _split(name: str, value: Any) -> str:
-    rules.check_split(name, value)
-    return str.__str__(value)
 
 
 def _json_object(name: str, value: Any) -> str:
@@ -218,7 +196,7 @@ POLICY_FIELDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What a policy has, and the argument that says the same."""
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+_CHECKS: Mapping[str, Check] = {
     **{name: field.check for name, field in FIELDS.items()},
     # What other calls than ``publish`` take.
     "worker_id": checked_name,
