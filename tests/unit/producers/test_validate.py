@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.producers import OUTBOX, sampled
-from rollstream.producers.engine.outbox import ROLLOUT_BYTES_MAX
-from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.rollouts.validate import group_address
-from rollstream.schemas.errors import InvalidRollout
+from harness.producers import ENVIRONMENT, Logged, new_layout, published, sampled
+from rollstream.producers import InvalidRollout, RolloutProducer, RolloutTooLarge
 from rollstream.schemas.ingest.entry import NamedArray
-from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.order import Policy
 from rollstream.schemas.rules import ATTACHED_BYTES_MAX
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 
 def publish(**overrides: Any) -> Mapping[str, Any]:
@@ -31,10 +29,19 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
 
 def taken(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same of exactly these arguments."""
-    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **arguments}))
-    record = decode_record(OUTBOX.encode([outgoing], partitions=1))
-    assert record.broken == {}
-    return record.entry(0).fields
+    return logged({"example_id": "ex", **arguments}).fields
+
+
+def logged(arguments: Mapping[str, Any]) -> Logged:
+    """The entry of a rollout of these arguments, in the log."""
+    broker = MemoryBroker()
+    layout = new_layout(broker)
+    with RolloutProducer(
+        broker=broker, namespace=layout.namespace, environment=ENVIRONMENT
+    ) as producer:
+        producer.publish(**arguments)
+    [found] = published(broker, layout)
+    return found
 
 
 NAMED = Policy("a", 2, 5, "step-5")
@@ -62,7 +69,7 @@ NAMED = Policy("a", 2, 5, "step-5")
 )
 def test_what_sampled_is_said_once_and_whole(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRollout, match=told):
-        OUTBOX.segment({"example_id": "ex", "output_tokens": [1], **given})
+        taken({"output_tokens": [1], **given})
 
 
 def test_weights_that_are_not_known_are_written_out() -> None:
@@ -236,14 +243,18 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
     given = {"example_id": "ex", **sampled()}
     del given[missing]
     with pytest.raises(TypeError, match=f"missing required keyword argument: '{missing}'"):
-        OUTBOX.segment(given)
+        logged(given)
 
 
-def test_control_events_that_utf8_does_not_have_are_refused() -> None:
-    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        group_address("math", "ex", "\ud800", 2, "train")
-    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        group_address("math", "\ud800", "", 2, "train")
+@pytest.mark.parametrize("named", [{"group_uid": "\ud800"}, {"example_id": "\ud800"}])
+def test_control_events_that_utf8_does_not_have_are_refused(named: dict[str, str]) -> None:
+    broker = MemoryBroker()
+    names: dict[str, Any] = {"example_id": "ex", "group_size": 2, **named}
+    with (
+        RolloutProducer(broker=broker, environment=ENVIRONMENT) as producer,
+        pytest.raises(InvalidRollout, match="cannot be written as UTF-8"),
+    ):
+        producer.dispatch(**names)
 
 
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
@@ -255,7 +266,7 @@ def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
 
 def test_names_of_attachments_count_towards_the_size() -> None:
     with pytest.raises(RolloutTooLarge):
-        publish(attachments={"n" * ROLLOUT_BYTES_MAX: b"png"})
+        publish(attachments={"n" * RECORD_BYTES_MAX: b"png"})
 
 
 def test_names_of_rewards_are_repeated_in_files_and_bounded() -> None:
@@ -345,9 +356,9 @@ def test_names_of_the_aipo_papers_are_taken_for_what_sampled() -> None:
     policy = Policy("main", 0, 3, "step-3")
     both = {k: v for k, v in given.items() if k != "weight_step"}
     same = {"policy": policy, "actor_policy_version": "step-3"}
-    OUTBOX.segment({"example_id": "ex", **both, **same})
+    taken({**both, **same})
     with pytest.raises(InvalidRollout, match="two names of one value"):
-        OUTBOX.segment({"example_id": "ex", **both, **same, "actor_policy_version": "step-4"})
+        taken({**both, **same, "actor_policy_version": "step-4"})
 
 
 @pytest.mark.parametrize(
@@ -411,8 +422,8 @@ def test_what_is_not_given_takes_no_extras() -> None:
         "old_policy_version": "",
         "weight_step": 3,
     }
-    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**nothing)}))
-    assert decode_record(OUTBOX.encode([outgoing], partitions=1)).header["extras"] is None
+    found = logged({"example_id": "ex", **sampled(**nothing)})
+    assert found.record.header["extras"] is None
 
 
 def test_a_step_for_each_token_gives_the_oldest_as_the_rollouts() -> None:
