@@ -26,6 +26,7 @@ class InvalidRollout(RollstreamError, ValueError):
         finding: what is wrong with the value, for example ``is -1``.
         remedy: what to give instead.
         index: the index of the step in the call's list. None: the call has no list.
+        of: the name of that list, for the message.
     """
 
     def __init__(self, field: str, value: Any, remedy: str, finding: str = "") -> None:
@@ -35,7 +36,7 @@ class InvalidRollout(RollstreamError, ValueError):
         self.remedy = remedy
         self.finding = finding or f"is {shown(value)}"
         self.index: int | None = None
-        self.of = "steps"  # What the index counts.
+        self.of = "steps"
 
     def __str__(self) -> str:
         at = "" if self.index is None else f"{self.of}[{self.index}]: "
