@@ -173,4 +173,4 @@ def test_signatures_show_the_arguments_with_their_defaults(function: Any, argume
         own = OTHER_NAMES.get(name, name)
         some_needed = own in ("policy", "policy_version", "weight_step")
         expected = ... if some_needed else FIELDS[own].default
-        assert parameter.default == (inspect.Parameter.empty if expected is NEEDED else expected)
+        assert parameter.default == expected

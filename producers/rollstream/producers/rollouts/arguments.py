@@ -10,7 +10,7 @@ from typing import Any, Protocol, Required, TypedDict, TypeVar, get_type_hints
 from numpy.typing import NDArray
 
 from rollstream.producers.admission.policies import PolicyLike
-from rollstream.producers.rollouts.fields import FIELDS, NEEDED, OTHER_NAMES
+from rollstream.producers.rollouts.fields import FIELDS, OTHER_NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,7 +99,6 @@ def takes(arguments: type) -> Callable[[F], F]:
     def shown(name: str, annotation: Any) -> inspect.Parameter:
         own = OTHER_NAMES.get(name, name)
         default = ... if own in _SOME_NEEDED else FIELDS[own].default
-        default = inspect.Parameter.empty if default is NEEDED else default
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
 

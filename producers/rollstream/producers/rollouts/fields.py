@@ -7,6 +7,7 @@ raises ``InvalidRollout``. Tests hold the table to ``ingest_record.vN.avsc``, to
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -149,7 +150,7 @@ def _attachments(name: str, value: Any) -> dict[str, bytes]:
     return attached
 
 
-NEEDED = object()
+NEEDED = inspect.Parameter.empty
 _NOTHING_NAMED: Mapping[str, Any] = MappingProxyType({})
 FIELDS: Mapping[str, Field] = {
     "example_id": Field(_filled_name, NEEDED),
