@@ -30,7 +30,7 @@ def test_the_message_is_made_of_the_attributes() -> None:
     [
         (InvalidRollout("reward", float("inf"), "give a finite number"), float("inf")),
         (InvalidRollout("metadata", lambda: None, "give a mapping"), None),
-        (Contradiction("is_last", True, "give it to the last", "is True, and was"), True),
+        (Contradiction("is_last", True, "give it to the last", "step 3 was submitted"), True),
         (RolloutTooLarge("attachments", 20, 10, "send less"), 20),
     ],
 )

@@ -132,8 +132,8 @@ class _Entries:
         known = submitted.prompt_of_rollout(uid)
         prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
         if known not in ("", prompt):
-            finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
-            raise Contradiction("prompt_uid", prompt, "name that one", finding)
+            before = f"rollout {uid} belongs to prompt {known!r}"
+            raise Contradiction("prompt_uid", prompt, "name that one", before)
         count = 0 if steps is None else whole_number("steps", steps)
         if steps is not None and count < 1:
             remedy = "give 1 or more, or None where each step is in the log by now"

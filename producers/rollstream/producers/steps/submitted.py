@@ -177,11 +177,11 @@ class Submitted:
         ended, seen = self._length(end.rollout_uid)
         if count and ended not in (0, count):
             remedy = "complete it with the same number, or leave it out"
-            finding = f"is {count}, and trajectory {end.named} has ended with {ended}"
-            raise Contradiction("steps", count, remedy, finding)
+            before = f"trajectory {end.named} has ended with {ended}"
+            raise Contradiction("steps", count, remedy, before)
         if count and seen > count:
-            finding = f"is {count}, and step {seen - 1} of trajectory {end.named} was submitted"
-            raise Contradiction("steps", count, "count from 1, with each step", finding)
+            before = f"step {seen - 1} of trajectory {end.named} was submitted"
+            raise Contradiction("steps", count, "count from 1, with each step", before)
 
     def end(
         self, rollout_uid: str, trajectory_uid: str, prompt_uid: str, count: int, now_s: float
@@ -276,29 +276,27 @@ def contents_of(steps: Sequence[Step], outgoing: Sequence[Outgoing]) -> list[int
 def _check(step: Step, other: bool, ended: int, seen: int) -> None:
     """Whether another step has its index, how its trajectory has ended, and what came of it, do not
     contradict the step."""
-    index, uid = step.step_index, step.trajectory_uid
+    if not (other or ended or step.is_last):
+        return
+    index, named = step.step_index, f"trajectory {step.trajectory_uid}"
+    as_ended = f"{named} has ended with {ended} steps"
     if other:
+        before = f"another step {index} of {named} was submitted, with other content"
         remedy = "the first one counts: give each step an index of its own, and repeat one only as "
-        finding = f"is {index}, and another step {index} of trajectory {uid} was submitted, with "
-        raise Contradiction("step_index", index, f"{remedy}it was", f"{finding}other content")
+        raise Contradiction("step_index", index, f"{remedy}it was", before)
     if ended and index >= ended:
         remedy = "give each trajectory of a prompt a uid of its own, and end it once"
-        finding = f"is {index}, and trajectory {uid} has ended with {ended} steps"
-        raise Contradiction("step_index", index, remedy, finding)
+        raise Contradiction("step_index", index, remedy, as_ended)
     if step.is_last and seen > index + 1:
         remedy = "give it to the step with the largest step_index"
-        finding = f"is True, and step {seen - 1} of trajectory {uid} was submitted"
-        raise Contradiction("is_last", True, remedy, finding)
+        raise Contradiction("is_last", True, remedy, f"step {seen - 1} of {named} was submitted")
     if step.is_last and ended not in (0, index + 1):
-        remedy = "give it to the last of them, or to none"
-        finding = f"is True, and trajectory {uid} has ended with {ended} steps"
-        raise Contradiction("is_last", True, remedy, finding)
+        raise Contradiction("is_last", True, "give it to the last of them, or to none", as_ended)
 
 
-def _unlike(index: int, field: str, value: Any, before: Any, prompt_uid: str) -> InvalidRollout:
-    finding = f"is {value!r:.80}, and was {before!r:.80} in an earlier step of prompt {prompt_uid}"
-    wrong = Contradiction(field, value, "give all of them the same", finding)
-    return at_index(wrong, index)
+def _unlike(index: int, field: str, value: Any, first: Any, prompt_uid: str) -> InvalidRollout:
+    before = f"was {first!r:.80} in an earlier step of prompt {prompt_uid}"
+    return at_index(Contradiction(field, value, "give all of them the same", before), index)
 
 
 def _longer(length: tuple[int, int], step: Step) -> tuple[int, int]:
