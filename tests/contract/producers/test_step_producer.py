@@ -232,6 +232,18 @@ def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told
     assert stage.log() == []
 
 
+@pytest.mark.parametrize("weight_step", [[8, 7, 9], np.array([8, 7, 9])], ids=["list", "array"])
+def test_a_step_may_have_the_weights_of_each_token(stage: Stage, weight_step: Any) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step(weight_step=weight_step)])
+        await producer.flush()
+
+    stage.play(scenario)
+    [found] = stage.log()
+    assert found.fields["weight_step"] == 7
+    assert found.fields["weight_steps"] == np.array([8, 7, 9], "<i8").tobytes()
+
+
 @pytest.mark.parametrize("wrong", [None, 3, step("alone")], ids=["None", "number", "a step"])
 def test_what_is_no_sequence_of_steps_is_refused(stage: Stage, wrong: Any) -> None:
     async def scenario(producer: Producer) -> None:
