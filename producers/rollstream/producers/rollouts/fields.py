@@ -102,13 +102,16 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _rewards(name: str, value: Any) -> dict[str, float]:
+def _named(name: str, value: Any, of: str, check: Check) -> dict[str, Any]:
+    """A mapping, once its names were checked."""
     if not isinstance(value, Mapping):
-        raise InvalidRollout(name, value, "give a mapping of names to numbers")
-    return {
-        _filled_name(f"a name in {name}", key): checked_reward(f"{name}[{key!r}]", number)
-        for key, number in value.items()
-    }
+        raise InvalidRollout(name, value, f"give a mapping of names to {of}")
+    return {check(f"a name in {name}", key): one for key, one in value.items()}
+
+
+def _rewards(name: str, value: Any) -> dict[str, float]:
+    named = _named(name, value, "numbers", _filled_name)
+    return {key: checked_reward(f"{name}[{key!r}]", number) for key, number in named.items()}
 
 
 def _json_object(name: str, value: Any) -> str:
@@ -124,25 +127,20 @@ def _messages(name: str, value: Any) -> str:
     return _text(name, json_text(name, list(value))) if value else ""
 
 
-def _token_arrays(name: str, value: Any) -> Mapping[str, Any]:
+def _token_arrays(name: str, value: Any) -> dict[str, Any]:
     """Their names are checked; ``arrays.token_array`` checks each against the number of tokens."""
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(name, value, "give a mapping of names to arrays")
-    for key in value:
-        _filled_text(f"a name in {name}", key)
-    rules.check_token_arrays(value)
-    return value
+    named = _named(name, value, "arrays", _filled_text)
+    rules.check_token_arrays(named)
+    return named
 
 
 def _attachments(name: str, value: Any) -> dict[str, bytes]:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(name, value, "give a mapping of names to bytes")
-    attached: dict[str, bytes] = {}
-    for key, data in value.items():
+    attached = _named(name, value, "bytes", _filled_text)
+    for key, data in attached.items():
         if not isinstance(data, bytes | bytearray | memoryview):
             finding = f"is a {type(data).__name__}"
             raise InvalidRollout(f"{name}[{key!r}]", data, "give bytes", finding)
-        attached[_filled_text(f"a name in {name}", key)] = bytes(data)
+        attached[key] = bytes(data)
     size = sum(map(len, attached.values()))
     if size > rules.ATTACHED_BYTES_MAX:
         remedy = "put large files elsewhere and their names in metadata"
