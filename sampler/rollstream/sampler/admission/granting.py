@@ -14,6 +14,7 @@ from rollstream.sampler.admission.records import ShareRecords, Written
 from rollstream.sampler.admission.shares import Ints, Shares
 from rollstream.schemas.events import SharesGranted, SharesValid
 from rollstream.schemas.ids import READS_ITS_SHARE
+from rollstream.streams.folds.sampler.in_flight import LivingProducers
 from rollstream.streams.folds.sampler.state import SamplerState
 
 VALID_S = 30.0  # Three repetitions: one may get lost, and an owner may be started again.
@@ -21,7 +22,7 @@ REPEAT_S = VALID_S / 3
 LEFT_S, NO_PART_S = 0.0, -1.0  # What ``valid_s`` says of a sampler that left, or takes no part.
 # Producers of an older release may come back so long after they asked last.
 OLDER_S = 86_400.0
-_NO_LOAD = Load(0, 0, 0, ())
+_NO_LOAD = Load(0, 0, 0, LivingProducers.of(()))
 
 
 class Observed(NamedTuple):

@@ -8,14 +8,12 @@ goes to others, if any need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.in_flight import LivingProducers
 
 HELD_S = 5.0  # Five times as long as it takes at most until a group that was begun is reported.
 REPORTED_S = 0.75  # After twice that every sealer has said which groups are open.
@@ -53,7 +51,7 @@ class Shares:
 
     def share(
         self,
-        producers: Sequence[ProducerStanding],
+        producers: LivingProducers,
         free: int,
         ended: int,
         log_us: int,
@@ -66,20 +64,18 @@ class Shares:
         Who comes first changes with log time, the same in every sampler.
 
         Args:
-            producers: by rising id.
             ended: groups that ended so far.
             now_s: by a clock that never goes back.
         """
-        ids = tuple(map(itemgetter(0), producers))
-        begun, is_open, waiting = (_column(producers, at) for at in (1, 2, 3))
-        if ids != self.ids:
-            self._keep(ids, begun, is_open)
+        begun, is_open = producers.begun, producers.open
+        if producers.ids != self.ids:
+            self._keep(producers.ids, begun, is_open)
         risen = np.maximum(begun - self.begun, 0)
         self._moved_s[risen > 0] = now_s
         known = int((is_open - self._open).sum()) + ended - self._ended
         self._report(int(risen.sum()) - known, int(now_s / REPORTED_S))
         self.begun, self._open, self._ended = begun, is_open, ended
-        self.waiting = waiting
+        self.waiting = waiting = producers.waiting
         granted = np.maximum(self.totals - begun, 0)
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
         if int(held.sum()) > free:  # Less is open than was: what nobody has begun is taken back.
@@ -180,7 +176,3 @@ def _one_by_one(have: Ints, most: Ints, left: int, first: float) -> Ints:
 
 def _raised(have: Ints, most: Ints, level: int) -> Ints:
     return np.maximum(have, np.minimum(most, level))
-
-
-def _column(producers: Sequence[ProducerStanding], at: int) -> Ints:
-    return np.fromiter(map(itemgetter(at), producers), np.int64, len(producers))
