@@ -225,7 +225,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         log = self._admissions.get(environment)
         if log is None:
             topic = self._outbox.layout.admission(environment)
-            made = FollowedAdmission(self._broker, topic, self._clock)
+            made = FollowedAdmission(self._broker, topic, self._outbox.producer_id, self._clock)
             log = self._admissions.setdefault(environment, made)  # Threads may share a producer.
         return log
 
@@ -311,7 +311,7 @@ class ProducerShell(ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         standing = self._outbox.standing(environment)
         admission = self._admitting.get(environment)
         if admission is None:
-            allowance = Allowance(environment, self._outbox.uid_prefix, self._outbox.lineage)
+            allowance = Allowance(environment, self._outbox.producer_id, self._outbox.lineage)
             made = AdmissionQueue(
                 environment,
                 self._outbox.lineage,
