@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import InvalidRollout, RollstreamError, shown
 from rollstream.schemas.events import Scored
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -135,6 +135,9 @@ class TooManyGroups(ProducerError, ValueError):
 class Contradiction(InvalidRollout):
     """A step, or a trajectory's end, contradicts what this writer submitted before; nothing was
     queued. The message names field, value, what it contradicts and what to do."""
+
+    def __init__(self, field: str, value: Any, remedy: str, before: str) -> None:
+        super().__init__(field, value, remedy, f"is {shown(value)}, and {before}")
 
 
 class RolloutTooLarge(InvalidRollout):

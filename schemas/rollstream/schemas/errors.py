@@ -26,6 +26,7 @@ class InvalidRollout(RollstreamError, ValueError):
         finding: what is wrong with the value, for example ``is -1``.
         remedy: what to give instead.
         index: the index of the step in the call's list. None: the call has no list.
+        of: the name of that list, for the message.
     """
 
     def __init__(self, field: str, value: Any, remedy: str, finding: str = "") -> None:
@@ -35,7 +36,8 @@ class InvalidRollout(RollstreamError, ValueError):
         self.remedy = remedy
         self.finding = finding or f"is {shown(value)}"
         self.index: int | None = None
-        self.of = "steps"  # What the index counts.
+        self.of = "steps"
+        super().__init__(field, self.value, remedy, self.finding)  # And not the value itself.
 
     def __str__(self) -> str:
         at = "" if self.index is None else f"{self.of}[{self.index}]: "
@@ -43,11 +45,13 @@ class InvalidRollout(RollstreamError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """It crosses processes, also those kinds whose arguments are others."""
-        return _restored, (type(self), self.__dict__)
+        return _restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[InvalidRollout], state: dict[str, Any]) -> InvalidRollout:
-    error = kind.__new__(kind)
+def _restored(
+    kind: type[InvalidRollout], args: tuple[Any, ...], state: dict[str, Any]
+) -> InvalidRollout:
+    error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
 
@@ -62,7 +66,9 @@ def shown(value: Any) -> str:
 
 def _kept(value: Any) -> Any:
     """What an error holds of a value: it can be pickled, and is small."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() <= _SHOWN_CHARS_MAX:
         return value
     return str.__str__(value)[:_SHOWN_CHARS_MAX] if isinstance(value, str) else shown(value)
 

@@ -106,7 +106,8 @@ def check_name(name: str, value: str) -> None:
 
 
 def check_uid(name: str, value: str) -> None:
-    """The text is a name without control characters."""
+    """The text is a name without control characters. Producers alone ask: sealers take any name,
+    since older records have such uids."""
     check_name(name, value)
     if not value.isprintable() and (found := _CONTROL.search(value)):
         finding = f"is {value!r:.80} with control character {found[0]!r}"

@@ -278,8 +278,8 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         (step(n_rollouts=0), r"steps\[1\]: n_rollouts is 0"),
         (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
         (
-            step(metadata={"prompt_tokens": {"group_size"}}),
-            r"steps\[1\]: metadata\['prompt_tokens'\] cannot be written as JSON",
+            step(metadata={"prompt_tokens": {"group_size": object()}}),
+            r"steps\[1\]: metadata\['prompt_tokens'\]\['group_size'\] is ",
         ),
         (step(is_last=1), r"steps\[1\]: is_last is 1"),
         (step(policy_version=""), r"steps\[1\]: policy_version is ''"),
@@ -295,6 +295,18 @@ def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told
 
     stage.play(scenario)
     assert stage.log() == []
+
+
+@pytest.mark.parametrize("weight_step", [[8, 7, 9], np.array([8, 7, 9])], ids=["list", "array"])
+def test_a_step_may_have_the_weights_of_each_token(stage: Stage, weight_step: Any) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step(weight_step=weight_step)])
+        await producer.flush()
+
+    stage.play(scenario)
+    [found] = stage.log()
+    assert found.fields["weight_step"] == 7
+    assert found.fields["weight_steps"] == np.array([8, 7, 9], "<i8").tobytes()
 
 
 @pytest.mark.parametrize("wrong", [None, 3, step("alone")], ids=["None", "number", "a step"])

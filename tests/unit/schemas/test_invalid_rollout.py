@@ -30,7 +30,7 @@ def test_the_message_is_made_of_the_attributes() -> None:
     [
         (InvalidRollout("reward", float("inf"), "give a finite number"), float("inf")),
         (InvalidRollout("metadata", lambda: None, "give a mapping"), None),
-        (Contradiction("is_last", True, "give it to the last", "is True, and was"), True),
+        (Contradiction("is_last", True, "give it to the last", "step 3 was submitted"), True),
         (RolloutTooLarge("attachments", 20, 10, "send less"), 20),
     ],
 )
@@ -38,7 +38,7 @@ def test_it_crosses_processes_whole(error: InvalidRollout, value: Any) -> None:
     error.index = 1
     found = pickle.loads(pickle.dumps(error))
     assert type(found) is type(error)
-    assert str(found) == str(error)
+    assert (str(found), repr(found)) == (str(error), repr(error))
     assert vars(found) == vars(error)
     assert value is None or found.value == value
 
@@ -52,3 +52,4 @@ def test_it_holds_little_of_a_large_value(value: Any) -> None:
     error = InvalidRollout("metadata", value, "give less")
     assert len(pickle.dumps(error)) < 3_000
     assert len(str(error)) < 300
+    assert len(repr(error)) < 600

@@ -19,7 +19,7 @@ from rollstream.producers.rollouts.validate import UNSTAMPED, GroupAddress, Segm
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
-from rollstream.schemas.ids import step_rollout_uid
+from rollstream.schemas.ids import READS_ITS_SHARE, step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import PLAIN, STEP_KINDS, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
@@ -102,7 +102,7 @@ class Outbox:
 
     Attributes:
         undelivered: failed deliveries that ``raise_failures`` has to tell of.
-        uid_prefix: names this producer, in its life.
+        producer_id: names this producer, in its life.
         standings: how the producer stands with each environment that it asked for admission.
     """
 
@@ -123,7 +123,8 @@ class Outbox:
         self.lineage = lineage
         self._worker_id = worker_id
         self.layout = layout
-        self.uid_prefix = uid_prefix
+        self._uid_prefix = uid_prefix
+        self.producer_id = uid_prefix + READS_ITS_SHARE
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
@@ -135,7 +136,7 @@ class Outbox:
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
-        return f"{self.uid_prefix}-{next(self._uids):x}"
+        return f"{self._uid_prefix}-{next(self._uids):x}"
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """What a rollout of this group has where nothing is given, for ``segment``."""
@@ -178,7 +179,7 @@ class Outbox:
 
     def alive(self, environment: str) -> Outgoing:
         """That this producer has groups open, or waits; of no group."""
-        address = GroupAddress(environment, self.uid_prefix, "", 0, "train")
+        address = GroupAddress(environment, self.producer_id, "", 0, "train")
         return self._control(address, EntryKind.ALIVE)
 
     def failed(
@@ -226,7 +227,7 @@ class Outbox:
         """How this producer stands with an environment."""
         standing = self.standings.get(environment)
         if standing is None:  # Of threads that ask at once, all get the same.
-            standing = self.standings.setdefault(environment, Standing(self.uid_prefix))
+            standing = self.standings.setdefault(environment, Standing(self.producer_id))
         return standing
 
     def topic(self, environment: str) -> str:

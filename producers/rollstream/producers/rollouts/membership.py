@@ -8,7 +8,8 @@ from typing import Any
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.rollouts.blocks import Send
-from rollstream.producers.rollouts.validate import GroupAddress, Segment, checked, policy_of
+from rollstream.producers.rollouts.fields import checked
+from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import PolicyRef
 

@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.rollouts import arrays
-from rollstream.producers.rollouts.arguments import DEFAULTS, OTHER_NAMES, RolloutArguments
+from rollstream.producers.rollouts.fields import (
+    FIELDS,
+    NEEDED,
+    OTHER_NAMES,
+    POLICY_FIELDS,
+    checked,
+    checked_reward,
+)
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
-from rollstream.schemas.metadata import json_text, object_text
 from rollstream.schemas.order import PolicyRef
 
 _COMBINATIONS_KEPT = 1_024
@@ -45,41 +50,6 @@ def group_address(
     """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
     address = GroupAddress(environment, example_id, group_uid, group_size, split)
     return GroupAddress(*map(checked, GroupAddress._fields, address))
-
-
-def checked(name: str, value: Any) -> Any:
-    """The value, once it was checked as this field's; ``InvalidRollout`` as for a rollout's own."""
-    return _CHECKS[name](name, value)
-
-
-def checked_name(name: str, value: Any) -> str:
-    """The text, once it was checked as any name is; ``InvalidRollout``."""
-    return _name(name, value)
-
-
-def checked_filled_name(name: str, value: Any) -> str:
-    """The text, once it was checked as any name that is not empty; ``InvalidRollout``."""
-    return _filled_name(name, value)
-
-
-def checked_uid(name: str, value: Any) -> str:
-    """The text, once it was checked as a uid that is not empty; ``InvalidRollout``."""
-    return _uid(name, _filled_text(name, value))
-
-
-def checked_whole(name: str, value: Any) -> int:
-    """The whole number, once it was checked; ``InvalidRollout``."""
-    return rules.whole_number(name, value)
-
-
-def checked_flag(name: str, value: Any) -> bool:
-    """The boolean, once it was checked; ``InvalidRollout``."""
-    return _flag(name, value)
-
-
-def checked_reward(name: str, value: Any) -> float:
-    """The number, which is finite in float32, once it was checked; ``InvalidRollout``."""
-    return _finite(name, value)
 
 
 def segment(
@@ -111,8 +81,8 @@ def segment(
         names, combination = _names_of(whole), _combination_of(whole)
     except KeyError as missing:
         raise TypeError(f"publish() missing required keyword argument: {missing}") from None
-    if len(whole) > len(_ARGUMENTS):
-        raise _unknown(next(name for name in given if name not in _ARGUMENTS))
+    if len(whole) > len(FIELDS):
+        raise _unknown(next(name for name in given if name not in FIELDS))
     extras: dict[str, Any] = {}
     if not _all_sound(names):
         names = tuple(map(checked, _NAMES, names))
@@ -124,7 +94,7 @@ def segment(
         combination = tuple(map(checked, SHARED, combination))
     reward = whole["reward"]
     if reward is not None:
-        reward = _finite("reward", reward)
+        reward = checked_reward("reward", reward)
     prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
     output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
     if not prompt and not output and whole["split"] != "eval":
@@ -189,7 +159,7 @@ def _logprobs(value: Any, extras: dict[str, Any]) -> bytes | None:
     """Those of each token, packed; their sum alone becomes an extra."""
     if value is None or not _is_one_number("logprobs", value):
         return arrays.packed_logprobs("logprobs", value)
-    extras["logprob_sum"] = _finite("logprobs", value)
+    extras["logprob_sum"] = checked_reward("logprobs", value)
     rules.check_logprob_sum("logprobs", extras["logprob_sum"])
     return None
 
@@ -215,7 +185,7 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _all_sound(names: Sequence[Any]) -> bool:
-    """Whether they are, looked at together; where they are not, or perhaps not, ``_CHECKS`` say
+    """Whether they are, looked at together; where they are not, or perhaps not, ``FIELDS`` say
     what is wrong with each."""
     try:
         together = "".join(names)
@@ -239,7 +209,7 @@ def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any
     """The combination with one number as its step; steps of each token become an extra."""
     step = combination[_STEP]
     if arrays.as_array("weight_step", step).ndim == 0:
-        step = _number("weight_step", step)
+        step = checked("weight_step", step)
     else:
         extras["weight_steps"], step = arrays.packed_steps("weight_step", step)
     return (*combination[:_STEP], step, *combination[_STEP + 1 :])
@@ -253,7 +223,7 @@ def _add_rare(
         if name in _RARE:
             if name not in EXTRAS:
                 whole[name] = checked(name, value)
-            elif value is not DEFAULTS[name]:
+            elif value is not FIELDS[name].default:
                 _add_extra(extras, name, value, count)
     prior = extras.get("continuation_of", "")
     rules.check_continuation(prior, whole["rollout_uid"], whole["segment_idx"])
@@ -279,183 +249,20 @@ def _unknown(name: str) -> TypeError:
     return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRollout(name, value, "give a string")
-    try:
-        value.encode()  # It is written long after the caller was told its uid.
-    except UnicodeEncodeError as error:
-        finding = f"is {value!r:.60}, which cannot be written as UTF-8: {error}"
-        raise InvalidRollout(name, ascii(value), "leave out half characters", finding) from error
-    return str.__str__(value)  # A member of a str enumeration has another name for itself.
-
-
-def _filled_text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidRollout(name, value, "give a string that is not empty")
-    return _text(name, value)
-
-
-def _name(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_name(name, text)
-    return text
-
-
-def _uid(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_uid(name, text)
-    return text
-
-
-def _digest(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_digest(name, text)
-    return text
-
-
-def _filled_name(name: str, value: Any) -> str:
-    return _name(name, _filled_text(name, value))
-
-
-def _version(name: str, value: Any) -> str:
-    text = _filled_text(name, value)
-    rules.check_version(name, text)
-    return text
-
-
-def _number(name: str, value: Any) -> int:
-    number = rules.whole_number(name, value)
-    rules.check_number(name, number)
-    return number
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRollout(name, value, "give True or False")
-    return value
-
-
-def _finite(name: str, value: Any) -> float:
-    try:
-        number = value if value.__class__ is float else _float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRollout(name, value, "give one number: float(x)") from error
-    rules.check_finite(name, number)
-    return float(number)
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, str | bytes | bool | np.bool_):
-        raise TypeError(value)
-    return float(value)
-
-
-def _rewards(name: str, value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(name, value, "give a mapping of names to numbers")
-    return {
-        _filled_name(f"a name in {name}", key): _finite(f"{name}[{key!r}]", number)
-        for key, number in value.items()
-    }
-
-
-def _split(name: str, value: Any) -> str:
-    rules.check_split(name, value)
-    return str.__str__(value)
-
-
-def _json_object(name: str, value: Any) -> str:
-    return _text(name, object_text(name, value))
-
-
-def _messages(name: str, value: Any) -> str:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise InvalidRollout(name, value, "give a list of mappings")
-    for index, message in enumerate(value):
-        if not isinstance(message, Mapping):
-            raise InvalidRollout(f"{name}[{index}]", message, "give a mapping")
-    return _text(name, json_text(name, list(value))) if value else ""
-
-
-def _attachments(name: str, value: Any) -> dict[str, bytes]:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(name, value, "give a mapping of names to bytes")
-    attached: dict[str, bytes] = {}
-    for key, data in value.items():
-        if not isinstance(data, bytes | bytearray | memoryview):
-            finding = f"is a {type(data).__name__}"
-            raise InvalidRollout(f"{name}[{key!r}]", data, "give bytes", finding)
-        attached[_filled_text(f"a name in {name}", key)] = bytes(data)
-    size = sum(map(len, attached.values()))
-    if size > rules.ATTACHED_BYTES_MAX:
-        remedy = "put large files elsewhere and their names in metadata"
-        raise RolloutTooLarge(name, size, rules.ATTACHED_BYTES_MAX, remedy)
-    return attached
-
-
 def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> None:
     """Adds what few rollouts give, unless it is empty."""
+    one = name == "old_logprobs" and _is_one_number(name, value)
+    found: Any = checked_reward(name, value) if one else checked(name, value)
     if name == "token_arrays":
-        if not isinstance(value, Mapping):
-            raise InvalidRollout(name, value, "give a mapping of names to arrays")
-        found: Any = {
-            _filled_text("a name in token_arrays", key): arrays.token_array(key, rows, count)
-            for key, rows in value.items()
-        }
-        rules.check_token_arrays(found)
-    elif name == "old_logprobs" and _is_one_number(name, value):
-        name, found = "old_logprob_sum", _finite(name, value)
-    else:
-        found = checked(name, value)
-    if found is not None and (found or name in _TOKEN_BYTES):
-        extras[name] = found
+        found = {key: arrays.token_array(key, rows, count) for key, rows in found.items()}
+    if found or isinstance(found, bytes | float):
+        extras["old_logprob_sum" if one else name] = found
 
 
 _TOKEN_BYTES = {
     "weight_step" if one.name == "weight_steps" else one.name: one.width
     for one in named("array")
     if one.name not in REQUIRED_ARRAYS
-}
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "environment": _filled_text,
-    "example_id": _filled_name,
-    "group_uid": _uid,
-    "group_id": _digest,
-    "group_size": _number,
-    "rollout_uid": _uid,
-    "segment_idx": _number,
-    "is_last_segment": _flag,
-    "lineage": _name,
-    "policy_version": _version,
-    "policy_epoch": _number,
-    "weight_step": _number,
-    "replica_id": _filled_name,
-    "split": _split,
-    "stop_reason": _filled_name,
-    "loss_mask": arrays.packed_mask,
-    "metadata": _json_object,
-    "old_policy_version": _name,
-    "worker_id": _name,
-    "reason": _filled_text,
-    "count": _number,
-    "expect_version": _number,
-    "continuation_of": _text,
-    "prefix_hash": _digest,
-    "rewards": _rewards,
-    "old_logprobs": arrays.packed_logprobs,
-    "ref_logprobs": arrays.packed_logprobs,
-    "token_rewards": arrays.packed_floats,
-    "attachments": _attachments,
-    "messages": _messages,
-}
-_ARGUMENTS = RolloutArguments.__annotations__.keys() - {"policy", *OTHER_NAMES}
-# What a policy has, and the argument that says the same.
-POLICY_FIELDS: Mapping[str, str] = {
-    "version": "policy_version",
-    "step": "weight_step",
-    "epoch": "policy_epoch",
-    "lineage": "lineage",
 }
 _ELSEWHERE = {  # Names of other systems, and ours.
     "environment_name": "environment",
@@ -482,8 +289,9 @@ _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
-UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_NO_TOKENS, "metadata": "{}"}
-_RARE = _ARGUMENTS - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
+_GIVEN_NOTHING = {name: one.default for name, one in FIELDS.items() if one.default is not NEEDED}
+UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS, "metadata": "{}"}
+_RARE = FIELDS.keys() - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
     *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),

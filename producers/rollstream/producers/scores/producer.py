@@ -18,7 +18,7 @@ from rollstream.producers.errors import (
     ScoresNotDelivered,
     VersionConflict,
 )
-from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.scores.records import Flags, Score, ScoreRecord, as_score, score_record
 from rollstream.producers.scores.versions import LoggedVersions
 from rollstream.producers.settings import check_timeout

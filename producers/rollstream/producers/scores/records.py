@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rollstream.producers.rollouts.validate import (
+from rollstream.producers.rollouts.fields import (
     checked,
     checked_flag,
     checked_name,

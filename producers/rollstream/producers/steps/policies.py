@@ -13,7 +13,7 @@ from rollstream.producers.admission.policies import (
     going_on,
     lineages_of,
 )
-from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch
@@ -56,6 +56,7 @@ class KnownPolicies(NamedTuple):
             name = f"step-{weight_step}" if version is None else version
             found = name, PolicyRef(lineage, epoch, weight_step)
         name, ref = found
+        given = step.weight_step
         known = going_on(self.announced, ref.lineage)
         if known and all(off_branch(ref, branches_of(one)) for one in known):
             finding = (
@@ -69,7 +70,7 @@ class KnownPolicies(NamedTuple):
             lineage=ref.lineage,
             policy_epoch=ref.epoch,
             # Weights of each token stay as they were given.
-            weight_step=ref.step if _is_one(step.weight_step) else step.weight_step,
+            weight_step=ref.step if given is None or _is_one(given) else given,
         )
 
     def _announced_policy(
@@ -137,7 +138,9 @@ class KnownPolicies(NamedTuple):
 def _said(step: Step) -> tuple[str | None, int | None]:
     """The version and the weights that the step names; a version that is a number is
     the weights'."""
-    number = _whole(step.weight_step)
+    number = step.weight_step
+    if number is not None:  # -1 for one a token; what else is wrong with it is found later.
+        number = index(number) if _is_one(number) else UNKNOWN_STEP
     if isinstance(step.policy_version, str):
         return str.__str__(step.policy_version), number
     version: int = checked("weight_step", step.policy_version)
@@ -148,19 +151,13 @@ def _said(step: Step) -> tuple[str | None, int | None]:
     return None, version
 
 
-def _whole(weight_step: Any) -> int | None:
-    """One number; -1 for one a token; None where none is given."""
-    if weight_step is None:
-        return None
-    try:
-        return index(weight_step)
-    except TypeError:
-        return UNKNOWN_STEP  # What is wrong with it is found later.
-
-
 def _is_one(weight_step: Any) -> bool:
-    """Whether it is no number of each token."""
-    return weight_step is None or _whole(weight_step) == weight_step
+    """Whether it is one whole number."""
+    try:
+        index(weight_step)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_alike(

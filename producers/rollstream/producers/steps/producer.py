@@ -22,18 +22,12 @@ from rollstream.producers.engine.shell import (
     TrajectoryT,
 )
 from rollstream.producers.errors import Contradiction
+from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.group import AsyncGroup, Group
 from rollstream.producers.rollouts.membership import reason_of
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
-from rollstream.producers.rollouts.validate import (
-    GroupAddress,
-    checked,
-    checked_uid,
-    checked_whole,
-    group_address,
-)
+from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.settings import at_least_1
-from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
 from rollstream.producers.steps.policies import KnownPolicies
 from rollstream.producers.steps.segments import (
     Step,
@@ -41,13 +35,14 @@ from rollstream.producers.steps.segments import (
     checked_steps,
     segment_arguments,
 )
-from rollstream.producers.steps.submitted import Submitted, contents_of
+from rollstream.producers.steps.submitted import MAX_OPEN_PROMPTS, Submitted, contents_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.other_names import refuses
+from rollstream.schemas.rules import whole_number
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -64,7 +59,6 @@ class _Submission(NamedTuple):
     contents: Sequence[int]
 
 
-_NOTHING = Submitted()  # Nothing is added to it.
 _AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
@@ -75,7 +69,6 @@ class _Entries:
         self._outbox = outbox
         self._max_open_prompts = max_open_prompts
         # By environment; kept once steps were queued, and so its topic exists.
-        self._open: dict[str, OpenPrompts] = {}
         self._submitted: dict[str, Submitted] = {}
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
@@ -91,7 +84,8 @@ class _Entries:
                 found[index] = policies.resolved(step)
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        sizes = self._open_prompts(environment).sizes(found, now_s)
+        known = self._known(environment)
+        sizes = known.sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
@@ -104,15 +98,14 @@ class _Entries:
                 raise at_index(wrong, index) from None
         contents = contents_of(given, outgoing)
         uids = [one.rollout_uid for one in outgoing]
-        self._submitted.get(environment, _NOTHING).check(found, uids, contents)
+        known.check(found, uids, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
         environment, steps, sizes, outgoing, contents = submission
-        prompts = self._open.setdefault(environment, self._open_prompts(environment))
         uids = [one.rollout_uid for one in outgoing]
-        prompts.add(steps, uids, sizes, now_s)
-        self._submitted.setdefault(environment, Submitted()).add(steps, uids, contents)
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.add(steps, uids, sizes, contents, now_s)
 
     def lose(self, outgoing: Iterable[Outgoing]) -> None:
         """These did not reach the log, or perhaps did not: others may come in their place, from the
@@ -135,13 +128,13 @@ class _Entries:
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Outgoing:
         uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
-        count = 0 if steps is None else checked_whole("steps", steps)
+        count = 0 if steps is None else whole_number("steps", steps)
         if steps is not None and count < 1:
             remedy = "give 1 or more, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
         end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
-        self._submitted.get(environment, _NOTHING).check_end(end, count)
+        self._known(environment).check_end(end, count)
         return end
 
     def make_failure(
@@ -154,11 +147,12 @@ class _Entries:
         example_id: str,
     ) -> Outgoing:
         uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
-        example = example_id or self._open_prompts(environment).example_of(prompt) or prompt
+        submitted = self._known(environment)
+        rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
+        submitted.check_failure(rollout_uid, uid)
+        example = example_id or submitted.example_of(prompt) or prompt
         address = group_address(environment, example, prompt, n_rollouts or 0, "train")
         said = reason_of(reason) if isinstance(reason, BaseException) else reason
-        rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
-        self._submitted.get(environment, _NOTHING).check_failure(rollout_uid, uid)
         failed = self._outbox.failed(address, checked("reason", said), 1, rollout_uid)
         failed.trajectory_uid = uid
         return failed
@@ -170,23 +164,22 @@ class _Entries:
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        prompts = self._open_prompts(environment)
-        known = prompts.prompt_of_rollout(uid)
-        prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
+        submitted = self._known(environment)
+        known = submitted.prompt_of_rollout(uid)
+        prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
         if known not in ("", prompt):
-            finding = f"is {prompt!r}, and rollout {uid} belongs to prompt {known!r}"
-            raise Contradiction("prompt_uid", prompt, "name that one", finding)
+            before = f"rollout {uid} belongs to prompt {known!r}"
+            raise Contradiction("prompt_uid", prompt, "name that one", before)
         return uid, prompt, bool(known)
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        self._open_prompts(environment).end(
-            ended.rollout_uid, ended.trajectory_uid, ended.group_uid, now_s
-        )
-        self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
+        uids = ended.rollout_uid, ended.trajectory_uid, ended.group_uid
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.end(*uids, steps or 0, now_s)
 
-    def _open_prompts(self, environment: str) -> OpenPrompts:
-        known = self._open.get(environment)
-        return OpenPrompts(self._max_open_prompts) if known is None else known
+    def _known(self, environment: str) -> Submitted:
+        known = self._submitted.get(environment)
+        return Submitted(self._max_open_prompts) if known is None else known
 
 
 class _OfSteps(ProducerShell[GroupT, TrajectoryT, AdmittedT]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollstream.producers.rollouts.validate import (
+from rollstream.producers.rollouts.fields import (
     checked_flag,
     checked_uid,
-    checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.metadata import ObjectText
+from rollstream.schemas.rules import whole_number
 
 
 class Step(NamedTuple):
@@ -103,13 +103,13 @@ def _checked(index: int, step: Any) -> Step:
     try:
         size = step.n_rollouts
         if size is not None:
-            size = checked_whole("n_rollouts", size)
+            size = whole_number("n_rollouts", size)
             if size < 1:
                 raise InvalidRollout("n_rollouts", size, "a prompt has at least 1")
         return step._replace(
             trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
             prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
-            step_index=checked_whole("step_index", step.step_index),
+            step_index=whole_number("step_index", step.step_index),
             is_last=checked_flag("is_last", step.is_last),
             awaits_score=checked_flag("awaits_score", step.awaits_score),
             n_rollouts=size,

@@ -23,10 +23,9 @@ _Found = Iterator[tuple[int, InvalidRollout]]
 
 _SHARED_KEPT = 4_096
 _KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
-_OWN_NAMES: Mapping[str, Callable[[str, Any], None]] = {
-    "example_id": rules.check_name,
-    **dict.fromkeys(("group_uid", "rollout_uid", "trajectory_uid"), rules.check_uid),
-}
+# Not by ``check_uid``: uids of records from before that rule have control characters, and these
+# records must not become dead letters.
+_OWN_NAMES = ("example_id", "group_uid", "rollout_uid", "trajectory_uid")
 _SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "old_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
 _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
@@ -99,13 +98,10 @@ def _producer(record: Frame) -> _Found:
 def _texts(record: Frame) -> _Found:
     for name, index in record.no_utf8:
         yield index, InvalidRollout(name, None, "encode it so", "is no UTF-8")
-    for name, check in _OWN_NAMES.items():
+    for name in _OWN_NAMES:
         values = record.texts.get(name, ())
-        if not values:
-            continue
-        sound = max(map(len, values)) <= rules.NAME_CHARS_MAX
-        if not sound or (check is rules.check_uid and not all(map(str.isprintable, values))):
-            yield from _each(values, check, name)
+        if max(map(len, values), default=0) > rules.NAME_CHARS_MAX:
+            yield from _each(values, rules.check_name, name)
     uids = record.values("rollout_uid")
     if not all(uids):
         for index, uid in enumerate(uids):
