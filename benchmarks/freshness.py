@@ -1,13 +1,16 @@
 """Measures how fresh what is trained is, where workers could sample ten times what is trained.
 
-``python -m benchmarks.freshness``: four processes with 40 coroutines each dispatch groups, sample
+``python -m benchmarks.freshness``: eight processes with 20 coroutines each dispatch groups, sample
 them for up to a step, which here is a sleep, and publish them under the newest policy that they
 know. A trainer takes a batch, trains for a second, which is a sleep too, and publishes its next
 policy. First without admission, and then with it; both once more where a tenth of the groups takes
 up to twelve steps; and with it while a worker's process, or the sampler's actor, is killed every
-ten seconds; and both once more where the sampler draws newer policies more often. The bound on
-staleness is the default one in all of them; what it cost is the share of what was generated that
-was dropped as stale.
+ten seconds; both once more where the sampler draws newer policies more often. Last, with admission,
+a worker's process is killed every 2.5 s; and, with the slow groups, every 10 s and every 2.5 s.
+
+The bound on staleness is the default one in all of them; what it cost is the share of what was
+generated that was dropped as stale. ``lost`` is what kills make unavoidable, of each that is
+trained: groups that were open in a worker when it was killed.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ from rollstream.sampler import SamplerClient
 from rollstream.sampler.serving.client import actor_name
 from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
 
-PROCESSES, COROUTINES = 4, 40
+PROCESSES, COROUTINES = 8, 20
 GROUP_SIZE, TOKENS = 4, 64
 BATCH_GROUPS = 32
 STEP_S = 1.0
 FASTER = 10.0  # So many times the trainer's pace do the workers sample.
 SLOW, SLOW_STEPS = 0.1, 12.0
-KILL_EVERY_S = 10.0
+RARELY_S, OFTEN_S = 10.0, 2.5  # Between kills.
 TIMEOUT_S = 60.0
 WARM_UP = 10  # Steps that are not counted: the first groups were begun before there was a policy.
 
@@ -62,18 +65,21 @@ class Case:
         recency: the sampler's: ``uniform``, or how much newer policies are preferred. Almost every
             example has one group.
         slow: whether a tenth of the groups takes up to twelve steps.
-        killed: what is killed every ten seconds: ``replica``, ``sampler``, or nothing.
+        killed: what is killed every so often: ``replica``, ``sampler``, or nothing.
+        every_s: how often.
     """
 
     admission: bool
     slow: bool = False
     killed: str = ""
     recency: str = "uniform"
+    every_s: float = RARELY_S
 
     def __str__(self) -> str:
         words = ["admission" if self.admission else "without"]
         words += [self.recency] * (self.recency != "uniform")
-        words += ["slow tail"] * self.slow + [f"{self.killed} killed"] * bool(self.killed)
+        words += ["slow tail"] * self.slow
+        words += [f"{self.killed} killed each {self.every_s:g} s"] * bool(self.killed)
         return ", ".join(words)
 
 
@@ -86,6 +92,9 @@ CASES = (
     Case(admission=True, killed="sampler"),
     Case(admission=False, recency="exp"),
     Case(admission=True, recency="exp"),
+    Case(admission=True, killed="replica", every_s=OFTEN_S),
+    Case(admission=True, slow=True, killed="replica"),
+    Case(admission=True, slow=True, killed="replica", every_s=OFTEN_S),
 )
 
 
@@ -98,6 +107,7 @@ class Found:
         waited_s: of the trainer for batches.
         seconds: of the steps that were counted.
         trained: groups in batches.
+        begun: groups that workers began; those of workers that were killed among them.
         generated: groups that workers published whole.
         dropped: groups by the sampler's reason.
     """
@@ -106,6 +116,7 @@ class Found:
     waited_s: float = 0.0
     seconds: float = 0.0
     trained: int = 0
+    begun: int = 0
     generated: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -118,9 +129,10 @@ def run_worker(number: int, folder: Path, bootstrap: str, slow: bool, pipe: Conn
 
 async def _work(number: int, folder: Path, bootstrap: str, slow: bool) -> None:
     dice = random.Random(f"{number} {os.getpid()}")
-    # So that all coroutines together sample at their pace, were none ever held back.
-    sample_s = PROCESSES * COROUTINES * STEP_S / (FASTER * BATCH_GROUPS)
-    ended = (folder / f"worker-{number}.ended").open("ab", buffering=0)
+    sample_s = _sample_s()
+    begun, ended = (
+        (folder / f"worker-{number}.{what}").open("ab", buffering=0) for what in ("begun", "ended")
+    )
     tokens, logprobs = np.arange(TOKENS, dtype=np.int32), np.zeros(TOKENS, np.float32)
 
     async def sample(producer: AsyncRolloutProducer) -> None:
@@ -130,6 +142,7 @@ async def _work(number: int, folder: Path, bootstrap: str, slow: bool) -> None:
                 async with producer.dispatch(
                     example_id=example, group_size=GROUP_SIZE, timeout_s=TIMEOUT_S
                 ) as group:
+                    begun.write(b".")
                     policy = await producer.policy(timeout_s=TIMEOUT_S)
                     long = slow and dice.random() < SLOW
                     longest_s = SLOW_STEPS * STEP_S if long else 2 * sample_s
@@ -183,7 +196,10 @@ def measure(case: Case, steps: int) -> Found:
                 found.waited_s += waited_s
                 found.seconds += time.perf_counter() - begun_s
         found.trained = (WARM_UP + steps) * BATCH_GROUPS
-        found.generated = sum(file.stat().st_size for file in folder.glob("worker-*.ended"))
+        found.begun, found.generated = (
+            sum(file.stat().st_size for file in folder.glob(f"worker-*.{what}"))
+            for what in ("begun", "ended")
+        )
         outcomes = client.stats().outcomes
         found.dropped = {reason: count for reason, count in outcomes.items() if count}
     return found
@@ -211,7 +227,7 @@ def _killing(case: Case, client: SamplerClient, workers: list[Child], start: Any
 
     def kill() -> None:
         with ExitStack() as successors:
-            while not ends.wait(KILL_EVERY_S):
+            while not ends.wait(case.every_s):
                 if case.killed == "sampler":
                     os.kill(client.stats().pid, signal.SIGKILL)
                     continue
@@ -231,9 +247,24 @@ def _killing(case: Case, client: SamplerClient, workers: list[Child], start: Any
             thread.join()
 
 
+def _lost(case: Case) -> float:
+    """Groups that kills of workers make unavoidable, of each that is trained: a worker's are lost
+    that it has open, which are as many as it begins while one is sampled."""
+    if case.killed != "replica":
+        return 0.0
+    mean_s = (1 - SLOW) * _sample_s() + SLOW * SLOW_STEPS * STEP_S / 2 if case.slow else _sample_s()
+    return mean_s / PROCESSES / case.every_s
+
+
+def _sample_s() -> float:
+    """How long a group is sampled, so that all coroutines together sample at their pace, were none
+    ever held back."""
+    return PROCESSES * COROUTINES * STEP_S / (FASTER * BATCH_GROUPS)
+
+
 def _report(found: dict[Case, Found]) -> str:
-    names = ("mean lag", "largest", "waited", "generated/trained", "stale")
-    lines = [f"{'':28}" + "".join(f"{name:>18}" for name in names)]
+    names = ("mean lag", "largest", "waited", "generated/trained", "begun/trained", "lost", "stale")
+    lines = [f"{'':48}" + "".join(f"{name:>18}" for name in names)]
     for case, one in found.items():
         stale = one.dropped.get("stale", 0) / max(1, one.generated)
         figures = (
@@ -241,9 +272,11 @@ def _report(found: dict[Case, Found]) -> str:
             f"{max(one.lags)}",
             f"{one.waited_s / one.seconds:.1%}",
             f"{one.generated / one.trained:.3f}",
+            f"{one.begun / one.trained:.3f}",
+            f"{_lost(case):.3f}",
             f"{stale:.2%}",
         )
-        lines.append(f"{case!s:28}" + "".join(f"{figure:>18}" for figure in figures))
+        lines.append(f"{case!s:48}" + "".join(f"{figure:>18}" for figure in figures))
     return "\n".join(lines)
 
 

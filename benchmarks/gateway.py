@@ -6,6 +6,10 @@ compact form. In turns with them one process publishes rollouts of the same arra
 coroutines, as many as the others have on their way. The first second of each turn is not counted.
 Processor time is that of the gateway alone, and of the producer alone: it says the same on a
 machine that does other things as well.
+
+``python -m benchmarks.gateway --tenants``: four processes post a durable step a call, in turns
+alone and beside 64 connections of another token that announce 4 MiB each and send nothing. It
+prints the 99th percentile of the answers' times, and the share of calls that were answered 200.
 """
 
 from __future__ import annotations
@@ -17,9 +21,12 @@ import http.client
 import itertools
 import re
 import secrets
+import select
 import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,6 +55,8 @@ FORMS = ("lists", "compact")
 WARM_UP_S = 1.0
 VOCABULARY = 150_000
 POLICY = {"policy_version": "step-1", "weight_step": 1}
+SILENT_CONNECTIONS, SILENT_BYTES = 64, 4 * 1024 * 1024
+SILENT = "silent"  # Their environment.
 LISTENING = re.compile(r"listening on http://([\w.:]+),")
 
 
@@ -65,6 +74,9 @@ def main() -> None:
         folder = Path(name)
         kafka = stack.enter_context(fresh_kafka(folder))
         address, pid = stack.enter_context(_gateway(folder, kafka.bootstrap, token))
+        if arguments.tenants:
+            print(_beside_silent_clients(address, token, arguments, stack))
+            return
         http = [
             stack.enter_context(child(f"client-{number}", _post, (address, token)))
             for number in range(CLIENTS)
@@ -88,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each turn")
+    parser.add_argument("--tenants", action="store_true", help="beside clients that send nothing")
     return parser.parse_args()
 
 
@@ -107,7 +120,8 @@ def _gateway(folder: Path, bootstrap: str, token: str) -> Iterator[tuple[str, in
     config, log = folder / "rollstream.toml", folder / "gateway.log"
     config.write_text(
         f'[kafka]\nbootstrap = "{bootstrap}"\n[store]\nroot = "{(folder / "store").as_uri()}"\n'
-        f'[environments.{ENVIRONMENT}]\n[gateway.tokens]\n{ENVIRONMENT} = ["{token}"]\n'
+        f"[environments.{ENVIRONMENT}]\n[environments.{SILENT}]\n"
+        f'[gateway.tokens]\n{ENVIRONMENT} = ["{token}"]\n{SILENT} = ["{SILENT}-{token}"]\n'
     )
     create_deployment(load_config(config), timeout_s=START_TIMEOUT_S)
     program = Path(sys.executable).with_name("rollstream")
@@ -155,6 +169,105 @@ def _post(address: str, token: str, pipe: Connection) -> None:
         connection.close()
         assert begun_s is not None
         pipe.send((counted / (time.monotonic() - begun_s), total))
+
+
+def _beside_silent_clients(
+    address: str, token: str, arguments: argparse.Namespace, stack: ExitStack
+) -> str:
+    children = [
+        stack.enter_context(child(f"client-{number}", _post_singly, (address, token)))
+        for number in range(CLIENTS)
+    ]
+    calls: dict[str, list[tuple[float, int]]] = {"alone": [], "beside them": []}
+    ratios = []
+    for _ in range(arguments.rounds):
+        p99_ms = []
+        for name, kept in calls.items():
+            with ExitStack() as silent:
+                if name != "alone":
+                    silent.enter_context(_silent_connections(address, f"{SILENT}-{token}"))
+                for one in children:
+                    one.pipe.send(arguments.seconds)
+                found = [
+                    call
+                    for one in children
+                    for call in one.receive(START_TIMEOUT_S + arguments.seconds)
+                ]
+            p99_ms.append(_p99_ms(found))
+            kept.extend(found)
+        ratios.append(p99_ms[1] / p99_ms[0])
+    for one in children:
+        one.pipe.send(None)
+        one.process.join(STOP_TIMEOUT_S)
+    lines = [f"{'':12}{'calls':>10}{'answered 200':>14}{'p99 ms':>10}"]
+    for name, kept in calls.items():
+        answered = sum(status == 200 for _, status in kept) / len(kept)
+        lines.append(f"{name:12}{len(kept):10,}{answered:14.2%}{_p99_ms(kept):10.1f}")
+    lines.append(f"p99 beside them / alone, median of {len(ratios)}: {np.median(ratios):.2f}")
+    return "\n".join(lines)
+
+
+def _p99_ms(calls: list[tuple[float, int]]) -> float:
+    return 1e3 * float(np.percentile([took_s for took_s, _ in calls], 99))
+
+
+@contextmanager
+def _silent_connections(address: str, token: str) -> Iterator[None]:
+    """Keeps them open; one that is closed is opened again."""
+    host, port = address.rsplit(":", 1)
+    head = (
+        f"POST /v1/environments/{SILENT}/steps HTTP/1.1\r\nHost: {address}\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {SILENT_BYTES}\r\n\r\n{{"
+    ).encode()
+
+    def opened() -> socket.socket:
+        connection = socket.create_connection((host, int(port)), START_TIMEOUT_S)
+        connection.sendall(head)
+        return connection
+
+    connections = [opened() for _ in range(SILENT_CONNECTIONS)]
+    ending = threading.Event()
+
+    def reopen() -> None:
+        while not ending.is_set():
+            answered, _, _ = select.select(connections, [], [], 0.1)
+            for one in answered:
+                if not one.recv(65_536):
+                    one.close()
+                    connections[connections.index(one)] = opened()
+
+    reopening = threading.Thread(target=reopen)
+    reopening.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        reopening.join(STOP_TIMEOUT_S)
+        for one in connections:
+            one.close()
+
+
+def _post_singly(address: str, token: str, pipe: Connection) -> None:
+    """A client: posts a step a call for so many seconds, and sends back times and statuses."""
+    path = f"/v1/environments/{ENVIRONMENT}/steps?durable=true"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    step = {**_sent(_arrays(RESPONSE_TOKENS[0]), "compact"), **POLICY, "step_index": 0}
+    step |= {"n_rollouts": 1, "is_last": True, "reward": 1.0}
+    uid, numbers = uuid4().hex, itertools.count()
+    while (seconds := pipe.recv()) is not None:
+        connection = http.client.HTTPConnection(address, timeout=START_TIMEOUT_S)
+        calls, begun_s = [], time.monotonic()
+        while (sent_s := time.monotonic()) < begun_s + WARM_UP_S + seconds:
+            name = f"{uid}-{next(numbers)}"
+            steps = [{**step, "trajectory_uid": name, "prompt_uid": name}]
+            connection.request("POST", path, orjson.dumps({"steps": steps}), headers)
+            answer = connection.getresponse()
+            answer.read()
+            if sent_s >= begun_s + WARM_UP_S:
+                calls.append((time.monotonic() - sent_s, answer.status))
+        connection.close()
+        pipe.send(calls)
 
 
 def _publish(bootstrap: str, pipe: Connection) -> None:

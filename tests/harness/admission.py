@@ -11,9 +11,22 @@ import numpy as np
 from harness.brokers import TIMEOUT_S
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import decode, encode
-from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.schemas.events import (
+    AdmissionEvent,
+    PolicyAnnounced,
+    ProducerShare,
+    SharesGranted,
+    SharesValid,
+    share_key,
+)
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.reading import read_between
+
+_KINDS: Mapping[type[Any], str] = {
+    PolicyAnnounced: "policy",
+    SharesGranted: "shares",
+    SharesValid: "validity",
+}
 
 
 def announced(step: int = 1, **overrides: Any) -> PolicyAnnounced:
@@ -60,23 +73,54 @@ def granted(
     return SharesGranted(**{**fields, **overrides})
 
 
-def announce(broker: Broker, topic: str, *events: PolicyAnnounced | SharesGranted) -> None:
-    """Writes them, and returns once they are in the log."""
+def valid(number: int = 1, **overrides: Any) -> SharesValid:
+    """For how long the shares of ``share`` are valid."""
+    fields: dict[str, Any] = {
+        "sampler": "a",
+        "lineage": "",
+        "epoch": 0,
+        "number": number,
+        "valid_s": 30.0,
+        "idle_s": 600.0,
+        "idle_groups": 1,
+        "capacity": 0,
+        "limit": "",
+        "most": 0,
+    }
+    return SharesValid(**{**fields, **overrides})
+
+
+def share(number: int = 1, total: int = 0, needed: int = 0, epoch: int = 0) -> ProducerShare:
+    """Of one producer."""
+    return ProducerShare(epoch=epoch, number=number, total=total, needed=needed)
+
+
+def announce(
+    broker: Broker,
+    topic: str,
+    *events: PolicyAnnounced | SharesGranted | SharesValid,
+    partition: int = 0,
+    shares: Mapping[str, ProducerShare | None] | None = None,
+) -> None:
+    """Writes them, and the shares of sampler ``a`` by producer, None being a tombstone; returns
+    once they are in the log."""
     writer = broker.writer(linger_ms=0.0)
     for event in events:
-        kind = "policy" if isinstance(event, PolicyAnnounced) else "shares"
-        key = f"{kind}/{event.sampler}".encode()
-        writer.append(topic, encode(event), key=key, partition=0)
+        key = f"{_KINDS[type(event)]}/{event.sampler}".encode()
+        writer.append(topic, encode(event), key=key, partition=partition)
+    for producer_id, one in (shares or {}).items():
+        value = None if one is None else encode(one)
+        writer.append(topic, value, key=share_key("a", producer_id), partition=partition)
     assert writer.flush(TIMEOUT_S) == 0
     writer.abandon()
 
 
-def told(broker: Broker, topic: str) -> list[PolicyAnnounced | SharesGranted]:
-    """All that stands in the log, in order."""
-    where = TopicPartition(topic, 0)
+def told(broker: Broker, topic: str, partition: int = 0) -> list[AdmissionEvent]:
+    """All that stands in the partition, in order, but for tombstones."""
+    where = TopicPartition(topic, partition)
     with closing(broker.reader({where: EARLIEST})) as reader:
         end = reader.bounds(where, TIMEOUT_S)[1]
         records = read_between(reader, where, 0, end, Deadline(TIMEOUT_S))
-        events = [decode(record.value) for record in records]
-    assert all(isinstance(event, PolicyAnnounced | SharesGranted) for event in events)
-    return cast(list[PolicyAnnounced | SharesGranted], events)
+        events = [decode(record.value) for record in records if record.value]
+    assert all(isinstance(event, AdmissionEvent) for event in events)
+    return cast(list[AdmissionEvent], events)

@@ -161,14 +161,14 @@ class FaultyWriter:
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,
         headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        append = Append(topic, value, key, partition, headers)
+        append = Append(topic, value or b"", key, partition, headers)
         forward = partial(
             self._inner.append, topic, value, key=key, partition=partition, headers=headers
         )

@@ -36,7 +36,7 @@ def served(**gateway: Any) -> Iterator[int]:
     """The port on the loopback address at which it answers, over a broker in memory."""
     broker = MemoryBroker()
     layout = new_layout(broker, "math", "code")
-    given = gateway_config(**gateway)
+    given = gateway_config(**{"shutdown_delay_s": 0.0, **gateway})
     config = given.model_copy(
         update={"kafka": given.kafka.model_copy(update={"namespace": layout.namespace})}
     )

@@ -32,6 +32,7 @@ class MemoryStepWriter:
     """Attributes:
     steps: that were submitted, by environment.
     completed: trajectories, with their prompt.
+    failed: trajectories, with what was said of them.
     refusal: raised by every call, before it waits.
     failure: raised by every call, after it waited.
     answering: cleared, every call waits until it is set.
@@ -42,6 +43,7 @@ class MemoryStepWriter:
     def __init__(self) -> None:
         self.steps: list[tuple[str, Step]] = []
         self.completed: list[tuple[str, str, str, int | None]] = []
+        self.failed: list[tuple[str, str, dict[str, Any]]] = []
         self.refusal: Exception | None = None
         self.failure: Exception | None = None
         self.answering = asyncio.Event()
@@ -58,6 +60,12 @@ class MemoryStepWriter:
     ) -> None:
         await self._answer()
         self.completed.append((environment, trajectory_uid, prompt_uid, steps))
+
+    async def fail_trajectory(
+        self, trajectory_uid: str, *, environment: str, **failure: Any
+    ) -> None:
+        await self._answer()
+        self.failed.append((environment, trajectory_uid, failure))
 
     async def policy(
         self, *, environment: str, lineage: str | None, timeout_s: float

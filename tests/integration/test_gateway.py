@@ -6,9 +6,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +27,7 @@ from harness.printed_pages import PRINTED_GATEWAY, printed
 from harness.producers import published, segments_of
 from harness.sealing import SealWorld
 from harness.step_writers import STEP, STEPS, TOKENS, bearer
+from harness.verifying import score_records
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.store import open_dataset
 
@@ -39,12 +42,15 @@ class GatewayProcess:
     """``rollstream gateway`` over the world's topics, once it listens.
 
     Attributes:
+        address: where it listens.
         client: sends to it.
     """
 
     def __init__(self, world: SealWorld, folder: Path, **gateway: float) -> None:
         kafka = world.config.kafka
-        settings = "".join(f"{name} = {value}\n" for name, value in gateway.items())
+        settings = "".join(
+            f"{name} = {value}\n" for name, value in {"shutdown_delay_s": 0.0, **gateway}.items()
+        )
         file = folder / "gateway.toml"
         file.write_text(
             f'[kafka]\nbootstrap = "{kafka.bootstrap}"\nnamespace = "{kafka.namespace}"\n'
@@ -68,6 +74,7 @@ class GatewayProcess:
             raise AssertionError(f"the gateway ended: {self.log}")
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
+        self.address = ("127.0.0.1", int(found[1].rpartition(":")[2]))
         self.client = httpx2.Client(base_url=found[1], headers=bearer(), timeout=TIMEOUT_S)
 
     def post(self, steps: list[dict[str, Any]], *, durable: bool = True) -> httpx2.Response:
@@ -186,6 +193,45 @@ def test_two_gateways_share_trajectories_and_sigterm_drains_them(
         assert not any(token in line for line in gateway.log for token in TOKENS.values())
 
 
+def test_after_sigterm_it_is_not_ready_takes_calls_for_the_delay_and_ends_with_0(
+    world: SealWorld, tmp_path: Path
+) -> None:
+    delay_s = 3.0
+    gateway = GatewayProcess(world, tmp_path, shutdown_delay_s=delay_s)
+    assert gateway.client.get("/readyz").status_code == 200
+    waiting = socket.create_connection(gateway.address, TIMEOUT_S)
+    body = json.dumps({"steps": [trajectory(0)[0]]}).encode()
+    sent = (
+        f"POST {STEPS}?durable=true HTTP/1.1\r\nHost: x\r\nAuthorization: "
+        f"{bearer()['Authorization']}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    waiting.sendall(sent + body[:10])
+    gateway.process.send_signal(signal.SIGTERM)
+    signalled_s = time.monotonic()
+    until(lambda: gateway.client.get("/readyz").status_code == 503)
+    assert time.monotonic() < signalled_s + delay_s, "long before connections are refused"
+    with httpx2.Client(base_url=gateway.client.base_url, headers=bearer()) as new:
+        answer = new.post(STEPS, params={"durable": True}, json={"steps": trajectory(1)})
+        assert answer.status_code == 200
+        assert answer.headers["Connection"] == "close", "the client's next call goes elsewhere"
+    until(lambda: not accepts(gateway.address))
+    assert time.monotonic() >= signalled_s + delay_s
+    waiting.sendall(body[10:])  # A request that began before is answered.
+    assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+    waiting.close()
+    assert gateway.ended() == 0
+    assert sorted(logged(world)) == [("t-0", 0), *steps_of(range(1, 2))]
+
+
+def accepts(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, TIMEOUT_S):
+            return True
+    except ConnectionError:
+        return False
+
+
 def test_open_prompts_are_bounded_as_configured(world: SealWorld, tmp_path: Path) -> None:
     gateway = GatewayProcess(world, tmp_path, max_open_prompts=1)
     first, second = ({**STEP, "trajectory_uid": uid, "prompt_uid": uid} for uid in ("p-1", "p-2"))
@@ -211,7 +257,8 @@ def test_the_guides_program_submits_a_trajectory(world: SealWorld, tmp_path: Pat
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=TIMEOUT_S)
     gateway.process.send_signal(signal.SIGTERM)
     assert gateway.ended() == 0
-    found = published(world.broker, world.layout, "math", world.environment.partitions)
+    logged = published(world.broker, world.layout, "math", world.environment.partitions)
+    found = [one for one in logged if one.fields["group_uid"] == "prompt-3"]
     assert [(one.entry.kind, one.fields["segment_idx"]) for one in found] == [
         (EntryKind.STEP, 0),
         (EntryKind.STEP, 1),
@@ -221,6 +268,13 @@ def test_the_guides_program_submits_a_trajectory(world: SealWorld, tmp_path: Pat
     compact = found[1].fields
     assert np.frombuffer(compact["prompt_tokens"], "<i4").tolist() == [101, 7592, 2748]
     assert np.frombuffer(compact["logprobs"], "<f4").tolist() == [np.float32(-0.02)]
+    masked, failed = (one for one in logged if one.fields["group_uid"] == "prompt-4")
+    assert np.frombuffer(masked.fields["loss_mask"], np.bool_).tolist() == [True]
+    assert masked.fields["token_arrays"]["entropies"].data == np.float32(0.7).tobytes()
+    assert failed.entry.failure is not None
+    assert failed.entry.failure.reason == "the browser crashed"
+    ((_, _, score),) = score_records(world.config, "math", world.broker)
+    assert [one.reward for one in score.scores] == [0.5]
 
 
 def test_while_the_broker_is_away_calls_end_by_their_deadline(

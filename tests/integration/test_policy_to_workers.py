@@ -14,7 +14,7 @@ from rollstream.producers import NoPolicy, RolloutProducer
 from rollstream.runtime.config.load import load_config
 from rollstream.schemas.events import PolicyAnnounced
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, Layout, shares_topic
 
 WAIT_S = 60.0
 SHORT_S = 2.0  # For what must not come.
@@ -66,8 +66,9 @@ def test_a_policy_reaches_a_worker_in_another_process_through_kills_zombies_and_
             assert successor.do("publish 5 /w/5") == "step-5"
             assert worker.policy(timeout_s=WAIT_S) == fifth
             # And so does one that was stopped in the middle of telling an older policy.
-            zombie = min(written, key=lambda event: (isinstance(event, PolicyAnnounced), 0))
-            announce(broker, topic, zombie)
+            zombie = next(event for event in written if isinstance(event, PolicyAnnounced))
+            for partition in range(SHARES_PARTITIONS):
+                announce(broker, shares_topic(topic), zombie, partition=partition)
             with pytest.raises(NoPolicy):
                 worker.policy(newer_than=fifth, timeout_s=SHORT_S)
             assert worker.policy(timeout_s=WAIT_S) == fifth

@@ -8,9 +8,13 @@ Map, a line a file:
 - ``app``       the routes, over a writer of steps (``create_app``)
 - ``models``    what requests and answers hold, checked without a loop over tokens (pure)
 - ``bodies``    a body's bytes as what they say, or the problem with them (pure)
+- ``limits``    what requests may take, in all and by environment (pure)
+- ``connections``  bounds connections, and cuts off clients that send nothing
 - ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
+- ``scores``    late scores, from threads that wait for the broker (``LateScores``)
 - ``examples``  of the OpenAPI page
 - ``problems``  errors as problem details, RFC 9457 (pure)
+- ``answers``   what is answered, and when to come again
 - ``tokens``    who may write to which environment (pure)
 - ``server``    runs it until a signal, then drains (``serve``)
 
@@ -30,12 +34,22 @@ if _missing:
 
 from rollstream.gateway.app import create_app  # noqa: E402 - After the check.
 from rollstream.gateway.intake import StepsWriter  # noqa: E402
-from rollstream.gateway.server import CannotListen, NoTokens, check_open_to_all, serve  # noqa: E402
+from rollstream.gateway.scores import LateScores, ScoresWriter  # noqa: E402
+from rollstream.gateway.server import (  # noqa: E402
+    CannotListen,
+    NoTokens,
+    TooFewFiles,
+    check_open_to_all,
+    serve,
+)
 
 __all__ = [
     "CannotListen",
+    "LateScores",
     "NoTokens",
+    "ScoresWriter",
     "StepsWriter",
+    "TooFewFiles",
     "check_open_to_all",
     "create_app",
     "serve",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -13,42 +15,43 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from rollstream.gateway import bodies, problems
+from rollstream.gateway.answers import answer, problem_answer
 from rollstream.gateway.bodies import BodyT
-from rollstream.gateway.examples import COMPLETE, STEPS
-from rollstream.gateway.intake import Intake, StepsWriter, Turn
+from rollstream.gateway.connections import Connection, Connections
+from rollstream.gateway.examples import COMPLETE, FAIL, SCORE, STEPS
+from rollstream.gateway.intake import Call, Intake, StepsWriter, Write
 from rollstream.gateway.models import (
     Accepted,
     Body,
     CallQuery,
     CompleteBody,
+    FailBody,
     Health,
     NewestPolicy,
+    NoQuery,
     PolicyQuery,
     Problem,
+    ScoreBody,
     StepsBody,
+    documented,
     held_bytes,
 )
-from rollstream.gateway.problems import (
-    MEDIA_TYPE,
-    Refused,
-    explained,
-    refused,
-    shown,
-    wrong_values,
-)
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, explained, refused, shown
+from rollstream.gateway.scores import ScoresWriter
 from rollstream.gateway.tokens import Tokens
-from rollstream.producers import Step
-from rollstream.producers.steps.segments import at_index
+from rollstream.producers import InvalidRollout, Step
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.rules import UID_PATTERN
 
+_SCHEMAS = "#/components/schemas/"
 REACH_TIMEOUT_S = 2.0  # How long a probe waits for the broker.
 _log = logging.getLogger("rollstream.gateway")
 Reach = Callable[[float], object]
@@ -60,6 +63,7 @@ class _Gateway(NamedTuple):
     environments: frozenset[str]
     tokens: Tokens
     intake: Intake
+    scores: ScoresWriter | None
     probe: _Probe
 
 
@@ -77,7 +81,12 @@ class _Probe:
 
 
 def create_app(
-    config: RollstreamConfig, *, writer: StepsWriter, reach: Reach, clock: Clock | None = None
+    config: RollstreamConfig,
+    *,
+    writer: StepsWriter,
+    reach: Reach,
+    scores: ScoresWriter | None = None,
+    clock: Clock | None = None,
 ) -> FastAPI:
     """Returns the application. It drains and closes the writer when its server shuts down.
 
@@ -89,13 +98,14 @@ def create_app(
         config: the configuration.
         writer: a writer of the event loop in which the application runs.
         reach: returns when the broker answers, or raises within so many seconds.
+        scores: a writer of scores. None: the application takes none.
         clock: for tests.
     """
-    intake = Intake(writer, config.gateway, clock)
+    intake = Intake(writer, config.gateway, clock, environments=len(config.environments))
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        yield {"connections": Connections(intake, config.gateway)}
         await intake.drain()
 
     app = FastAPIOffline(  # Its page loads nothing from elsewhere.
@@ -105,30 +115,48 @@ def create_app(
         version="1",
         docs_url="/docs",
         redoc_url=None,
+        generate_unique_id_function=attrgetter("name"),  # Generated clients name calls by it.
         redirect_slashes=False,  # A redirect would lead to whichever host the caller names.
         lifespan=lifespan,
-        exception_handlers={
-            RollstreamError: _answer_error,
-            RequestValidationError: _answer_invalid,
-            HTTPException: _answer_http,
-            Exception: _answer_defect,
-        },
+        exception_handlers=dict.fromkeys(
+            (RollstreamError, RequestValidationError, HTTPException, Exception), _answer_error
+        ),
     )
     tokens = Tokens(config.gateway.tokens)
-    app.state.gateway = _Gateway(frozenset(config.environments), tokens, intake, _Probe(reach))
+    app.state.gateway = _Gateway(
+        frozenset(config.environments), tokens, intake, scores, _Probe(reach)
+    )
     for route in app.routes:  # So far the pages, and not all of them answer it.
         if isinstance(route, Route) and route.methods and "GET" in route.methods:
             route.methods = {*route.methods, "HEAD"}
     app.include_router(_probes)
     app.include_router(_steps)
+    app.openapi = partial(_document, app)  # type: ignore[method-assign]
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the schemas of what FastAPI does not parse."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        bodies = Body.__subclasses__()
+        _, schemas = msgspec.json.schema_components(bodies, ref_template=f"{_SCHEMAS}{{name}}")
+        for body in bodies:
+            schema = schemas[body.__name__]
+            schema["description"], described = documented(body)
+            for name, text in described.items():
+                schema["properties"][name]["description"] = text
+                # Generators of clients take what has a default for what is always there.
+                schema["properties"][name].pop("default", None)
+        document["components"]["schemas"] |= {**schemas, "Problem": Problem.model_json_schema()}
+    return app.openapi_schema or {}
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
-            "description": "; ".join(one.title for one in problems.KINDS if one.status == status),
-            "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
+            "description": "; ".join(one.title for one in Kind if one.status == status),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
         }
         for status in statuses
     }
@@ -138,8 +166,8 @@ async def _authorised(
     request: Request,
     environment: str,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-) -> str:
-    """The environment of the path, where the caller may write to it; nothing was read of the body.
+) -> None:
+    """The caller may write to the environment of the path; nothing was read of the body.
 
     Raises:
         Refused: there is no such environment, or the token is missing, unknown or another's.
@@ -148,18 +176,18 @@ async def _authorised(
     if gateway.tokens.required:
         if (count := len(request.headers.getlist("Authorization"))) > 1:
             finding = f"there are {count} headers Authorization"
-            raise refused(problems.NO_TOKEN, finding, "send one of them", "Authorization")
+            raise refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
         allowed = gateway.tokens.environments_of(given.credentials) if given else frozenset()
         if not allowed:
             raise refused(
-                problems.NO_TOKEN,
+                Kind.NO_TOKEN,
                 "the token is missing or not known",
                 "send Authorization: Bearer TOKEN with one of gateway.tokens",
                 "Authorization",
             )
         if environment not in allowed:
             raise refused(
-                problems.FORBIDDEN,
+                Kind.FORBIDDEN,
                 f"the token is not one of environment {shown(environment)}",
                 f"use one of gateway.tokens.{problems.shortened(environment)}, or correct the "
                 "environment's name",
@@ -167,123 +195,128 @@ async def _authorised(
             )
     if environment not in gateway.environments:
         raise refused(
-            problems.UNKNOWN,
+            Kind.UNKNOWN,
             f"environment {shown(environment)} is not configured",
             "correct the path, or add a section to the gateway's configuration",
             "environment",
             shown(environment),
         )
-    return environment
+    connection: Connection | None = getattr(request.state, "connection", None)
+    if connection is not None:
+        connection.claim(environment)
 
 
-_Environment = Annotated[str, Depends(_authorised)]
-
-
-async def _query(request: Request, query: Annotated[CallQuery, Query()]) -> CallQuery:
-    """What stands behind the ``?``, once each."""
+async def _given_once(request: Request) -> None:
     for name in request.query_params:
         if (count := len(request.query_params.getlist(name))) > 1:
             finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
-            raise refused(problems.INVALID, finding, remedy, name, f"{count} values")
-    return query
+            raise refused(Kind.QUERY, finding, remedy, name, f"{count} values")
 
 
-_Query = Annotated[CallQuery, Depends(_query)]
+_Query = Annotated[CallQuery, Query()]
 # The writer checks it, as it does a step's.
 _TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
+_QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_trajectory": NoQuery}
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
     responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+    dependencies=[Depends(_authorised), Depends(_given_once)],
 )
+_Route = Callable[..., Awaitable[Response]]
 
 
-def _taking(model: type[Body], example: dict[str, Any]) -> dict[str, Any]:
-    """The body of a route, which FastAPI does not parse itself: it would do so in Python."""
-    content = {"application/json": {"schema": _schema(model), "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
+def _post(
+    path: str, model: type[Body], example: dict[str, Any], done: str, *, accepts: bool = True
+) -> Callable[[_Route], _Route]:
+    """A route that takes this body, which FastAPI does not parse itself: it would do so in Python.
+
+    Args:
+        accepts: whether it answers 202, too.
+    """
+    schema = {"$ref": f"{_SCHEMAS}{model.__name__}"}
+    content = {"application/json": {"schema": schema, "example": example}}
+    return _steps.post(
+        path,
+        status_code=202 if accepts else 200,
+        response_model=Accepted,
+        responses={200: {"model": Accepted, "description": done}},
+        openapi_extra={"requestBody": {"required": True, "content": content}},
+    )
 
 
-def _schema(model: type[Body]) -> Any:
-    """Whole: a path of an OpenAPI document cannot refer to definitions of its own."""
-    (whole,), named = msgspec.json.schema_components([model], ref_template="{name}")
-
-    def inlined(schema: Any) -> Any:
-        if isinstance(schema, list):
-            return [inlined(one) for one in schema]
-        if not isinstance(schema, dict):
-            return schema
-        if "$ref" in schema:
-            beside = {name: one for name, one in schema.items() if name != "$ref"}
-            return inlined({**named[schema["$ref"]], **beside})
-        return {name: inlined(one) for name, one in schema.items()}
-
-    return inlined(whole)
-
-
-@_steps.post(
-    "/steps",
-    status_code=202,
-    response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "All steps are in the log"}},
-    openapi_extra=_taking(StepsBody, STEPS),
-)
-async def submit_steps(request: Request, environment: _Environment, query: _Query) -> Response:
+@_post("/steps", StepsBody, STEPS, "All steps are in the log")
+async def submit_steps(request: Request, environment: str, query: _Query) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
     intake = _intake(request)
-    async with intake.request() as turn:
+    async with intake.request(environment) as call:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
-        steps = _steps_of(await _body(turn, request, StepsBody))
-        intake.recount(turn, sum(map(held_bytes, steps)))
-        try:
-            await intake.submit(turn, steps, environment, query.durable)
-        except InvalidRollout as wrong:
-            raise wrong_values(wrong, steps) from None
+        steps = _steps_of(await _body(call, request, StepsBody))
+        call.recount(sum(map(held_bytes, steps)))
+        write = partial(intake.writer.submit_steps, steps)
+        await intake.deliver(call, write, durable=query.durable, count=len(steps))
         return _accepted(intake, environment, len(steps), query.durable)
 
 
-@_steps.post(
-    "/trajectories/{trajectory_uid:path}/complete",
-    status_code=202,
-    response_model=Accepted,
-    responses={200: {"model": Accepted, "description": "The end is in the log"}},
-    openapi_extra=_taking(CompleteBody, COMPLETE),
+@_post(
+    "/trajectories/{trajectory_uid:path}/complete", CompleteBody, COMPLETE, "The end is in the log"
 )
 async def complete_trajectory(
-    request: Request, environment: _Environment, trajectory_uid: _TrajectoryUid, query: _Query
+    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
 ) -> Response:
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
-    intake = _intake(request)
-    async with intake.request() as turn:
-        body = await _body(turn, request, CompleteBody)
-        try:
-            await intake.complete(turn, trajectory_uid, body, environment, query.durable)
-        except InvalidRollout as wrong:
-            given = {**msgspec.structs.asdict(body), "trajectory_uid": trajectory_uid}
-            raise wrong_values(wrong, given) from None
-        return _accepted(intake, environment, 1, query.durable)
+    write = partial(_intake(request).writer.complete_trajectory, trajectory_uid)
+    return await _written(request, environment, CompleteBody, write, query.durable)
+
+
+@_post("/trajectories/{trajectory_uid:path}/fail", FailBody, FAIL, "The failure is in the log")
+async def fail_trajectory(
+    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
+) -> Response:
+    """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
+    does not wait for it."""
+    write = partial(_intake(request).writer.fail_trajectory, trajectory_uid)
+    return await _written(request, environment, FailBody, write, query.durable)
+
+
+@_post(
+    *("/trajectories/{trajectory_uid:path}/score", ScoreBody, SCORE, "The score is in the log"),
+    accepts=False,
+)
+async def score_trajectory(
+    request: Request,
+    environment: str,
+    trajectory_uid: _TrajectoryUid,
+    query: Annotated[NoQuery, Query()],
+) -> Response:
+    """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
+    log. An equal score that is sent again counts once."""
+    scores: ScoresWriter | None = request.app.state.gateway.scores
+    if scores is None:
+        raise refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
+    write = partial(scores.publish, trajectory_uid)
+    return await _written(request, environment, ScoreBody, write, durable=True)
 
 
 @_steps.get("/policy", response_model=NewestPolicy)
 async def newest_policy(
-    request: Request, environment: _Environment, query: Annotated[PolicyQuery, Query()]
+    request: Request, environment: str, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
     its version with each step. Answers 404 if no policy was published."""
     intake = _intake(request)
-    async with intake.request() as turn:
-        found = await intake.policy(turn, environment, query.lineage)
-        names = ("version", "step", "epoch", "lineage", "weights", "metadata")
-        return _json(NewestPolicy(**{name: getattr(found, name) for name in names}), 200)
+    async with intake.request(environment) as call:
+        found = await intake.policy(call, query.lineage)
+        return answer(NewestPolicy.model_validate(found, from_attributes=True), 200)
 
 
 @_probes.head("/healthz", include_in_schema=False)
 @_probes.get("/healthz", response_model=Health)
 async def healthz() -> Response:
     """Answers 200 while the process lives."""
-    return _json(Health(status="ok"), 200)
+    return answer(Health(status="ok"), 200)
 
 
 @_probes.head("/readyz", include_in_schema=False)
@@ -291,9 +324,9 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
-    _intake(request).check_open()
+    _intake(request).check_ready()
     await request.app.state.gateway.probe.ask()
-    return _json(Health(status="ok"), 200)
+    return answer(Health(status="ok"), 200)
 
 
 def _intake(request: Request) -> Intake:
@@ -301,7 +334,18 @@ def _intake(request: Request) -> Intake:
     return intake
 
 
-async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
+async def _written(
+    request: Request, environment: str, model: type[Body], write: Write, durable: bool
+) -> Response:
+    """What became of a call about one trajectory, which is written with the fields of its body."""
+    intake = _intake(request)
+    async with intake.request(environment) as call:
+        given = msgspec.structs.asdict(await _body(call, request, model))
+        await intake.deliver(call, partial(write, **given), durable=durable)
+        return _accepted(intake, environment, 1, durable)
+
+
+async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
     for header, usual, wanted in (
         ("Content-Type", "", "application/json"),
         ("Content-Encoding", "identity", "identity"),
@@ -311,10 +355,10 @@ async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
         if said.partition(";")[0].strip().lower() != wanted:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
-            raise refused(problems.UNSUPPORTED, finding, remedy, header, shown(said))
+            raise refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
     if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
         raise refused(
-            problems.UNSUPPORTED,
+            Kind.UNSUPPORTED,
             f"the headers ask for an upgrade to {shown(protocol)}",
             "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
             "Upgrade",
@@ -323,9 +367,9 @@ async def _body(turn: Turn, request: Request, model: type[BodyT]) -> BodyT:
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     try:
-        raw = await turn.body(request.stream(), size)
+        raw = await call.body(request.stream(), size)
     except ClientDisconnect:
-        raise refused(problems.CUT_OFF, "the connection ended first", "send it again") from None
+        raise refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
     return bodies.read(raw, model)
 
 
@@ -335,44 +379,27 @@ def _steps_of(body: StepsBody) -> list[Step]:
         for one in body.steps:
             steps.append(one.step())
     except InvalidRollout as wrong:
-        raise wrong_values(at_index(wrong, len(steps)), steps) from None
+        wrong.index = len(steps)
+        raise
     return steps
 
 
 def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Response:
     undelivered = intake.undelivered[environment]
-    answer = Accepted(accepted=count, durable=durable, undelivered=undelivered)
-    return _json(answer, 200 if durable else 202)
-
-
-def _json(model: Accepted | Health | NewestPolicy, status: int) -> Response:
-    return Response(model.model_dump_json(), status, media_type="application/json")
-
-
-def _answer(found: Refused) -> Response:
-    content = found.problem.model_dump_json(exclude_none=True)
-    return Response(content, found.problem.status, found.headers, MEDIA_TYPE)
+    accepted = Accepted(accepted=count, durable=durable, undelivered=undelivered)
+    return answer(accepted, 200 if durable else 202)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RollstreamError)
-    return _answer(explained(error))
-
-
-async def _answer_invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    model = PolicyQuery if request.method == "GET" else CallQuery
-    return _answer(problems.wrong_query(error.errors()[0], model))
-
-
-async def _answer_http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("Allow")
-    found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
-    return _answer(found)
-
-
-async def _answer_defect(request: Request, error: Exception) -> Response:
-    """The server logs the traceback."""
-    remedy = "its log explains it; a retry of the call is harmless"
-    return _answer(refused(problems.DEFECT, "a defect of the gateway", remedy))
+    if isinstance(error, RollstreamError):
+        found = explained(error)
+    elif isinstance(error, RequestValidationError):
+        model: type[BaseModel] = _QUERIES.get(request.scope["route"].name, CallQuery)
+        found = problems.wrong_query(error.errors()[0], model)
+    elif isinstance(error, HTTPException):
+        allowed = (error.headers or {}).get("Allow")
+        found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
+    else:  # The server logs the traceback.
+        remedy = "its log explains it; a retry of the call is harmless"
+        found = refused(Kind.DEFECT, "a defect of the gateway", remedy)
+    return problem_answer(found)

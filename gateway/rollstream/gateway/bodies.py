@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import re
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from math import inf
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec import inspect
 
-from rollstream.gateway import problems
 from rollstream.gateway.models import Body
-from rollstream.gateway.problems import Refused, refused, shown
+from rollstream.gateway.problems import Kind, Refused, refused, shortened, shown
 
 BodyT = TypeVar("BodyT", bound=Body)
-_AT = re.compile(r"(.*?)(?: - at `\$([.\w\[\]]*)`)?", re.DOTALL)
-_UNKNOWN = "Object contains unknown field"
-_NAMED = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
-_PART = re.compile(r"\.(\w+)|\[(\d+)\]")
-_INDEX = re.compile(r"\[\d+\]")
-_BYTE = re.compile(r"\(byte (\d+)\)$")
-_NOT_FINITE = re.compile(b"NaN|Infinity")  # As Python's json.dumps writes them.
-_FINITE = (
-    "JSON has no NaN and no Infinity: send finite numbers, or null for a field that may be null"
-)
-_NOWHERE = object()
 # Objects and lists of a body, outside of its texts: up to 65,536, or one for each 64 bytes where
 # these are more. A text of two bytes, {}, is read into 64 to 250 in memory, which Python's garbage
 # collector looks at again and again; 1,024 steps need a few thousand.
 CONTAINERS_MAX = 65_536
 _BYTES_EACH = 64
 _OTHERS = bytes(set(range(256)) - set(b'"[{'))
+_DIGITS_MAX = 4_300  # Python reads no number of more.
 
 
 def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
@@ -42,7 +35,7 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
     most = max(CONTAINERS_MAX, len(raw) // _BYTES_EACH)
     if _may_have_more(raw, most):
         raise refused(
-            problems.TOO_LARGE,
+            Kind.TOO_LARGE,
             f"the body has more than {most} objects and lists",
             "send fewer steps a call, or what metadata has so many of as a text",
             "the body",
@@ -50,10 +43,8 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
         )
     try:
         body: BodyT = _decoder(model).decode(raw)
-    except msgspec.ValidationError as wrong:
-        raise _invalid(raw, str(wrong), model) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise _no_json(raw, wrong, model) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _problem(raw, model) from None
     except RecursionError:
         raise _nested() from None
     return body
@@ -74,99 +65,171 @@ def _decoder(model: type[BodyT]) -> msgspec.json.Decoder[BodyT]:
     return msgspec.json.Decoder(model)
 
 
-def _invalid(raw: bytes | bytearray, said: str, model: type[Body]) -> Refused:
-    """The problem of what msgspec said; the text that comes after may still be no JSON."""
+class _NoNumber:
+    """``NaN`` or ``Infinity``, as Python's ``json.dumps`` writes them."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class _Wrong(NamedTuple):
+    """A value that breaks a rule: where it is, and what to give there."""
+
+    field: str
+    value: Any
+    remedy: str
+    is_missing: bool = False
+
+
+def _problem(raw: bytes | bytearray, model: type[Body]) -> Refused:
+    """The problem of a body that was not taken: the text is read once more, without its model."""
     try:
-        whole: Any = msgspec.json.decode(raw)
-    except msgspec.ValidationError:  # A number that no 64 bits hold.
-        whole = _NOWHERE
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        return _no_json(raw, wrong)
+        whole = _loaded(raw.decode())
     except RecursionError:
         return _nested()
-    finding, at = _finding(said, whole)
-    field = at.removeprefix(".")
-    if named := _NAMED.fullmatch(finding):
-        inner = f"{field}.{named[2]}" if field else named[2]
-        if named[1] == "missing required":
-            return refused(problems.INVALID, f"{inner} is missing", _taken(model, inner), inner)
-        value, field = _at(whole, at), problems.shortened(inner)
-        value = value.get(named[2], _NOWHERE) if isinstance(value, dict) else _NOWHERE
-        prefix = _INDEX.sub("[]", at.removeprefix("."))
-        names = ", ".join(_fields(model, prefix))
-        remedy = f"leave it out, or correct its name: {names}"
-    else:
-        value, remedy = _at(whole, at), _taken(model, field)
-    text = "a number that is too large" if value is _NOWHERE else shown(value)
-    return refused(
-        problems.INVALID, f"{field or 'the body'} is {text}", remedy, field or "the body", text
-    )
+    except ValueError as error:
+        return refused(Kind.NOT_JSON, f"the body is no JSON: {error}", "send JSON in UTF-8")
+    remedy = "give each name once, and texts of whole characters, as /openapi.json has them"
+    for wrong in _wrongs(whole, model, ""):
+        field, value = shortened(wrong.field) or "the body", shown(wrong.value)
+        if wrong.is_missing:
+            return refused(Kind.INVALID, f"{field} is missing", wrong.remedy, field)
+        if isinstance(wrong.value, _NoNumber):
+            remedy = "JSON has no NaN and no Infinity: send finite numbers, or null where it may be"
+            finding = f"the body is no JSON: {field} is {value}"
+            return refused(Kind.NOT_JSON, finding, remedy, field, value)
+        return refused(Kind.INVALID, f"{field} is {value}", wrong.remedy, field, value)
+    return refused(Kind.NOT_JSON, "the body is no JSON that has one meaning", remedy)
 
 
-def _finding(said: str, whole: Any) -> tuple[str, str]:
-    """What is wrong, and where. The name of an unknown field may read like a place."""
-    found = _AT.fullmatch(said)
-    assert found is not None, said
-    finding, at = found[1], (found[2] or "").partition("[...]")[0]
-    if said.startswith(_UNKNOWN) and whole is not _NOWHERE:
-        named, there = _NAMED.fullmatch(finding), _at(whole, at)
-        if not (named and isinstance(there, dict) and named[2] in there):
-            return said, ""
-    return finding, at
-
-
-def _at(whole: Any, path: str) -> Any:
-    """What stands at ``.steps[3].prompt_ids[7]``."""
-    for name, index in _PART.findall(path):
-        try:
-            whole = whole[name] if name else whole[int(index)]
-        except (KeyError, IndexError, TypeError):
-            return _NOWHERE
-    return whole
-
-
-def _taken(model: type[Body], field: str) -> str:
-    """What to give there."""
-    path = _INDEX.sub("[]", field)
-    return model.takes.get(path) or model.takes[path.removesuffix("[]")]
-
-
-def _fields(model: type[Body], path: str) -> list[str]:
-    start = f"{path}." if path else ""
-    rest = [one.removeprefix(start) for one in model.takes if one and one.startswith(start)]
-    return [one for one in rest if "." not in one and "[" not in one]
-
-
-def _no_json(raw: bytes | bytearray, wrong: Exception, model: type[Body] | None = None) -> Refused:
-    """The problem of a text that is no JSON; with a model, all before it was of the model."""
-    at = _BYTE.search(str(wrong))
-    found = at and _NOT_FINITE.match(raw, int(at[1]))
-    if at and found:
-        start, text = int(at[1]), found[0].decode()
-        if raw[start - 1 : start] == b"-":
-            start, text = start - 1, f"-{text}"
-        field = _field_at(raw[:start], model) if model else None
-        finding = f"the body is no JSON: {field or f'byte {start}'} is {text}"
-        return refused(problems.NOT_JSON, finding, _FINITE, field, text)
-    return refused(problems.NOT_JSON, f"the body is no JSON: {wrong}", "send JSON in UTF-8")
-
-
-def _field_at(before: bytes | bytearray, model: type[Body]) -> str | None:
-    """The field whose value begins behind these bytes; None where it cannot be
-    told, as in ``metadata``."""
+def _loaded(text: str) -> Any:
     try:
-        _decoder(model).decode(before + b"true")  # What no number may be is refused with its place.
-    except msgspec.ValidationError as wrong:
-        found = _AT.fullmatch(str(wrong))
-        at = found[2] if found else None
-        return at.removeprefix(".") if at else None
-    except msgspec.DecodeError:
-        pass
-    return None
+        return json.loads(text, parse_constant=_NoNumber)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # A number has too many digits for Python.
+        return json.loads(text, parse_constant=_NoNumber, parse_int=_whole)
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if len(text) < _DIGITS_MAX else inf
+
+
+def _wrongs(value: Any, kind: Any, path: str) -> Iterator[_Wrong]:
+    """The values in it that are not of this type, the innermost first."""
+    for one in _alternatives(kind):
+        if one is Any:
+            yield from _no_json(value, path)
+        elif isinstance(value, list) and get_origin(one) is list:
+            (inner,) = get_args(one)
+            for at in _suspects(value, inner):
+                yield from _wrongs(value[at], inner, f"{path}[{at}]")
+        elif isinstance(value, dict) and get_origin(one) is dict:
+            for name, each in value.items():
+                yield from _wrongs(each, get_args(one)[1], f"{path}.{name}")
+        elif isinstance(value, dict) and issubclass(one, msgspec.Struct):
+            yield from _wrongs_of_object(value, one, f"{path}." if path else "")
+    if not _fits(value, kind):
+        yield _Wrong(path, value, f"give {_wanted(inspect.type_info(kind))}")
+
+
+def _wrongs_of_object(value: Mapping[str, Any], kind: type, start: str) -> Iterator[_Wrong]:
+    fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
+    for name, each in value.items():
+        if name in fields:
+            yield from _wrongs(each, fields[name].type, f"{start}{name}")
+        else:
+            remedy = f"leave it out, or correct its name: {', '.join(fields)}"
+            yield _Wrong(f"{start}{name}", each, remedy)
+    for name, one in fields.items():
+        if one.required and name not in value:
+            remedy = f"give {_wanted(inspect.type_info(one.type))}"
+            yield _Wrong(f"{start}{name}", None, remedy, is_missing=True)
+
+
+def _suspects(value: list[Any], kind: Any) -> Iterable[int]:
+    """The indexes of what may be wrong in a list; of many numbers or texts the first one."""
+    low, high = 0, len(value)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return range(high)
+    if _fits(value, list[kind]):
+        return ()
+    while high - low > 1:  # Each pass over a half of it is one in C.
+        middle = (low + high) // 2
+        if _fits(value[low:middle], list[kind]):
+            low = middle
+        else:
+            high = middle
+    return (low,)
+
+
+def _no_json(value: Any, path: str) -> Iterator[_Wrong]:
+    """Numbers in it that no JSON has, or no reader of it."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for at, each in pairs:
+            yield from _no_json(each, f"{path}[{at}]" if isinstance(at, int) else f"{path}.{at}")
+    elif isinstance(value, _NoNumber) or value in (inf, -inf):
+        yield _Wrong(path, value, "give numbers that fit 64 bits")
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The types of which a value has to be of one."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _alternatives(get_args(kind)[0])
+    if origin in (Union, UnionType):
+        return [one for inner in get_args(kind) for one in _alternatives(inner)]
+    return [kind]
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        if isinstance(value, str):
+            value.encode()  # Half of a surrogate pair is no character.
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, UnicodeError, OverflowError):
+        return False
+    return True
+
+
+def _wanted(kind: inspect.Type, many: str = "") -> str:
+    """What a value of this type is, in words; ``many`` is the ``s`` of several."""
+    a = "" if many else "a "
+    match kind:
+        case inspect.Metadata():
+            return _wanted(kind.type, many)
+        case inspect.IntType():
+            return f"{a}whole number{many} from {kind.ge} to {kind.le}, without quotes and .0"
+        case inspect.FloatType():
+            limits = "" if kind.ge is None else f" from {kind.ge:.8g} to {kind.le:.8g}"
+            return f"{a}finite number{many}{limits}, without quotes"
+        case inspect.StrType():
+            least = f"{kind.min_length} to" if kind.min_length else "at most"
+            return f"{a}text{many} of {least} {kind.max_length} characters"
+        case inspect.BytesType():
+            return "base64 (RFC 4648, with padding) of each value's bytes, the lowest first"
+        case inspect.LiteralType():
+            return " or ".join(map(json.dumps, kind.values))
+        case inspect.ListType():
+            count = f"{kind.min_length or 0} to {kind.max_length} " if kind.max_length else ""
+            return f"{a}list{many} of {count}{_wanted(kind.item_type, 's')}"
+        case inspect.UnionType():
+            return ", or ".join(_wanted(one, many) for one in kind.types)
+        case inspect.StructType():
+            names = ", ".join(f'"{one.encode_name}": …' for one in kind.fields if one.required)
+            return f"object{many}" if many else f"an object: {{{names}}}"
+        case inspect.BoolType():
+            return "true or false, without quotes"
+        case inspect.NoneType():
+            return "null"
+        case _:
+            return "an object"
 
 
 def _nested() -> Refused:
     remedy = "send it flatter, metadata as a text for example"
-    return refused(
-        problems.NOT_JSON, "the body has too many objects or lists in each other", remedy
-    )
+    return refused(Kind.NOT_JSON, "the body has too many objects or lists in each other", remedy)

@@ -17,18 +17,8 @@ STEPS: dict[str, Any] = {
             "policy_version": "step-12",
             "weight_step": 12,
         },
-        {
-            "prompt_ids": [101, 7592, 102, 2023, 2003, 1029],
-            "response_ids": [2748],
-            "logprobs": [-0.07],
-            "reward": 1.0,
-            "trajectory_uid": "t-81c2-0",
-            "prompt_uid": "p-81c2",
-            "step_index": 1,
-            "is_last": True,
-            "policy_version": "step-12",
-            "weight_step": 12,
-        },
     ]
 }
 COMPLETE: dict[str, Any] = {"prompt_uid": "p-81c2"}
+FAIL: dict[str, Any] = {"prompt_uid": "p-81c2", "reason": "the browser crashed", "n_rollouts": 8}
+SCORE: dict[str, Any] = {"prompt_uid": "p-81c2", "reward": 0.5, "scorer": "tests"}

@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from rollstream.gateway import problems
-from rollstream.gateway.models import CompleteBody
-from rollstream.gateway.problems import Refused, refused
+from rollstream.gateway.limits import Limit, Limits
+from rollstream.gateway.problems import Kind, Refused, refused
 from rollstream.producers import DeliveryFailed, FollowedPolicy, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -21,6 +20,7 @@ from rollstream.schemas.errors import RollstreamError
 
 _LOG_EVERY_S = 30.0  # How often undelivered steps are logged; an outage has thousands.
 _log = logging.getLogger("rollstream.gateway")
+Write = Callable[..., Coroutine[Any, Any, None]]
 
 
 class StepsWriter(Protocol):
@@ -33,6 +33,17 @@ class StepsWriter(Protocol):
 
     async def complete_trajectory(
         self, trajectory_uid: str, *, environment: str, prompt_uid: str, steps: int | None
+    ) -> None: ...
+
+    async def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        prompt_uid: str,
+        reason: str,
+        n_rollouts: int | None,
+        example_id: str,
     ) -> None: ...
 
     async def policy(
@@ -48,56 +59,57 @@ class Intake:
     """The bounds that all requests of one process share. Belongs to one event loop.
 
     Attributes:
+        limits: of bytes, requests and connections.
+        writer: what calls write to.
         undelivered: steps and ends of trajectories that were answered 202 and did not reach the
             log, or perhaps did not, by environment.
+        stopping: whether the process is to end: it is not ready, and takes calls for some time.
     """
 
     def __init__(
-        self, writer: StepsWriter, config: GatewayConfig, clock: Clock | None = None
+        self,
+        writer: StepsWriter,
+        config: GatewayConfig,
+        clock: Clock | None = None,
+        *,
+        environments: int = 1,
     ) -> None:
+        self.limits = Limits.of(config, environments)
         self.undelivered: Counter[str] = Counter()
-        self._writer = writer
+        self.stopping = False
+        self.writer = writer
         self._config = config
         self._clock = clock or SystemClock()
-        self._requests = 0
-        self._pending_bytes = 0  # Of bodies that are read, and of steps on their way.
         self._on_their_way: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._known: set[str] = set()  # Environments whose topic is known.
         self._draining = False
         self._logged_s = -_LOG_EVERY_S
 
     @asynccontextmanager
-    async def request(self) -> AsyncIterator[Turn]:
+    async def request(self, environment: str) -> AsyncIterator[Call]:
         """Counts one request, for the block.
 
         Raises:
-            Refused: there are ``max_requests`` already, or the process ends.
-        """
-        self.check_open()
-        if self._requests >= self._config.max_requests:
-            raise refused(
-                problems.BUSY,
-                f"{self._requests} requests are answered at once, gateway.max_requests",
-                "send this one again later",
-            )
-        # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
-        self._writer.take_failures()
-        turn = Turn(self, Deadline(self._config.timeout_s, self._clock))
-        self._requests += 1
-        try:
-            yield turn
-        finally:
-            self._requests -= 1
-            self._pending_bytes -= turn.held
-
-    def check_open(self) -> None:
-        """Raises:
-        Refused: the process ends.
+            Refused: there are too many, or the process takes none any more.
         """
         if self._draining:
-            raise refused(
-                problems.DRAINING, "this gateway ends", "send it to another, or again soon"
-            )
+            raise ends()
+        self.limits.requests.take(environment)
+        # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
+        self.writer.take_failures()
+        call = Call(self.limits.pending_bytes, environment, self._config, self._clock)
+        try:
+            yield call
+        finally:
+            self.limits.requests.give(environment)
+            self.limits.pending_bytes.give(environment, call.held)
+
+    def check_ready(self) -> None:
+        """Raises:
+        Refused: the process is to end.
+        """
+        if self.stopping or self._draining:
+            raise ends()
 
     async def drain(self) -> None:
         """Takes nothing more, and waits up to ``drain_timeout_s`` for the broker to have what was
@@ -112,117 +124,64 @@ class Intake:
             await asyncio.wait([*self._on_their_way])
         try:
             async with asyncio.timeout(deadline.left_s()):
-                await self._writer.close()
+                await self.writer.close()
         except (RollstreamError, TimeoutError) as error:
             _log.warning("the writer was closed with %r", error)
         for environment, count in self.undelivered.items():
             _log.warning("not delivered to %s, though answered 202: %d", environment, count)
 
-    def hold(self, turn: Turn, size: int) -> None:
-        """Counts so many bytes more of the request's body.
+    async def deliver(self, call: Call, write: Write, *, durable: bool, count: int = 1) -> None:
+        """Returns once the log has what this writes, or, not durable, once the writer took it.
 
-        Raises:
-            Refused: they are more than a body, or all of them, may have.
+        Args:
+            write: is given the environment.
+            count: steps, or ends of trajectories, that it writes.
         """
-        most = self._config.max_body_bytes
-        if turn.held + size > most:
-            raise refused(
-                problems.TOO_LARGE,
-                f"the body has more than {most} bytes, gateway.max_body_bytes",
-                "send fewer steps a call",
-                "the body",
-                f"{turn.held + size} bytes or more",
-            )
-        if self._pending_bytes + size > self._config.max_pending_bytes:
-            raise self._full()
-        turn.held += size
-        self._pending_bytes += size
-
-    def recount(self, turn: Turn, size: int) -> None:
-        """Counts so many bytes of the request instead of its body's, where they are more.
-
-        Raises:
-            Refused: then all would be more than ``max_pending_bytes``, and others make them so.
-        """
-        more = max(0, size - turn.held)
-        has_others = self._pending_bytes > turn.held
-        if has_others and self._pending_bytes + more > self._config.max_pending_bytes:
-            raise self._full()
-        turn.held += more
-        self._pending_bytes += more
-
-    def _full(self) -> Refused:
-        return refused(
-            problems.FULL,
-            f"{self._pending_bytes} bytes are on their way to the broker, and "
-            f"gateway.max_pending_bytes is {self._config.max_pending_bytes}",
-            "send it again later, none of this call was taken",
-        )
-
-    async def submit(self, turn: Turn, steps: list[Step], environment: str, durable: bool) -> None:
-        """Returns once the broker has the steps, or, not durable, once the writer took them."""
-        await self._find(turn, environment)
-        submitted = self._writer.submit_steps(steps, environment=environment)
-        await self._deliver(turn, submitted, environment, len(steps), durable)
-
-    async def complete(
-        self, turn: Turn, trajectory_uid: str, end: CompleteBody, environment: str, durable: bool
-    ) -> None:
-        """The same of a trajectory's end."""
-        await self._find(turn, environment)
-        completed = self._writer.complete_trajectory(
-            trajectory_uid, environment=environment, prompt_uid=end.prompt_uid, steps=end.steps
-        )
-        await self._deliver(turn, completed, environment, 1, durable)
-
-    async def policy(self, turn: Turn, environment: str, lineage: str | None) -> FollowedPolicy:
-        """The newest one that is announced by now; raises as ``AsyncRolloutProducer.policy``."""
-        await self._find(turn, environment)  # And what was announced so far is read.
-        return await self._writer.policy(environment=environment, lineage=lineage, timeout_s=0.0)
-
-    async def _find(self, turn: Turn, environment: str) -> None:
-        """Once an environment, so that what cannot be taken is refused, and not answered 202."""
-        if environment not in self._known:
-            await self._in_time(turn, self._writer.submit_steps([], environment=environment))
-            self._known.add(environment)
-
-    async def _deliver(
-        self,
-        turn: Turn,
-        delivery: Coroutine[Any, Any, None],
-        environment: str,
-        count: int,
-        durable: bool,
-    ) -> None:
+        await self._find(call)
+        delivery = write(environment=call.environment)
         if durable:
-            await self._in_time(turn, delivery)
+            await self._in_time(call, delivery)
             return
         task = asyncio.create_task(delivery)
         await asyncio.sleep(0)  # The writer says what it refuses before it first waits.
         if task.done():
             task.result()
             return
-        held, turn.held = turn.held, 0
-        self._on_their_way[task] = (environment, count)
+        held, call.held = call.held, 0
+        self._on_their_way[task] = (call.environment, count)
         task.add_done_callback(lambda task: self._settle(task, held))
 
-    async def _in_time(self, turn: Turn, delivery: Coroutine[Any, Any, None]) -> None:
+    async def policy(self, call: Call, lineage: str | None) -> FollowedPolicy:
+        """The newest one that is announced by now; raises as ``AsyncRolloutProducer.policy``."""
+        await self._find(call)  # And what was announced so far is read.
+        return await self.writer.policy(
+            environment=call.environment, lineage=lineage, timeout_s=0.0
+        )
+
+    async def _find(self, call: Call) -> None:
+        """Once an environment, so that what cannot be taken is refused, and not answered 202."""
+        if call.environment not in self._known:
+            found = self.writer.submit_steps([], environment=call.environment)
+            await self._in_time(call, found)
+            self._known.add(call.environment)
+
+    async def _in_time(self, call: Call, delivery: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.timeout(turn.deadline.left_s()):
+            async with asyncio.timeout(call.deadline.left_s()):
                 await delivery
         except TimeoutError as late:
             if isinstance(late, RollstreamError):
                 raise
             raise refused(
-                problems.LATE,
-                f"the broker did not answer within {turn.deadline.timeout_s:g} s, "
+                Kind.LATE,
+                f"the broker did not answer within {call.deadline.timeout_s:g} s, "
                 "gateway.timeout_s, and may have it",
                 "send it again, a retry is harmless",
             ) from late
 
     def _settle(self, task: asyncio.Task[None], held: int) -> None:
-        self._pending_bytes -= held
         environment, count = self._on_their_way.pop(task)
+        self.limits.pending_bytes.give(environment, held)
         error: BaseException | None = (
             asyncio.CancelledError("the process ended") if task.cancelled() else task.exception()
         )
@@ -241,21 +200,26 @@ class Intake:
             )
 
 
-class Turn:
+class Call:
     """One request in its bounds.
 
     Attributes:
+        environment: that it is of.
         deadline: of its answer.
         held: bytes of its body, or of its steps, that count among those on their way.
     """
 
-    def __init__(self, intake: Intake, deadline: Deadline) -> None:
-        self._intake = intake
-        self.deadline = deadline
+    def __init__(
+        self, pending: Limit, environment: str, config: GatewayConfig, clock: Clock
+    ) -> None:
+        self.environment = environment
+        self.deadline = Deadline(config.timeout_s, clock)
         self.held = 0
+        self._pending = pending
+        self._config = config
 
     async def body(self, chunks: AsyncIterator[bytes], announced: int) -> bytearray:
-        """The body, once all of it came.
+        """The body, once all of it came. Its bytes count as they come.
 
         Args:
             announced: its size as the client says it; 0: it does not.
@@ -263,17 +227,51 @@ class Turn:
         Raises:
             Refused: it is too large, too much is on its way already, or it does not come in time.
         """
-        self._intake.hold(self, announced)  # Before a byte is read.
+        self._check_size(announced)
         body = bytearray()  # Of a list of small chunks each would take dozens of bytes more.
+        now_s = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(self.deadline.left_s()):
+            async with asyncio.timeout(None) as wait:
+                wait.reschedule(now_s() + self._longest_s())
                 async for chunk in chunks:
-                    self._intake.hold(self, max(0, len(body) + len(chunk) - self.held))
+                    wait.reschedule(now_s() + self._longest_s())
+                    self._check_size(len(body) + len(chunk))
+                    self._hold(len(chunk))
                     body += chunk
         except TimeoutError as late:
-            raise refused(
-                problems.SLOW,
-                f"the body did not come within {self.deadline.timeout_s:g} s, gateway.timeout_s",
-                "send it again, in smaller calls",
-            ) from late
+            setting = "timeout_s" if self.deadline.passed() else "client_timeout_s"
+            waited_s = getattr(self._config, setting)
+            finding = f"the rest of the body did not come within {waited_s:g} s, gateway.{setting}"
+            raise refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
         return body
+
+    def recount(self, size: int) -> None:
+        """Counts so many bytes of the request instead of its body's, where they are more.
+
+        Raises:
+            Refused: then all would be too much, and others make them so.
+        """
+        self._hold(max(0, size - self.held), own=self.held)
+
+    def _hold(self, size: int, own: int | None = None) -> None:
+        self._pending.take(self.environment, size, own=own)
+        self.held += size
+
+    def _longest_s(self) -> float:
+        return self.deadline.slice_s(self._config.client_timeout_s)
+
+    def _check_size(self, size: int) -> None:
+        most = self._config.max_body_bytes
+        if size > most:
+            raise refused(
+                Kind.TOO_LARGE,
+                f"the body has more than {most} bytes, gateway.max_body_bytes",
+                "send fewer steps a call",
+                "the body",
+                f"{size} bytes or more",
+            )
+
+
+def ends() -> Refused:
+    """The problem of a call that comes while the process ends."""
+    return refused(Kind.DRAINING, "this gateway ends", "send it to another, or again soon")

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from enum import Enum
+from math import inf
+from types import MappingProxyType
+from typing import Any, Self
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from rollstream.gateway.models import Problem
-from rollstream.producers import Step
-from rollstream.producers.errors import (
+from rollstream.producers import (
+    BrokerUnavailable,
+    BufferFull,
     Contradiction,
     DeliveryFailed,
+    InvalidRollout,
     NoPolicy,
-    ProducerError,
     RolloutTooLarge,
+    ScoresNotDelivered,
     SeveralLineages,
 )
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
-from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull
+from rollstream.schemas.errors import RollstreamError
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER_S = 1
+_CLOSE = {"Connection": "close"}
 _LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
-_SAID = re.compile(
-    r"(?:steps\[(\d+)\]: )?((\w+)(?:\.\w+)?(?:\[(\d+)\])?) (?:is|has) (.*?); (.*)", re.DOTALL
-)
 
 
 class Refused(RollstreamError):
@@ -37,59 +37,65 @@ class Refused(RollstreamError):
     Attributes:
         problem: the answer.
         headers: of the answer.
+        retry: whether it says when to send the request again.
     """
 
-    def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, problem: Problem, headers: Mapping[str, str] | None = None, *, retry: bool = False
+    ) -> None:
         super().__init__(problem.detail)
         self.problem = problem
         self.headers = dict(headers or {})
+        self.retry = retry
+
+    def closing(self) -> Self:
+        """The same, and its connection ends with the answer."""
+        self.headers.update(_CLOSE)
+        return self
 
 
-class _Kind(NamedTuple):
-    status: int
-    name: str
-    title: str
-    retry: bool = False
+class Kind(Enum):
+    """The kinds of problems: status, name, title, whether to come again, and further headers."""
 
+    NOT_JSON = 400, "not-json", "The body is not JSON"
+    NOT_HTTP = 400, "not-http", "The bytes are not HTTP", False, _CLOSE
+    CUT_OFF = 400, "cut-off", "The body ended before its end"
+    QUERY = 400, "wrong-query", "The query parameters are wrong"
+    NO_TOKEN = 401, "no-token", "The call needs a token", False, {"WWW-Authenticate": "Bearer"}
+    FORBIDDEN = 403, "forbidden", "The token is another environment's"
+    UNKNOWN = 404, "unknown-environment", "There is no such environment"
+    NO_POLICY = 404, "no-policy", "No policy was published"
+    NO_PATH = 404, "unknown-path", "There is no such path"
+    NO_METHOD = 405, "wrong-method", "The path takes another method"
+    SLOW = 408, "slow-request", "The request did not come in time", True, _CLOSE
+    CONTRADICTS = 409, "contradicts", "It contradicts what was submitted before"
+    TOO_LARGE = 413, "too-large", "The request is too large"
+    UNSUPPORTED = 415, "unsupported-media-type", "The body is of another media type"
+    INVALID = 422, "invalid-request", "The request breaks a rule"
+    FULL = 429, "full", "More at once than may be", True
+    DEFECT = 500, "defect", "A defect of the gateway"
+    BUSY = 503, "busy", "Too much at once, from all callers", True
+    DRAINING = 503, "draining", "This gateway ends", True
+    UNAVAILABLE = 503, "broker-unavailable", "The broker did not take it", True
+    LATE = 504, "no-answer-in-time", "The broker did not answer in time", True
 
-INVALID = _Kind(422, "invalid-request", "The request breaks a rule")
-CONTRADICTS = _Kind(409, "contradicts", "It contradicts what was submitted before")
-NOT_JSON = _Kind(400, "not-json", "The body is not JSON")
-CUT_OFF = _Kind(400, "cut-off", "The body ended before its end")
-UNSUPPORTED = _Kind(415, "unsupported-media-type", "The body is of another media type")
-NO_TOKEN = _Kind(401, "no-token", "The call needs a token")
-FORBIDDEN = _Kind(403, "forbidden", "The token is another environment's")
-UNKNOWN = _Kind(404, "unknown-environment", "There is no such environment")
-NO_PATH = _Kind(404, "unknown-path", "There is no such path")
-NO_METHOD = _Kind(405, "wrong-method", "The path takes another method")
-NO_POLICY = _Kind(404, "no-policy", "No policy was published")
-SLOW = _Kind(408, "slow-request", "The body did not come in time", retry=True)
-TOO_LARGE = _Kind(413, "too-large", "The request is too large")
-FULL = _Kind(429, "full", "More is on its way than may be", retry=True)
-BUSY = _Kind(503, "busy", "Too many requests at once", retry=True)
-DRAINING = _Kind(503, "draining", "This gateway ends", retry=True)
-UNAVAILABLE = _Kind(503, "broker-unavailable", "The broker did not take it", retry=True)
-DEFECT = _Kind(500, "defect", "A defect of the gateway")
-LATE = _Kind(504, "no-answer-in-time", "The broker did not answer in time", retry=True)
-KINDS = (
-    *(
-        NOT_JSON,
-        NO_TOKEN,
-        FORBIDDEN,
-        UNKNOWN,
-        NO_POLICY,
-        NO_PATH,
-        NO_METHOD,
-        SLOW,
-        TOO_LARGE,
-        UNSUPPORTED,
-    ),
-    *(INVALID, CONTRADICTS, FULL, BUSY, DRAINING, UNAVAILABLE, DEFECT, LATE, CUT_OFF),
-)
+    def __init__(
+        self,
+        status: int,
+        uid: str,
+        title: str,
+        retry: bool = False,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.status = status
+        self.uid = uid
+        self.title = title
+        self.retry = retry
+        self.headers = headers
 
 
 def refused(
-    kind: _Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
+    kind: Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
 ) -> Refused:
     """A problem of this kind.
 
@@ -100,7 +106,7 @@ def refused(
         value: what was there.
     """
     problem = Problem(
-        type=f"urn:rollstream:problem:{kind.name}",
+        type=f"urn:rollstream:problem:{kind.uid}",
         title=kind.title,
         status=kind.status,
         detail=f"{finding}; {remedy}",
@@ -108,10 +114,7 @@ def refused(
         value=value,
         remedy=remedy,
     )
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if kind.retry else {}
-    if kind is NO_TOKEN:
-        headers["WWW-Authenticate"] = "Bearer"
-    return Refused(problem, headers)
+    return Refused(problem, kind.headers, retry=kind.retry)
 
 
 def explained(error: RollstreamError) -> Refused:
@@ -119,47 +122,33 @@ def explained(error: RollstreamError) -> Refused:
     if isinstance(error, Refused):
         return error
     if isinstance(error, InvalidRollout):
-        return wrong_values(error, {})
+        return wrong_value(error)
     if isinstance(error, SeveralLineages):
-        return refused(INVALID, str(error), "give ?lineage= with one of them", "lineage")
-    if isinstance(error, NoPolicy):
-        return refused(NO_POLICY, str(error), "ask again once its trainer has published one")
-    if isinstance(error, BufferFull):
-        return refused(FULL, str(error), "try again later, none of this call was taken")
-    if isinstance(error, BrokerUnavailable | DeliveryFailed):
-        return refused(UNAVAILABLE, str(error), "send it again, a retry is harmless")
-    assert isinstance(error, BrokerError | ProducerError), error
-    finding, remedy = _parts(str(error))
-    return refused(UNAVAILABLE, finding, remedy)
+        return refused(Kind.INVALID, str(error), "give ?lineage= with one of them", "lineage")
+    kind, remedy = next(found for of, found in _EXPLAINED if isinstance(error, of))
+    return refused(kind, str(error), remedy)
 
 
-def wrong_values(error: InvalidRollout, given: Sequence[Step] | Mapping[str, Any]) -> Refused:
-    """The problem of values that the writer refused.
-
-    Args:
-        given: the steps of the call, or its values by their names.
-    """
-    kind = TOO_LARGE if isinstance(error, RolloutTooLarge) else INVALID
-    kind = CONTRADICTS if isinstance(error, Contradiction) else kind
-    said = _SAID.fullmatch(str(error))
-    if said is None:
-        finding, remedy = _parts(str(error))
-        return refused(kind, finding, remedy)
-    step, field, name, at, finding, remedy = said.groups()
-    value = shortened(finding)
-    values: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    if step is not None and isinstance(given, Sequence) and int(step) < len(given):
-        values = given[int(step)]._asdict()
-    if name in values and "." not in field:
-        value = shown(values[name] if at is None else values[name][int(at)].item())
-    field = field if step is None else f"steps[{step}].{field}"
-    return refused(kind, str(error).removesuffix(f"; {remedy}"), remedy, field, value)
+_HARMLESS = "send it again, a retry is harmless"
+_EXPLAINED: tuple[tuple[type[RollstreamError], tuple[Kind, str]], ...] = (
+    (NoPolicy, (Kind.NO_POLICY, "ask again once its trainer has published one")),
+    (BufferFull, (Kind.FULL, "try again later, none of this call was taken")),
+    (BrokerUnavailable, (Kind.UNAVAILABLE, _HARMLESS)),
+    (DeliveryFailed, (Kind.UNAVAILABLE, _HARMLESS)),
+    (ScoresNotDelivered, (Kind.UNAVAILABLE, _HARMLESS)),
+    (RollstreamError, (Kind.UNAVAILABLE, "correct its cause, and send it again")),
+)
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """What was wrong, and what to do."""
-    finding, _, remedy = text.partition("; ")
-    return finding, remedy or "correct it"
+def wrong_value(error: InvalidRollout) -> Refused:
+    """The problem of a value that the writer refused."""
+    kind = Kind.TOO_LARGE if isinstance(error, RolloutTooLarge) else Kind.INVALID
+    kind = Kind.CONTRADICTS if isinstance(error, Contradiction) else kind
+    at = "" if error.index is None else f"{error.of}[{error.index}]."
+    field = f"{at}{error.field}"
+    finding = f"{field} {error.finding}"
+    value = None if error.value is None else shown(error.value)
+    return refused(kind, finding, error.remedy, shortened(field), value)
 
 
 def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refused:
@@ -168,13 +157,13 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     Args:
         allowed: the path's methods, where they are known.
     """
-    if status == NO_METHOD.status:
+    if status == Kind.NO_METHOD.status:
         remedy = f"use {allowed}, /docs lists what there is" if allowed else _LISTED
         finding = f"the method of {shortened(path)} is {shortened(method)}"
-        problem = refused(NO_METHOD, finding, remedy, "method", shown(method))
+        problem = refused(Kind.NO_METHOD, finding, remedy, "method", shown(method))
         return Refused(problem.problem, {"Allow": allowed} if allowed else None)
     finding = f"the path is {shown(path)}, which there is not"
-    return refused(NO_PATH, finding, _LISTED, "path", shown(path))
+    return refused(Kind.NO_PATH, finding, _LISTED, "path", shown(path))
 
 
 def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
@@ -184,9 +173,9 @@ def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
     if problem["type"] == "extra_forbidden":
         names = ", ".join(model.model_fields)
         remedy = f"leave it out, or correct its name: {names}"
-        return refused(INVALID, f"there is no query parameter {name!r}", remedy, name, value)
+        return refused(Kind.QUERY, f"there is no query parameter {name!r}", remedy, name, value)
     remedy = "give true or false"
-    return refused(INVALID, f"the query parameter {name!r} is {value}", remedy, name, value)
+    return refused(Kind.QUERY, f"the query parameter {name!r} is {value}", remedy, name, value)
 
 
 def shortened(text: str) -> str:
@@ -202,6 +191,8 @@ def shown(value: Any) -> str:
         value = value[: _SHOWN_CHARS_MAX + 1]
     elif value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    elif value in (inf, -inf):
+        return "a number that is too large"
     elif hasattr(value, "__len__"):
         return f"a list of {len(value)}"
     try:

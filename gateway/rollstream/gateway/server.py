@@ -6,27 +6,32 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import resource
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from rollstream.gateway.app import create_app
-from rollstream.producers import AsyncStepProducer
+from rollstream.gateway.connections import Connection
+from rollstream.gateway.scores import LateScores
+from rollstream.producers import AsyncStepProducer, ScoreProducer, TopicMismatch
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import TopicMismatch
 from rollstream.streams.topics.layout import Layout
 
 _LOOK_S = 0.05  # How late a signal may be seen.
 _BACKLOG = 1_024
+_OTHER_FILES = 256  # Of the broker's connections, the log, and connections that are being closed.
 _KEEP_ALIVE_S = 75  # Longer than load balancers keep connections, so that none uses a closed one.
 _log = logging.getLogger("rollstream.gateway")
 
@@ -37,6 +42,28 @@ class NoTokens(RollstreamError):
 
 class CannotListen(RollstreamError):
     """The address cannot be listened at; the message names it, the cause and the remedy."""
+
+
+class TooFewFiles(RollstreamError):
+    """The process may open fewer files than it needs; the message names both numbers."""
+
+
+def _reserve_files(connections: int) -> None:
+    """Raises the process's soft limit of open files to what so many connections need.
+
+    Raises:
+        TooFewFiles: the hard limit is below that.
+    """
+    needed = connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
+        raise TooFewFiles(
+            f"gateway.max_connections is {connections}, which needs {needed} open files, and this "
+            f"process may have {hard}; lower it to {max(1, hard - _OTHER_FILES)}, or raise the "
+            "limit: ulimit -Hn, LimitNOFILE= of systemd, or --ulimit nofile= of Docker"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def check_open_to_all(config: GatewayConfig, host: str) -> None:
@@ -69,8 +96,9 @@ def serve(
     stopping: threading.Event,
     clock: Clock | None = None,
 ) -> None:
-    """Answers requests until ``stopping`` is set; then takes no more, and ends once those that are
-    open were answered and the broker has what was accepted, or ``drain_timeout_s`` passed.
+    """Answers requests until ``stopping`` is set. From then on ``/readyz`` answers 503. After
+    ``shutdown_delay_s`` it takes no more, and ends once open requests were answered and the broker
+    has what was accepted, or ``drain_timeout_s`` passed.
 
     Args:
         broker: is not closed.
@@ -79,10 +107,12 @@ def serve(
 
     Raises:
         NoTokens: everybody could write.
+        TooFewFiles: the process may not open so many connections as are configured.
         TopicMismatch: no environment has its topic, so that every call would fail.
         CannotListen: nothing can listen at the address.
     """
     check_open_to_all(config.gateway, host)
+    _reserve_files(config.gateway.max_connections)
     _require_topics(config, broker)
     writer = AsyncStepProducer(
         broker=broker,
@@ -92,12 +122,22 @@ def serve(
         timeout_s=config.gateway.timeout_s,
         clock=clock,
     )
-    app = create_app(config, writer=writer, reach=broker.admin().reach, clock=clock)
+    make = partial(
+        ScoreProducer,
+        broker=broker,
+        namespace=config.kafka.namespace,
+        generation=config.kafka.generation,
+        timeout_s=config.gateway.timeout_s,
+        clock=clock,
+    )
+    scores = LateScores(lambda name: make(environment=name), config.gateway.timeout_s)
+    reach = broker.admin().reach
+    app = create_app(config, writer=writer, reach=reach, scores=scores, clock=clock)
     with _listening(host, port) as listening:
         settings = uvicorn.Config(
             app,
             loop="none",  # The runner below makes it.
-            http="httptools",
+            http=Connection,
             ws="none",
             log_config=None,
             access_log=False,
@@ -111,7 +151,9 @@ def serve(
         _log.info("listening on http://%s:%d, its API at /docs", shown, at)
         gc.freeze()  # Modules and routes stay: collections need not look at them again.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_until(stopping, _Server(settings), listening))
+            delay_s = config.gateway.shutdown_delay_s
+            runner.run(_until(stopping, _Server(settings), listening, app, delay_s))
+        scores.close()
 
 
 def _require_topics(config: RollstreamConfig, broker: Broker) -> None:
@@ -142,10 +184,18 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from error
 
 
-async def _until(stopping: threading.Event, server: _Server, listening: socket.socket) -> None:
+async def _until(
+    stopping: threading.Event,
+    server: _Server,
+    listening: socket.socket,
+    app: FastAPI,
+    delay_s: float,
+) -> None:
     serving = asyncio.create_task(server.serve([listening]))
     while not stopping.is_set() and not serving.done():
         await asyncio.sleep(_LOOK_S)
+    app.state.gateway.intake.stopping = True
+    await asyncio.wait([serving], timeout=delay_s)
     server.should_exit = True
     await serving
 

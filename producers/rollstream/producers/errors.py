@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import InvalidRollout, RollstreamError, shown
 from rollstream.schemas.events import Scored
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -136,6 +136,9 @@ class Contradiction(InvalidRollout):
     """A step, or a trajectory's end, contradicts what this writer submitted before; nothing was
     queued. The message names field, value, what it contradicts and what to do."""
 
+    def __init__(self, field: str, value: Any, remedy: str, before: str) -> None:
+        super().__init__(field, value, remedy, f"is {shown(value)}, and {before}")
+
 
 class RolloutTooLarge(InvalidRollout):
     """A rollout, its attachments, or the steps of one call are too large. Nothing was published.
@@ -147,7 +150,7 @@ class RolloutTooLarge(InvalidRollout):
 
     def __init__(self, what: str, size: int, limit: int | None, remedy: str) -> None:
         over = "more than the broker takes" if limit is None else f"over the limit of {limit}"
-        super().__init__(f"{what}: {size} bytes, {over}; {remedy}")
+        super().__init__(what, size, remedy, f"has {size} bytes, {over}")
         self.size = size
         self.limit = limit
 

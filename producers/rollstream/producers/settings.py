@@ -8,10 +8,10 @@ from numbers import Real
 from typing import Any
 
 from rollstream.producers.errors import InvalidSettings
-from rollstream.producers.rollouts.validate import POLICY_FIELDS, checked
+from rollstream.producers.rollouts.fields import POLICY_FIELDS, checked
 from rollstream.runtime.addresses import check_bootstrap
-from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.rules import BrokenRule, whole_number
+from rollstream.schemas.errors import InvalidRollout, shown
+from rollstream.schemas.rules import whole_number
 from rollstream.streams.topics.layout import BadName, check_name_in_topic
 
 
@@ -89,10 +89,10 @@ def at_least_1(name: str, value: Any) -> int:
     """The whole number, which is 1 or more."""
     try:
         number = whole_number(name, value)
-    except BrokenRule as broken:
-        raise InvalidSettings(f"{broken}, 1 or more") from None
+    except InvalidRollout:
+        number = 0
     if number < 1:
-        raise InvalidSettings(f"{name} is {number}; give a whole number, 1 or more")
+        raise InvalidSettings(f"{name} is {shown(value)}; give a whole number, 1 or more")
     return number
 
 

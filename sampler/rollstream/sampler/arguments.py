@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas import rules
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.metadata import object_text
 
 # Of a policy: each announcement to env workers has it again, and some hundred are remembered.
@@ -28,7 +29,7 @@ def whole_number(name: str, value: Any) -> int:
     """As ``rules.whole_number``, and one that an event has room for."""
     try:
         found = rules.whole_number(name, value)
-    except rules.BrokenRule as broken:
+    except InvalidRollout as broken:
         raise InvalidRequest(str(broken)) from None
     if abs(found) > rules.LONG_MAX:
         about = f"{'-' * (found < 0)}2**{found.bit_length() - 1}"
@@ -160,7 +161,7 @@ def json_object(name: str, value: Any) -> str:
     """A mapping, which is to be metadata, as JSON: equal for equal ones."""
     try:
         found = text(name, object_text(name, value, sort_keys=True))
-    except rules.BrokenRule as broken:
+    except InvalidRollout as broken:
         raise InvalidRequest(str(broken)) from None
     if len(found.encode()) > METADATA_BYTES_MAX:
         raise InvalidRequest(
@@ -209,7 +210,7 @@ def shares(name: str, value: Any) -> dict[str, float]:
 def _by_rule(check: Callable[[str, str], None], name: str, value: str) -> str:
     try:
         check(name, value)
-    except rules.BrokenRule as broken:
+    except InvalidRollout as broken:
         raise InvalidRequest(str(broken)) from None
     return value
 

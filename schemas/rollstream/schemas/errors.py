@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
+
+_SHOWN_CHARS_MAX = 200
 
 
 class RollstreamError(Exception):
@@ -14,7 +16,61 @@ class MissingExtra(RollstreamError, ImportError):
 
 
 class InvalidRollout(RollstreamError, ValueError):
-    """A rollout, score or dispatch that a caller gave breaks a rule; nothing was published."""
+    """A rollout, score or dispatch breaks a rule. If a producer raises it, nothing was published.
+
+    Attributes:
+        field: the argument, with key or index if one of its values is wrong: ``logprobs[3]``,
+            ``metadata['a']``.
+        value: the wrong value: a number, text or None as it was given, and of anything else the
+            beginning of its ``repr``.
+        finding: what is wrong with the value, for example ``is -1``.
+        remedy: what to give instead.
+        index: the index of the step in the call's list. None: the call has no list.
+        of: the name of that list, for the message.
+    """
+
+    def __init__(self, field: str, value: Any, remedy: str, finding: str = "") -> None:
+        # The message is made of these when it is asked for: who knows more adds it, as an index.
+        self.field = field
+        self.value = _kept(value)
+        self.remedy = remedy
+        self.finding = finding or f"is {shown(value)}"
+        self.index: int | None = None
+        self.of = "steps"
+        super().__init__(field, self.value, remedy, self.finding)  # And not the value itself.
+
+    def __str__(self) -> str:
+        at = "" if self.index is None else f"{self.of}[{self.index}]: "
+        return f"{at}{self.field} {self.finding}; {self.remedy}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses processes, also those kinds whose arguments are others."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[InvalidRollout], args: tuple[Any, ...], state: dict[str, Any]
+) -> InvalidRollout:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+def shown(value: Any) -> str:
+    """The beginning of the value's ``repr``, for a message."""
+    try:
+        return f"{value!r:.{_SHOWN_CHARS_MAX}}"
+    except (ValueError, RecursionError):  # Of more than 4,300 digits, or nested too deep.
+        return f"a large {type(value).__name__}"
+
+
+def _kept(value: Any) -> Any:
+    """What an error holds of a value: it can be pickled, and is small."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and value.bit_length() <= _SHOWN_CHARS_MAX:
+        return value
+    return str.__str__(value)[:_SHOWN_CHARS_MAX] if isinstance(value, str) else shown(value)
 
 
 class UnreadableEvent(RollstreamError):

@@ -18,6 +18,11 @@ SegmentId = str | tuple[str, int]
 """What dedupe works on: ``segment_id(rollout_uid, segment_idx)``."""
 
 
+READS_ITS_SHARE = "~2"
+"""The end of a producer's id, if it reads its own share from the second generation of
+``admission.<env>``. A sampler writes the first generation's shares for all others."""
+
+
 def segment_id(rollout_uid: str, segment_idx: int) -> SegmentId:
     """Names a segment within its environment. A first segment's id is its uid alone, which saves
     a tuple for most."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rollstream.schemas.rules import BrokenRule
+from rollstream.schemas.errors import InvalidRollout, shown
 
 # Readers give up at some depth, Python's at one that depends on who called it.
 DEPTH_MAX = 100
@@ -23,14 +23,16 @@ class ObjectText(str):
 
 
 def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
-    """A mapping that is to be metadata, as JSON; ``BrokenRule`` where it cannot be."""
+    """A mapping that is to be metadata, as JSON; ``InvalidRollout`` where it cannot be."""
     if value.__class__ is ObjectText:
         return str(value)
     if not isinstance(value, Mapping):
-        raise BrokenRule(name, f"is {value!r:.200}", "give a mapping")
+        raise InvalidRollout(name, value, "give a mapping")
     for key in value:
         if key.__class__ is not str:
-            raise BrokenRule(name, f"has the key {key!r}", "JSON has strings as keys only")
+            raise InvalidRollout(
+                name, key, "JSON has strings as keys only", f"has the key {shown(key)}"
+            )
     if not value:
         return "{}"
     text = json_text(name, dict(value), sort_keys=sort_keys)
@@ -40,33 +42,45 @@ def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
 
 
 def json_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
-    """The value as JSON; ``BrokenRule`` where JSON has no such values."""
+    """The value as JSON; ``InvalidRollout`` where JSON has no such values."""
     try:
         return (_to_sorted_json if sort_keys else _to_json)(value)
     except (TypeError, ValueError, RecursionError) as error:
-        key = _unwritable_key(value)
-        raise BrokenRule(
-            name if key is None else f"{name}[{key!r:.80}]",
-            f"cannot be written as JSON: {error}",
-            "give plain numbers, strings, lists and dicts (float(x), x.tolist())",
-        ) from error
+        where, wrong = _unwritable(value)
+        remedy = "give finite numbers, texts, lists, and dicts by text: float(x), x.tolist()"
+        finding = f"is {shown(wrong)}, which JSON cannot hold"
+        raise InvalidRollout(name + where, wrong, remedy, finding) from error
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy as Python's; called for what JSON does not know alone."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    """A number of NumPy, or of a library that follows it, as Python's. It is called for what JSON
+    does not know alone."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return float(value) if isinstance(value, np.longdouble) else value.item()
+    raise TypeError(f"{type(value).__name__} is no number of NumPy")
 
 
-def _unwritable_key(value: Any) -> Any:
-    """The key of an object whose value cannot be written; None: none, or it is no object."""
-    for key, one in value.items() if isinstance(value, dict) else ():
-        try:
-            _to_json(one)
-        except (TypeError, ValueError, RecursionError):
-            return key
-    return None
+def _unwritable(value: Any) -> tuple[str, Any]:
+    """Path and value of the innermost part that cannot be written. If the parts never end, those
+    of the outermost."""
+    found = [("", value)]
+    while len(found) <= DEPTH_MAX:
+        where, part = found[-1]
+        parts: Any = part.items() if isinstance(part, dict) else ()
+        parts = enumerate(part) if isinstance(part, list | tuple) else parts
+        wrong = next(((key, one) for key, one in parts if not _is_writable(one)), None)
+        if wrong is None:
+            return where, part
+        found.append((f"{where}[{wrong[0]!r:.80}]", wrong[1]))
+    return found[1]
+
+
+def _is_writable(value: Any) -> bool:
+    try:
+        _to_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def check_metadata(name: str, text: str) -> None:
@@ -83,7 +97,8 @@ def check_metadata(name: str, text: str) -> None:
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         finding = f"{text[:40]!r} of {len(text)} characters is no JSON object: {error}"
-        raise BrokenRule(name, finding, "give one, with finite numbers, or {}") from None
+        remedy = "give one, with finite numbers, or {}"
+        raise InvalidRollout(name, text, remedy, finding) from None
 
 
 def are_metadata(texts: Iterable[str]) -> bool:

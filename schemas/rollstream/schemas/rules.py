@@ -1,8 +1,7 @@
 """The rules on a rollout's fields, with their limits: the same for who publishes and who seals.
 
-A check returns nothing, or raises ``BrokenRule``. The producer makes ``InvalidRollout`` of it for
-its caller; a reader finds it in ``IngestRecord.broken``, since a producer in another language may
-check nothing. Pure.
+A check returns nothing, or raises ``InvalidRollout``. A producer's caller gets it; a reader finds
+it in ``IngestRecord.broken``, since a producer in another language may check nothing. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -68,22 +67,6 @@ _PLAIN_KINDS = "biufc"  # What crosses languages as raw bytes: no objects, no te
 ATTACHED_BYTES_MAX = 4 * 1024 * 1024
 
 
-class BrokenRule(RollstreamError):
-    """A field breaks a rule.
-
-    Attributes:
-        field: its name.
-        finding: its value and what is wrong with it, for example ``is -1``.
-        remedy: what to give instead.
-    """
-
-    def __init__(self, field: str, finding: str, remedy: str) -> None:
-        super().__init__(f"{field} {finding}; {remedy}")
-        self.field = field
-        self.finding = finding
-        self.remedy = remedy
-
-
 def whole_number(name: str, value: Any) -> int:
     """The value as an ``int``, where it is an integer to Python, NumPy's too, and no ``bool``."""
     try:
@@ -91,7 +74,7 @@ def whole_number(name: str, value: Any) -> int:
             raise TypeError(value)
         return int(index(value))
     except TypeError:
-        raise BrokenRule(name, f"is {value!r:.200}", "give a whole number") from None
+        raise InvalidRollout(name, value, "give a whole number") from None
 
 
 def check_number(name: str, number: int) -> None:
@@ -102,39 +85,41 @@ def check_number(name: str, number: int) -> None:
         remedy = f"give a number from {low} to {high}"
         if name == "weight_step":
             remedy = f"steps count from 0; {UNKNOWN_STEP}: not known"
-        raise BrokenRule(name, f"is {number}", remedy)
+        raise InvalidRollout(name, number, remedy)
 
 
 def check_finite(name: str, number: float) -> None:
     """The number is neither NaN nor infinite, and float32 has room for it, as batches have it."""
     if not isfinite(number):
-        raise BrokenRule(name, f"is {number}", "give a finite number, or None where none is due")
+        raise InvalidRollout(name, number, "give a finite number, or None where none is due")
     if abs(number) > FLOAT32_MAX:
         within = f"from {-FLOAT32_MAX:.8g} to {FLOAT32_MAX:.8g}"
         remedy = f"float32, as batches have it, has no room for it: give a number {within}"
-        raise BrokenRule(name, f"is {number}", remedy)
+        raise InvalidRollout(name, number, remedy)
 
 
 def check_name(name: str, value: str) -> None:
     """The text is short enough to be repeated in seal events."""
     if len(value) > NAME_CHARS_MAX:
         remedy = f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata"
-        raise BrokenRule(name, f"has {len(value)} characters", remedy)
+        raise InvalidRollout(name, value, remedy, f"has {len(value)} characters")
 
 
 def check_uid(name: str, value: str) -> None:
-    """The text is a name without control characters."""
+    """The text is a name without control characters. Producers alone ask: sealers take any name,
+    since older records have such uids."""
     check_name(name, value)
     if not value.isprintable() and (found := _CONTROL.search(value)):
         finding = f"is {value!r:.80} with control character {found[0]!r}"
-        raise BrokenRule(name, finding, "give one without line breaks, tabs and the like")
+        remedy = "give one without line breaks, tabs and the like"
+        raise InvalidRollout(name, value, remedy, finding)
 
 
 def check_digest(name: str, value: str) -> None:
     """The text is empty, or a digest as ids of groups and hashes of prefixes are."""
     if value and not _DIGEST.fullmatch(value):
         remedy = "give what Rollstream made: 32 hexadecimal digits in lower case"
-        raise BrokenRule(name, f"is {value!r:.80}", remedy)
+        raise InvalidRollout(name, value, remedy)
 
 
 def check_continuation(prior: str, rollout_uid: str, segment_idx: int) -> None:
@@ -142,7 +127,7 @@ def check_continuation(prior: str, rollout_uid: str, segment_idx: int) -> None:
     if prior not in ("", rollout_uid) and segment_idx == 0:
         finding = f"is {prior!r:.80} in a segment with segment_idx 0, which continues nothing"
         remedy = "give segment_idx=1 or more, or leave continuation_of out"
-        raise BrokenRule("continuation_of", finding, remedy)
+        raise InvalidRollout("continuation_of", prior, remedy, finding)
 
 
 def check_tokens(name: str, tokens: NDArray[np.int32]) -> None:
@@ -168,19 +153,19 @@ def check_logprob_sum(name: str, number: float) -> None:
     """The number is at most 0 but for rounding."""
     if number > LOGPROB_SUM_MAX:
         remedy = f"a sum of log-probs is at most 0 (rounding: {LOGPROB_SUM_MAX})"
-        raise BrokenRule(name, f"is {number}", remedy)
+        raise InvalidRollout(name, number, remedy)
 
 
 def _check_values(name: str, values: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> None:
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
-        raise BrokenRule(f"{name}[{at}]", f"is {values[at].item()!r}", remedy)
+        raise InvalidRollout(f"{name}[{at}]", values[at].item(), remedy)
 
 
 def check_split(name: str, value: str) -> None:
     """The text is one of the splits that there are."""
     if value not in SPLITS:
-        raise BrokenRule(name, f"is {value!r:.80}", "give 'train' or 'eval'")
+        raise InvalidRollout(name, value, "give 'train' or 'eval'")
 
 
 def check_version(name: str, value: str) -> None:
@@ -188,17 +173,18 @@ def check_version(name: str, value: str) -> None:
     not the name of those groups that several policies sampled."""
     if value == MIXED_POLICY:
         finding = f"is {value!r}, the name of groups that several versions sampled"
-        raise BrokenRule(name, finding, "give this policy another name")
+        raise InvalidRollout(name, value, "give this policy another name", finding)
     if value not in _READ_AS_NULL and (
         len(value) <= _SHORT_VERSION
         or (len(value) <= VERSION_BYTES_MAX and len(quote(value, safe="")) <= VERSION_BYTES_MAX)
     ):
         return
-    raise BrokenRule(
+    raise InvalidRollout(
         name,
-        f"is {value[:40]!r} of {len(value)} characters and must name a folder",
+        value,
         f"give others, at most {VERSION_BYTES_MAX} (no letter, digit, _ . - or ~: each counts "
         "for 3)",
+        f"is {value[:40]!r} of {len(value)} characters and must name a folder",
     )
 
 
@@ -207,19 +193,21 @@ def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_co
     for name, width in widths.items():
         packed = arrays.get(name)
         if packed is not None and len(packed) != width * token_count:
-            finding = f"has {len(packed) / width:g} values and output_tokens {token_count}"
-            raise BrokenRule(name, finding, "give one for each output token")
+            found = len(packed) / width
+            finding = f"has {found:g} values for {token_count} output tokens"
+            raise InvalidRollout(name, found, "give one for each output token", finding)
 
 
 def check_token_arrays(names: Collection[str]) -> None:
     """Arrays of these names can be columns of a file."""
     if len(names) > TOKEN_ARRAYS_MAX:
         remedy = f"give at most {TOKEN_ARRAYS_MAX}, with several values a token"
-        raise BrokenRule("token_arrays", f"has {len(names)} names", remedy)
+        raise InvalidRollout("token_arrays", len(names), remedy, f"has {len(names)} names")
     for name in names:
         if not 0 < len(name) <= TOKEN_ARRAY_NAME_CHARS_MAX:
             remedy = f"give 1 to {TOKEN_ARRAY_NAME_CHARS_MAX}"
-            raise BrokenRule("a name in token_arrays", f"has {len(name)} characters", remedy)
+            finding = f"has {len(name)} characters"
+            raise InvalidRollout("a name in token_arrays", name, remedy, finding)
 
 
 def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
@@ -227,9 +215,11 @@ def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> N
     field = f"token_arrays[{name!r}]"
     if dtype.kind not in _PLAIN_KINDS:
         finding = f"has dtype {dtype}, which is no plain number"
-        raise BrokenRule(field, finding, "convert it, for example with .astype('float32')")
+        remedy = "convert it, for example with .astype('float32')"
+        raise InvalidRollout(field, str(dtype), remedy, finding)
     sides_fit = len(shape) <= _SIDES_MAX and all(side in COUNTS for side in shape)
     # NumPy multiplies the sides before it sees that one is 0.
     if not sides_fit or prod(side or 1 for side in shape) * dtype.itemsize > TOKEN_ROW_BYTES_MAX:
         remedy = f"one token's values may have {TOKEN_ROW_BYTES_MAX} bytes and {_SIDES_MAX} sides"
-        raise BrokenRule(field, f"has trailing shape {tuple(shape)} of {dtype}", remedy)
+        finding = f"has trailing shape {tuple(shape)} of {dtype}"
+        raise InvalidRollout(field, tuple(shape), remedy, finding)

@@ -15,7 +15,6 @@ from rollstream.schemas import digest
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.fields import SCHEMA, array_fields, row_fields
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.rules import BrokenRule
 from rollstream.schemas.wire_schemas import shipped
 from rollstream.store import arrow
 from rollstream.store.blobs import Blobs, Pieces, size_of
@@ -28,7 +27,7 @@ from rollstream.store.row_file import RowFile
 # pyarrow raises these, besides its own errors, on damaged bytes.
 _DAMAGED = (
     *(pa.ArrowException, OSError, ValueError, LookupError, TypeError),
-    *(AttributeError, SyntaxError, BrokenRule),
+    *(AttributeError, SyntaxError),
 )
 
 

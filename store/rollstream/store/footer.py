@@ -54,7 +54,7 @@ class Stated(NamedTuple):
         """Reads a footer's metadata.
 
         Raises:
-            BrokenRule, ValueError, TypeError, LookupError, SyntaxError: it is damaged.
+            ValueError, TypeError, LookupError, SyntaxError: it is damaged.
         """
         return _stated(tuple(metadata.items()))
 

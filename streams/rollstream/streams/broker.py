@@ -72,7 +72,7 @@ class Writer(Protocol):
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,
@@ -82,7 +82,8 @@ class Writer(Protocol):
         """Queues a record and returns at once.
 
         Without ``partition`` the key decides, by murmur2 as Kafka's Java client does. The callback
-        runs inside ``poll`` or ``flush``, on the caller's thread.
+        runs inside ``poll`` or ``flush``, on the caller's thread. ``value`` None is a tombstone:
+        compaction removes what stood under the key. Readers get it with an empty value.
 
         Raises:
             BufferFull: the queue is at its bound; ``poll`` makes room.

@@ -1,12 +1,15 @@
-"""Follows a compacted log of one partition from its beginning: it is short."""
+"""Compacted logs, which are read from their beginning: they are short."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import closing
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
-from rollstream.streams.errors import OffsetLost
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost
+from rollstream.streams.reading import POLL_SLICE_S, bounds_in_time
 
 _READ_RECORDS_MAX = 256  # At a time.
 _ANSWER_S = 0.5  # How long the broker is asked where the log ends; then again at the next poll.
@@ -14,15 +17,41 @@ _IDLE_S = 1.0  # What comes is read at once; only an idle broker is spared: thou
 _log = logging.getLogger("rollstream.streams")
 
 
+def newest_records(
+    broker: Broker, logs: Collection[TopicPartition], deadline: Deadline
+) -> dict[tuple[TopicPartition, bytes | None], Record]:
+    """The newest record of each key that stands in these logs now; a tombstone's value is empty.
+
+    Raises:
+        BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer, or none in time.
+    """
+    found = {}
+    with closing(broker.reader(dict.fromkeys(logs, EARLIEST))) as reader:
+        bounds = {where: bounds_in_time(reader, where, deadline) for where in logs}
+        ends = {where: end for where, (first, end) in bounds.items() if first < end}
+        while any(reader.read_to(where) < end for where, end in ends.items()):
+            for record in reader.poll(_READ_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S)):
+                found[TopicPartition(record.topic, record.partition), record.key] = record
+            if deadline.passed():
+                raise BrokerUnavailable(
+                    f"{min(logs)} and {len(logs) - 1} more logs were not read within "
+                    f"{deadline.timeout_s:g} s"
+                )
+    return found
+
+
 class CompactedLog:
     """Reads a log on and on; what is lost, or was made anew, is read from its beginning.
 
     Nothing is read, nor the broker asked, before the first ``poll``. One thread polls.
+
+    Attributes:
+        where: which log.
     """
 
     def __init__(self, broker: Broker, where: TopicPartition) -> None:
         self._broker = broker
-        self._where = where
+        self.where = where
         self._reader: LogReader | None = None
         self._end = -1  # As it stood at the first poll; -1: not known yet.
         self._read_to = 0
@@ -39,19 +68,24 @@ class CompactedLog:
             BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer.
         """
         if self._reader is None:
-            self._reader = self._broker.reader({self._where: EARLIEST}, idle_s=_IDLE_S)
+            self._reader = self._broker.reader({self.where: EARLIEST}, idle_s=_IDLE_S)
         if self._end < 0:
-            self._end = self._reader.bounds(self._where, _ANSWER_S)[1]
+            self._end = self._reader.bounds(self.where, _ANSWER_S)[1]
         try:
             records = self._reader.poll(_READ_RECORDS_MAX, 0.0)
         except OffsetLost as lost:
             _log.warning("%s; it is read from its beginning", lost)
-            self._reader.seek(self._where, EARLIEST)
+            self._reader.seek(self.where, EARLIEST)
             return ()
         # A log that was compacted, or cut, has offsets that hold no record.
-        behind = records[-1].offset + 1 if records else self._reader.read_to(self._where)
+        behind = records[-1].offset + 1 if records else self._reader.read_to(self.where)
         self._read_to = max(self._read_to, behind)
         return records
+
+    def rewind(self) -> None:
+        """Releases what it reads with. The next ``poll`` reads from the beginning."""
+        self.close()
+        self._reader, self._end, self._read_to = None, -1, 0
 
     def close(self) -> None:
         """Closes what it reads with."""

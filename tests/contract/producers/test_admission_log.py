@@ -9,16 +9,19 @@ from uuid import uuid4
 
 import pytest
 
-from harness.admission import announce, announced, granted
-from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, write
+from harness.admission import announce, announced, granted, share, valid
+from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, until, write
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.codec import encode
-from rollstream.schemas.events import Finished
+from rollstream.schemas.events import Finished, SharesGranted
 from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
 from rollstream.streams.errors import UnknownTopic
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, shares_topic
 
+ME = "p"
 SHORT_S = 0.3  # For what must not come.
 
 
@@ -34,7 +37,7 @@ def topic(world: World) -> str:
 
 @pytest.fixture
 def log(broker: Broker, topic: str) -> Iterator[FollowedAdmission]:
-    with closing(FollowedAdmission(broker, topic, SystemClock())) as made:
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as made:
         yield made
 
 
@@ -110,7 +113,7 @@ def test_the_shares_with_the_highest_epoch_and_number_hold(
 def test_shares_are_valid_from_when_they_were_read_first(broker: Broker, topic: str) -> None:
     clock = ManualClock()
     announce(broker, topic, granted(1))
-    with closing(FollowedAdmission(broker, topic, clock)) as log:
+    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
         seen = log.wait(0, TIMEOUT_S)
         read_s = log.shares()["a"].read_s
         clock.advance(100)
@@ -125,7 +128,7 @@ def test_a_compacted_log_is_read_over_its_gaps(world: World, broker: Broker) -> 
     for step in range(5):
         announce(broker, topic, announced(step), granted(step))
     world.compact(TopicPartition(topic, 0))
-    with closing(FollowedAdmission(broker, topic, SystemClock())) as log:
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
         seen = read_until(log, 0, {"a": 4})
         assert log.shares()["a"].shares.number == 4
         announce(broker, topic, announced(5))
@@ -159,7 +162,7 @@ def test_what_cannot_be_read_is_passed_over_counted_and_said_once(
 
 def test_a_topic_that_is_missing_is_named_and_read_once_it_is_made(broker: Broker) -> None:
     topic = f"test.{uuid4().hex}"
-    with closing(FollowedAdmission(broker, topic, SystemClock())) as log:
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
         with pytest.raises(UnknownTopic, match=topic):
             log.wait(0, TIMEOUT_S)
         broker.admin().create([TopicSpec(topic, 1, LOG_CONFIG)], TIMEOUT_S)
@@ -188,6 +191,99 @@ def test_a_close_ends_every_wait_and_may_be_repeated(log: FollowedAdmission) -> 
 
 def test_a_log_that_nobody_asked_has_no_thread(broker: Broker, topic: str) -> None:
     before = {*threading.enumerate()}
-    with closing(FollowedAdmission(broker, topic, SystemClock())) as log:
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
         assert dict(log.policies()) == {}
         assert {*threading.enumerate()} <= before
+
+
+@pytest.fixture
+def newer(broker: Broker, topic: str) -> str:
+    """The second generation of the topic."""
+    name = shares_topic(topic)
+    broker.admin().create([TopicSpec(name, SHARES_PARTITIONS, COMPACTED)], TIMEOUT_S)
+    return name
+
+
+MINE = partition_of(ME.encode(), SHARES_PARTITIONS)
+
+
+def shares_until(log: AdmissionLog, total: int | None, sampler: str = "a") -> SharesGranted:
+    """The sampler's newest shares, once this is what they let this producer begin."""
+    seen, wanted = 0, [] if total is None else [total]
+    while True:
+        known = log.shares().get(sampler)
+        if known is not None and known.shares.totals.tolist() == wanted:
+            return known.shares
+        before, seen = seen, log.wait(seen, TIMEOUT_S)
+        assert seen != before, log.shares()
+
+
+@pytest.mark.proves("F5")
+def test_a_producer_reads_its_own_share_and_what_holds_for_all(
+    log: FollowedAdmission, broker: Broker, newer: str
+) -> None:
+    shares = {"another": share(3, 8), ME: share(4, 5, 2)}
+    announce(broker, newer, announced(7), shares=shares, partition=MINE)
+    announce(broker, newer, valid(2, limit="max_policy_lag", most=9), partition=MINE)
+    found = shares_until(log, 5)
+    assert (found.producer_ids, found.needed.tolist()) == ((ME,), [2])
+    assert (found.valid_s, found.limit, found.most) == (30.0, "max_policy_lag", 9)
+    assert log.policies()["a"].step == 7
+    announce(broker, newer, shares={ME: share(5, 6)}, partition=MINE)
+    assert shares_until(log, 6).needed.tolist() == [0]
+
+
+@pytest.mark.proves("F5")
+def test_a_producer_without_a_share_or_whose_share_was_removed_may_begin_nothing(
+    log: FollowedAdmission, broker: Broker, newer: str
+) -> None:
+    announce(broker, newer, valid(1), partition=MINE)
+    assert shares_until(log, None).valid_s == 30.0
+    announce(broker, newer, shares={ME: share(1, 6)}, partition=MINE)
+    shares_until(log, 6)
+    announce(broker, newer, shares={ME: None}, partition=MINE)
+    shares_until(log, None)
+
+
+@pytest.mark.proves("F5")
+def test_a_share_with_the_highest_epoch_and_number_holds_whoever_writes_last(
+    log: FollowedAdmission, broker: Broker, newer: str
+) -> None:
+    announce(broker, newer, valid(1, epoch=7), shares={ME: share(2, 6, epoch=7)}, partition=MINE)
+    shares_until(log, 6)
+    for older in (share(90, 8, epoch=3), share(1, 9, epoch=7)):
+        announce(broker, newer, valid(99, epoch=3), shares={ME: older}, partition=MINE)
+    announce(broker, newer, valid(2, epoch=7), partition=MINE)
+    while log.shares()["a"].shares.number != 2:
+        log.wait(0, SHORT_S)
+    assert log.shares()["a"].shares.totals.tolist() == [6]
+
+
+@pytest.mark.proves("F5")
+def test_until_a_sampler_writes_the_second_generation_the_first_one_holds(
+    log: FollowedAdmission, broker: Broker, topic: str, newer: str
+) -> None:
+    announce(broker, topic, announced(1), granted(8, {ME: 3}, epoch=4))
+    shares_until(log, 3)
+    assert log.policies()["a"].step == 1
+    # It goes on writing the first one, for others.
+    announce(broker, topic, granted(9, {"older": 3}, epoch=6))
+    announce(broker, newer, valid(1, epoch=6), shares={ME: share(2, 5, epoch=6)}, partition=MINE)
+    shares_until(log, 5)
+    announce(broker, topic, granted(10, {"older": 4}, epoch=6))
+    announce(broker, newer, announced(2), partition=MINE)
+    read_until(log, 0, {"a": 2})
+    assert log.shares()["a"].shares.totals.tolist() == [5]
+
+
+@pytest.mark.proves("F5")
+def test_a_sampler_that_went_back_to_an_older_release_is_followed_again(
+    broker: Broker, topic: str, newer: str
+) -> None:
+    clock = ManualClock()
+    announce(broker, newer, valid(1, epoch=6), shares={ME: share(2, 5, epoch=6)}, partition=MINE)
+    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+        shares_until(log, 5)
+        announce(broker, topic, granted(1, {ME: 7}, epoch=9))
+        clock.advance(31.0)
+        until(lambda: log.shares()["a"].shares.totals.tolist() == [7], lambda: log.wait(0, 0.0))

@@ -411,7 +411,7 @@ def test_a_missing_topic_is_told_with_the_remedy(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"logprobs": [0.0, 0.0]}, "logprobs has 2 values and output_tokens 3"),
+        ({"logprobs": [0.0, 0.0]}, "logprobs has 2 values for 3 output tokens"),
         ({"reward": float("nan")}, "reward is nan"),
         ({"output_tokens": [1, -100, 3]}, r"output_tokens\[1\] is -100"),
     ],

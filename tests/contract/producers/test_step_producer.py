@@ -58,6 +58,9 @@ class _Awaited:
     async def complete_trajectory(self, uid: str, **named: Any) -> None:
         self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
 
+    async def fail_trajectory(self, uid: str, **named: Any) -> None:
+        self.inner.fail_trajectory(uid, environment=ENVIRONMENT, **named)
+
     async def submit_elsewhere(self, one: Step, environment: str = "nowhere") -> None:
         self.inner.submit_step(one, environment=environment)
 
@@ -77,6 +80,9 @@ class _Async:
 
     async def complete_trajectory(self, uid: str, **named: Any) -> None:
         await self.inner.complete_trajectory(uid, environment=ENVIRONMENT, **named)
+
+    async def fail_trajectory(self, uid: str, **named: Any) -> None:
+        await self.inner.fail_trajectory(uid, environment=ENVIRONMENT, **named)
 
     async def submit_elsewhere(self, one: Step, environment: str = "nowhere") -> None:
         await self.inner.submit_step(one, environment=environment)
@@ -184,6 +190,65 @@ def test_an_end_told_apart_follows_the_steps_with_their_key(stage: Stage) -> Non
     assert {one.partition for one in found} == {partition_of(b"p", PARTITIONS)}
 
 
+def test_a_failure_is_told_with_its_reason_to_the_group_of_its_prompt(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("t", 0, example_id="aime-7")], durable=False)
+        await producer.fail_trajectory("t", reason=ValueError("no page"))
+        await producer.fail_trajectory("early", prompt_uid="q", reason="crashed", n_rollouts=4)
+
+    stage.play(scenario)
+    found = {one.fields["group_uid"]: one for one in stage.log() if one.entry.failure}
+    assert len(stage.log()) == 3
+    assert {one.entry.kind for one in found.values()} == {EntryKind.FAILED}
+    failures = {uid: one.entry.failure for uid, one in found.items()}
+    told = {uid: (one.count, one.reason) for uid, one in failures.items() if one is not None}
+    assert told == {"p": (1, "raised ValueError: no page"), "q": (1, "crashed")}
+    uids = [found["p"].fields["rollout_uid"], found["q"].fields["rollout_uid"]]
+    assert uids == [step_rollout_uid("p", "t"), step_rollout_uid("q", "early")]
+    group = [(one.fields["example_id"], one.fields["group_size"]) for one in found.values()]
+    assert sorted(group) == [("aime-7", 0), ("q", 4)]
+
+
+def test_a_trajectory_that_has_ended_does_not_fail(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step("t", 0, is_last=True)])
+        with pytest.raises(Contradiction, match="has ended with 1 steps; a trajectory fails bef"):
+            await producer.fail_trajectory("t", prompt_uid="p", reason="late")
+
+    stage.play(scenario)
+    assert len(stage.log()) == 1
+
+
+def test_a_prompt_of_which_all_have_failed_is_open_no_more(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        for number in range(5):
+            await producer.submit_steps([step("t", 0, f"p{number}", n_rollouts=1)])
+            await producer.fail_trajectory("t", prompt_uid=f"p{number}", reason="crashed")
+
+    stage.play(scenario, max_open_prompts=1)
+    assert len(stage.log()) == 10
+
+
+def test_masks_and_named_arrays_of_a_step_are_in_the_log(stage: Stage) -> None:
+    values = np.array([[1, 2], [3, 4], [5, 6]], np.int16)
+    given = step(loss_mask=[1, 0, 1], token_arrays={"experts": values})
+    stage.play(lambda producer: producer.submit_steps([given]))
+    (logged,) = stage.log()
+    assert np.frombuffer(logged.fields["loss_mask"], np.bool_).tolist() == [True, False, True]
+    found = logged.fields["token_arrays"]["experts"]
+    assert (found.dtype, found.shape, found.data) == ("<i2", (2,), values.tobytes())
+
+
+def test_a_step_with_other_named_arrays_contradicts_the_one_before(stage: Stage) -> None:
+    async def scenario(producer: Producer) -> None:
+        for value in (1.0, 1.0):
+            await producer.submit_steps([step(token_arrays={"values": np.full(3, value)})])
+        with pytest.raises(Contradiction, match="with other content"):
+            await producer.submit_steps([step(token_arrays={"values": np.full(3, 2.0)})])
+
+    stage.play(scenario)
+
+
 @pytest.mark.proves("B2")
 @pytest.mark.parametrize("durable", [True, False])
 def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
@@ -212,6 +277,10 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
         (step(index=0.5), r"steps\[1\]: step_index is 0.5"),  # type: ignore[arg-type]
         (step(n_rollouts=0), r"steps\[1\]: n_rollouts is 0"),
         (step(logprobs=[-0.5]), r"steps\[1\]: logprobs"),
+        (
+            step(metadata={"prompt_tokens": {"group_size": object()}}),
+            r"steps\[1\]: metadata\['prompt_tokens'\]\['group_size'\] is ",
+        ),
         (step(is_last=1), r"steps\[1\]: is_last is 1"),
         (step(policy_version=""), r"steps\[1\]: policy_version is ''"),
         (step(n_rollouts=3), r"steps\[1\]: n_rollouts is 3, and was 2"),
@@ -220,11 +289,24 @@ def test_what_was_submitted_is_in_the_log(stage: Stage, durable: bool) -> None:
 )
 def test_where_one_step_is_invalid_none_is_queued(stage: Stage, wrong: Any, told: str) -> None:
     async def scenario(producer: Producer) -> None:
-        with pytest.raises(InvalidRollout, match=told):
+        with pytest.raises(InvalidRollout, match=told) as refused:
             await producer.submit_steps([step("first", n_rollouts=2), wrong])
+        assert refused.value.index == 1 or "give a Step" in told
 
     stage.play(scenario)
     assert stage.log() == []
+
+
+@pytest.mark.parametrize("weight_step", [[8, 7, 9], np.array([8, 7, 9])], ids=["list", "array"])
+def test_a_step_may_have_the_weights_of_each_token(stage: Stage, weight_step: Any) -> None:
+    async def scenario(producer: Producer) -> None:
+        await producer.submit_steps([step(weight_step=weight_step)])
+        await producer.flush()
+
+    stage.play(scenario)
+    [found] = stage.log()
+    assert found.fields["weight_step"] == 7
+    assert found.fields["weight_steps"] == np.array([8, 7, 9], "<i8").tobytes()
 
 
 @pytest.mark.parametrize("wrong", [None, 3, step("alone")], ids=["None", "number", "a step"])

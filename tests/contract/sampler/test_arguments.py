@@ -91,7 +91,7 @@ WRONG: dict[str, tuple[Call, str]] = {
     ),
     "metadata nan": (
         lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": float("nan")}),
-        r"metadata\[.*\] cannot be written as JSON",
+        r"metadata\[.*\] is nan, which JSON cannot hold",
     ),
     "metadata long": (
         lambda s, b: s.publish_policy(1, policy_version="a", metadata={"x": "y" * 65_536}),

@@ -27,7 +27,7 @@ from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, Layout
 from simulation.admission.stepped import Network, OwnClock, Stepped
 from simulation.admission.trainers import Crash, Process, Restarted, Trainer
 from simulation.admission.workers import Worker
@@ -43,6 +43,7 @@ HOUR_S = 3_600.0
 # and what its groups take, some after the others, of which a part is filtered or fails.
 WAIT_MAX_S = 45.0
 SESSION_S = 10.0  # How long a sealer that was killed keeps its partitions.
+READS_S = 2.0  # How long a sampler reads what was sealed before it began.
 CALM_AFTER_S = 25.0  # From then on nobody dead counts, and everything is reported.
 PARTITIONS = {"math": 2, "code": 1}
 
@@ -65,6 +66,7 @@ class Admitted(Network):
         self._fault_rate = dice.choice((0.0, 0.02, 0.05))
         self._trouble = dice.choice((0.0, 0.0, 0.05))
         self._wrong = dice.random() < 0.5
+        self._older_rate = dice.choice((0.0, 0.0, 0.3, 1.0))
         self._clock = ManualClock()
         self._logs = MemoryLogs(self._clock)
         self.store = MemoryBlobs()
@@ -169,8 +171,8 @@ class Admitted(Network):
             other.unbounded.clear()  # It has what the lost one needed.
 
     def fate(self, append: Append) -> Fate:
-        announced = append.topic in map(self.layout.admission, self._environments)
-        self.reached["grants"] += announced and (append.key or b"").startswith(b"shares/")
+        announced = append.topic.startswith(f"{self.layout.namespace}.admission.")
+        self.reached["grants"] += announced and (append.key or b"").startswith(b"share")
         if self.now_s > TROUBLE_S or self.dice.random() >= self._trouble:
             return Fate.PASS
         if self.dice.random() < 0.2:
@@ -266,7 +268,10 @@ class Admitted(Network):
 
     def _new_worker(self, environment: str, together: int) -> None:
         self._names += 1
-        self._workers.append(Worker(self, environment, f"worker-{self._names:02}", together))
+        is_older = self.dice.random() < self._older_rate
+        self.reached["older workers"] += is_older
+        name = f"worker-{self._names:02}"
+        self._workers.append(Worker(self, environment, name, together, is_older))
 
     def _new_trainer(self, name: str) -> None:
         self._trainers.append(Trainer(self, name))
@@ -356,6 +361,8 @@ class Admitted(Network):
     def _compact(self) -> None:
         for name in self._environments:
             self._logs.compact(TopicPartition(self.layout.admission(name), 0))
+            for number in range(SHARES_PARTITIONS):
+                self._logs.compact(TopicPartition(self.layout.shares(name), number))
         self.reached["compactions"] += 1
 
     def _awaken(self, zombie: Trainer) -> None:
@@ -411,7 +418,8 @@ class Admitted(Network):
             in_flight = 0 if self._dead_sealers else len(self._in_flight[environment])
             held = in_flight + trainer.ready(environment) + trainer.in_hand(environment)
             # What a rewind gives back, or was ready before a sampler began, nobody granted.
-            trainer.unbounded[environment] &= held > most + lacking
+            reads = self.now_s < trainer.resumed_s + READS_S
+            trainer.unbounded[environment] &= reads or held > most + lacking
             if trainer.unbounded[environment] or held <= (1 if calm else 2) * most + lacking:
                 return
             problems.append(

@@ -78,13 +78,14 @@ class Trainer(Process):
     Attributes:
         asked_s: since when it waits for a batch, by the world's clock; None: it does not.
         stopped_until_s: while it trains nothing; its sampler goes on.
+        resumed_s: when it began, or went back.
         unbounded: environments of which it has more groups than were granted, as after a rewind.
     """
 
     def __init__(self, world: Admitted, name: str) -> None:
         super().__init__(world, name)
         self.asked_s: float | None = None
-        self.stopped_until_s = 0.0
+        self.stopped_until_s = self.resumed_s = 0.0
         self.unbounded = defaultdict[str, bool](lambda: True)
         self._step: int | None = None
         self._batch: Batch | None = None
@@ -150,6 +151,7 @@ class Trainer(Process):
         step = self.sampler.resume(newest, later=later)
         self.sampler.publish_policy(step, policy_version=f"{self.name}-{step}")
         self._step = step
+        self.resumed_s = world.now_s
         self.unbounded.clear()
         world.forgive(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from harness.rollouts import encode_record, make_alive, make_dispatched, make_entry, make_failed
@@ -13,6 +14,7 @@ from rollstream.producers.admission.standing import Request, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
 from rollstream.producers.errors import TooManyGroups
 from rollstream.schemas.events import PolicyAnnounced
+from rollstream.schemas.ids import READS_ITS_SHARE
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.streams.partitioning import partition_of
 from simulation.admission.stepped import ReachedBroker
@@ -50,19 +52,26 @@ class Worker:
 
     Args:
         together: how many it begins at one time.
+        is_older: it is of a release that knows one generation of the log.
 
     Attributes:
         asleep_until_s: while it does nothing, not even say that it lives.
     """
 
-    def __init__(self, world: Admitted, environment: str, name: str, together: int) -> None:
+    def __init__(
+        self, world: Admitted, environment: str, name: str, together: int, is_older: bool
+    ) -> None:
         dice = world.dice
-        self.environment, self.name = environment, name
+        self.environment, self.name = environment, name if is_older else name + READS_ITS_SHARE
         self.clock = world.own_clock()
         self.broker = ReachedBroker(world.new_broker(), world)
-        self.log = FollowedAdmission(self.broker, world.layout.admission(environment), self.clock)
-        self.standing = Standing(name)
-        allowance = Allowance(environment, name, None)
+        self.log = FollowedAdmission(
+            self.broker, world.layout.admission(environment), self.name, self.clock
+        )
+        if is_older:
+            self.log._again_s = inf
+        self.standing = Standing(self.name)
+        allowance = Allowance(environment, self.name, None)
         self.admission = AdmissionQueue(
             environment, None, allowance, self.standing, self.log, self.clock
         )

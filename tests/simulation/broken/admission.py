@@ -69,7 +69,16 @@ class IgnoringEpochs(_Broken):
 
     @contextmanager
     def broken(self) -> Iterator[None]:
-        def last(of: NewestRecords, event: SharesGranted, granted_us: int, read_s: float) -> bool:
+        def last(
+            of: NewestRecords,
+            event: SharesGranted,
+            granted_us: int,
+            read_s: float,
+            *,
+            by_producer: bool = False,
+        ) -> bool:
+            if by_producer:
+                of._claims[event.sampler] = event.epoch
             of._granted_us[event.sampler] = granted_us
             of.shares = {**of.shares, event.sampler: Granted(event, read_s)}
             return True

@@ -27,7 +27,7 @@ class _Writer(FaultyWriter):
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,
@@ -39,12 +39,12 @@ class _Writer(FaultyWriter):
             write_now(self._log, append)
         assert partition is not None
         assert on_delivery is not None
-        if isinstance(codec.decode(value), Claimed):
+        if isinstance(codec.decode(value or b""), Claimed):
             super().append(topic, value, key=key, partition=partition, on_delivery=on_delivery)
             return
         where = TopicPartition(topic, partition)
         end = self._log.reader({where: 0}).bounds(where, 1.0)[1]
-        self._unwritten.append(Append(topic, value, key, partition, headers))
+        self._unwritten.append(Append(topic, value or b"", key, partition, headers))
         self._reports.append((on_delivery, Delivery(topic, partition, end, None, 0)))
 
     def poll(self, timeout_s: float = 0.0) -> None:

@@ -23,7 +23,7 @@ class _Writer(FaultyWriter):
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from harness.beside_readers import BesideReaders
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import SealedGroups, Sealer, audit
 from rollstream.consumers.sealing.flush_requests import request_flush
@@ -16,11 +17,10 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.wire_schemas import MARKER
-from rollstream.streams.broker import IDLE_S, Record, TopicPartition
+from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import DamagedRecord, OffsetLost
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
-from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.tracing import trace
 
 TORN = codec.encode(Claimed(owner="sealer-1", nonce="n", software="", root_id=""))[:-3]
@@ -197,32 +197,11 @@ def test_verifiers_go_on_without_a_log_that_the_broker_does_not_deliver(damaged:
 
 def retry(world: SealWorld, sealer: Sealer, seconds: float = 60.0) -> list[RetryAnswer]:
     """Asks, while the sealer runs beside."""
-    broker = RunningBeside(world, sealer)
+    broker = BesideReaders(world.logs, lambda: world.run(sealer, seconds=1.0))
     deadline = Deadline(seconds, world.clock)
     return request_retry(
         world.config, broker, world.blobs, environment=None, partition=None, deadline=deadline
     )
-
-
-class RunningBeside(MemoryBroker):
-    """A broker beside whose every reader of seal logs a sealer takes its turn."""
-
-    def __init__(self, world: SealWorld, sealer: Sealer) -> None:
-        super().__init__(world.logs)
-        self._world, self._sealer = world, sealer
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
-        reader = super().reader(starts, idle_s=idle_s)
-        poll = reader.poll
-
-        def turn_first(records_max: int, timeout_s: float) -> list[Record]:
-            self._world.run(self._sealer, seconds=1.0)
-            return poll(records_max, timeout_s)
-
-        vars(reader).update(poll=turn_first)
-        return reader
 
 
 @pytest.mark.proves("F20", "F24")

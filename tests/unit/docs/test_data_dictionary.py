@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness.documented_run import DocumentedRun
-from harness.pages import rows
+from harness.pages import rows, section
+from rollstream.producers.rollouts.fields import FIELDS
 from rollstream.sampler import Batch
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.records import RolloutGroup, RolloutRecord, SampledBatch
@@ -48,6 +50,18 @@ def test_row_files_have_a_row_for_each_column(tmp_path: Path) -> None:
     listed = rows(PAGE, "Row files")
     assert listed.pop() == "token_array_NAME"  # Of files that have it; the root is empty.
     assert sorted(listed) == sorted(open_dataset(tmp_path).schema.names)
+
+
+def test_callers_fill_what_publish_takes() -> None:
+    filled = re.compile(
+        r"^\| `([^`]+)` \|[^|]+\| (?:[^|]+ or )?caller(?: or [^|]+)? \|", re.MULTILINE
+    )
+    columns = {"rollout_policy_version": "policy_version", "token_array_NAME": "token_arrays"}
+    listed = {columns.get(name, name) for name in filled.findall(section(PAGE, "Row files"))}
+    in_the_path = {"environment"}
+    of_steps = {"trajectory_uid"}
+    other_forms = {"weight_steps", "logprob_sum", "old_logprob_sum"}  # Of arguments in the table.
+    assert listed == FIELDS.keys() - in_the_path | of_steps | other_forms
 
 
 @pytest.mark.parametrize("kind", [RolloutRecord, RolloutGroup, SampledBatch])

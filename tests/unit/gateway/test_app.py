@@ -265,7 +265,12 @@ def test_a_body_over_the_limit_is_refused_and_nothing_stays_held(
         (DeliveryFailed(["t-1"], [], "kafka:9092", "timed out"), 503, True, "timed out"),
         (UnknownTopic("topic rollouts.math does not exist"), 503, True, "does not exist"),
         (RolloutTooLarge("step 0", 20, 10, "send less"), 413, False, "send less"),
-        (InvalidRollout("steps[0]: logprobs has 2 values"), 422, False, "steps[0]"),
+        (
+            InvalidRollout("logprobs", 2, "give 3", "has 2 values"),
+            422,
+            False,
+            "logprobs has 2 values",
+        ),
     ],
 )
 @pytest.mark.parametrize("durable", ["false", "true"])
@@ -348,6 +353,7 @@ async def test_steps_on_their_way_are_bounded_until_they_arrived() -> None:
     writer = MemoryStepWriter()
     body = json.dumps({"steps": [STEP] * 2}).encode()
     limits: dict[str, Any] = {"max_body_bytes": 1024, "max_pending_bytes": 6 * 1024}
+    limits["max_pending_bytes_per_environment"] = 6 * 1024
     headers = {"Content-Type": "application/json"}
     async with talking_to(gateway_over(writer, **limits)) as client:
         await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
@@ -368,7 +374,8 @@ async def test_steps_on_their_way_are_bounded_until_they_arrived() -> None:
 @in_a_loop
 async def test_requests_at_once_are_bounded() -> None:
     writer = MemoryStepWriter()
-    async with talking_to(gateway_over(writer, max_requests=2)) as client:
+    limits: dict[str, Any] = {"max_requests": 2, "max_requests_per_environment": 2}
+    async with talking_to(gateway_over(writer, **limits)) as client:
         await client.post(STEPS, json={"steps": [STEP]})  # From now on the topic is known.
         writer.answering.clear()
         durable: dict[str, Any] = {"params": {"durable": True}, "json": {"steps": [STEP]}}
@@ -380,6 +387,56 @@ async def test_requests_at_once_are_bounded() -> None:
         assert "Retry-After" in refused.headers
         writer.answering.set()
         assert [(await one).status_code for one in waiting] == [200, 200]
+
+
+@in_a_loop
+async def test_one_environment_takes_no_request_of_another() -> None:
+    writer = MemoryStepWriter()
+    async with talking_to(gateway_over(writer, max_requests=8)) as client:
+        code: dict[str, Any] = {"url": STEPS.replace("math", "code"), "headers": bearer("code")}
+        math: dict[str, Any] = {"url": STEPS}
+        for one in (math, code):
+            await client.post(json={"steps": [STEP]}, **one)  # From now on the topic is known.
+        writer.answering.clear()
+        durable: dict[str, Any] = {"params": {"durable": True}, "json": {"steps": [STEP]}}
+        waiting = [asyncio.create_task(client.post(STEPS, **durable)) for _ in range(4)]
+        while writer.waiting < 4:
+            await asyncio.sleep(0)
+        refused = problem(await client.post(STEPS, **durable), 429)
+        assert "4 requests at once of environment math" in refused["detail"]
+        assert "max_requests_per_environment is 4" in refused["detail"]
+        answered = await client.post(json={"steps": [STEP]}, **code)
+        assert answered.status_code == 202
+        writer.answering.set()
+        assert [(await one).status_code for one in waiting] == [200] * 4
+
+
+@in_a_loop
+async def test_one_environment_takes_no_bytes_of_another() -> None:
+    writer = MemoryStepWriter()
+    limits: dict[str, Any] = {"max_body_bytes": 1024, "max_pending_bytes": 8 * 1024}
+    body: dict[str, Any] = {"json": {"steps": [STEP] * 2}}
+    async with talking_to(gateway_over(writer, **limits)) as client:
+        code: dict[str, Any] = {"url": STEPS.replace("math", "code"), "headers": bearer("code")}
+        math: dict[str, Any] = {"url": STEPS}
+        for one in (math, code):
+            await client.post(**body, **one)
+        writer.answering.clear()
+        assert (await client.post(STEPS, **body)).status_code == 202
+        refused = problem(await client.post(STEPS, **body), 429)
+        assert "max_pending_bytes_per_environment is 4096" in refused["detail"]
+        assert (await client.post(**body, **code)).status_code == 202
+        writer.answering.set()
+
+
+def test_who_is_to_come_again_is_told_different_times(
+    client: TestClient, writer: MemoryStepWriter
+) -> None:
+    writer.refusal = BufferFull("the send buffer is full")
+    body = {"steps": [STEP]}
+    told = {client.post(STEPS, json=body).headers["Retry-After"] for _ in range(100)}
+    assert len(told) > 1
+    assert told <= {"1", "2", "3", "4", "5"}
 
 
 @in_a_loop

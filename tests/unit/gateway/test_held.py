@@ -111,6 +111,7 @@ def test_steps_count_as_much_as_they_take_and_one_call_alone_is_taken() -> None:
     async def statuses() -> list[int]:
         writer = MemoryStepWriter()
         bytes_max = {"max_body_bytes": 8 * 1024, "max_pending_bytes": 12 * 1024}
+        bytes_max["max_pending_bytes_per_environment"] = 12 * 1024
         async with client(writer, **bytes_max) as posting:
             first = await posting.post(STEPS, json={"steps": [wide]})
             writer.answering.clear()

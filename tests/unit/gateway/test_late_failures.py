@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -46,13 +47,13 @@ def test_failures_that_come_after_the_answer_do_not_pile_up() -> None:
         writer = AsyncStepProducer(broker=broker, namespace=layout.namespace, timeout_s=30.0)
         intake = Intake(writer, GatewayConfig(timeout_s=TIMEOUT_S, allow_anonymous=True))
         step = Step([1], [2], 1.0, "t", "p", 0, "v", 0, is_last=True, n_rollouts=1)
-        async with intake.request() as turn:
+        async with intake.request("web") as call:
             with pytest.raises(Refused, match="may have it"):
-                await intake.submit(turn, [step], "web", durable=True)
+                await intake.deliver(call, partial(writer.submit_steps, [step]), durable=True)
         broker.tell = True
         while broker.kept:
             await asyncio.sleep(0)
-        async with intake.request():
+        async with intake.request("web"):
             pass
         await writer.close()  # Would raise whatever was kept.
         assert not intake.undelivered  # Its caller was told.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,32 @@ def test_it_does_not_start_where_no_environment_has_its_topic(tmp_path: Path) ->
     assert "rollstream.rollouts.math.1 missing; correct kafka.namespace" in done.stderr
 
 
+def test_it_does_not_start_with_more_connections_than_files_that_it_may_open(
+    tmp_path: Path,
+) -> None:
+    settings = f'[gateway]\nmax_connections = {2**31}\n[gateway.tokens]\nmath = ["{TOKEN}"]\n'
+    line = CommandLine(tmp_path, f"{CONFIG}\n{settings}")
+    line.create_topics()
+    line.stopping.set()
+    done = line.run("gateway", "--port", "0")
+    assert done.exit_code == 1
+    assert f"gateway.max_connections is {2**31}, which needs {2**31 + 256} open" in done.stderr
+    assert "LimitNOFILE=" in done.stderr
+
+
+def test_it_raises_its_limit_of_open_files(tmp_path: Path) -> None:
+    line = CommandLine(tmp_path, f'{CONFIG}\n[gateway.tokens]\nmath = ["{TOKEN}"]\n')
+    line.create_topics()
+    line.stopping.set()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    try:
+        assert line.run("gateway", "--port", "0").exit_code == 0
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 4_096
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_one_environment_without_its_topic_keeps_nobody_from_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,8 +120,9 @@ def test_a_wrong_token_is_refused_and_not_shown(tmp_path: Path, tokens: str, sai
 
 
 def test_settings_with_which_no_large_body_could_be_taken_are_refused() -> None:
-    with pytest.raises(ValidationError, match="max_pending_bytes 2048 is below max_body_bytes"):
-        gateway_config(max_body_bytes=4096, max_pending_bytes=2048)
+    for name in ("max_pending_bytes", "max_pending_bytes_per_environment"):
+        with pytest.raises(ValidationError, match=f"{name} 2048 is below max_body_bytes"):
+            gateway_config(max_body_bytes=4096, **{name: 2048})
 
 
 def test_no_token_is_in_what_a_gateway_holds_or_prints() -> None:

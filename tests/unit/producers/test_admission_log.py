@@ -5,20 +5,25 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from harness.admission import announce, announced, granted
+from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.newest import LIVES_S
 from rollstream.runtime.clock import ManualClock, SystemClock
-from rollstream.streams.broker import Record
+from rollstream.streams.broker import Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, shares_topic
+
+ME = "p"
 
 
 class SilentBroker(MemoryBroker):
@@ -31,12 +36,17 @@ class SilentBroker(MemoryBroker):
 
 
 class PolledBroker(MemoryBroker):
-    """Knows which thread read last."""
+    """Knows which thread read last, and what was ever read."""
 
     polled_by: threading.Thread | None = None
 
-    def reader(self, *args: Any, **kwargs: Any) -> MemoryReader:
-        reader = super().reader(*args, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.read = set[TopicPartition]()
+
+    def reader(self, starts: Mapping[TopicPartition, int], **kwargs: Any) -> MemoryReader:
+        reader = super().reader(starts, **kwargs)
+        self.read |= {*starts}
         poll = reader.poll
 
         def polled(records_max: int, timeout_s: float) -> list[Record]:
@@ -52,7 +62,7 @@ def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
     broker = MemoryBroker(clock=clock)
     topic = new_topic(broker, 1, LOG_CONFIG)
     announce(broker, topic, announced(5, sampler="old"))
-    with closing(FollowedAdmission(broker, topic, clock)) as log:
+    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
         log.wait(0, TIMEOUT_S)
         assert set(log.policies()) == {"old"}
         clock.advance(LIVES_S)
@@ -77,7 +87,7 @@ def test_shares_that_the_log_holds_are_as_old_as_its_newest_record_says() -> Non
     brokers.advance(20.0)
     announce(broker, topic, granted(2))
     workers.advance(1_000.0)
-    with closing(FollowedAdmission(broker, topic, workers)) as log:
+    with closing(FollowedAdmission(broker, topic, ME, workers)) as log:
         seen = log.wait(0, TIMEOUT_S)
         now_s = workers.monotonic_s()
         read_s = {name: one.read_s for name, one in log.shares().items()}
@@ -96,7 +106,7 @@ def test_shares_before_which_the_brokers_clock_went_back_count_from_when_they_ar
     announce(broker, topic, granted(1))
     brokers.advance(-1_000_000.0)
     announce(broker, topic, granted(1, sampler="b"))
-    with closing(FollowedAdmission(broker, topic, workers)) as log:
+    with closing(FollowedAdmission(broker, topic, ME, workers)) as log:
         log.wait(0, TIMEOUT_S)
         assert {one.read_s for one in log.shares().values()} == {workers.monotonic_s()}
 
@@ -104,7 +114,7 @@ def test_shares_before_which_the_brokers_clock_went_back_count_from_when_they_ar
 def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
     broker = SilentBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
-    with closing(FollowedAdmission(broker, topic, ManualClock())) as log:
+    with closing(FollowedAdmission(broker, topic, ME, ManualClock())) as log:
         seen = log.wait(0, TIMEOUT_S)
         broker.away = True
         with pytest.raises(BrokerUnavailable, match="was not read within 5 s: nobody answers"):
@@ -116,7 +126,7 @@ def test_what_was_read_once_is_read_on_by_whoever_asks() -> None:
     """An env worker asks for each group; another thread's turn costs more than the answer."""
     broker = PolledBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
-    with closing(FollowedAdmission(broker, topic, SystemClock())) as log:
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
         log.wait(0, TIMEOUT_S)
         assert broker.polled_by is not threading.current_thread()
         announce(broker, topic, announced(1))
@@ -124,11 +134,32 @@ def test_what_was_read_once_is_read_on_by_whoever_asks() -> None:
         assert set(log.policies()) == {"a"}
 
 
+@pytest.mark.proves("F5")
+def test_while_shares_are_valid_nothing_is_read_of_the_first_generation() -> None:
+    """Its records name all producers of older releases."""
+    clock = ManualClock()
+    broker = PolledBroker(clock=clock)
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    spec = TopicSpec(shares_topic(topic), SHARES_PARTITIONS, LOG_CONFIG)
+    broker.admin().create([spec], TIMEOUT_S)
+    mine = partition_of(ME.encode(), SHARES_PARTITIONS)
+    announce(broker, spec.name, valid(1), shares={ME: share(1, 4)}, partition=mine)
+    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+        log.wait(0, TIMEOUT_S)
+        assert broker.read == {TopicPartition(spec.name, mine)}
+        announce(broker, topic, granted(1, {ME: 9}))
+        log.wait(0, 0.0)
+        assert broker.read == {TopicPartition(spec.name, mine)}
+        clock.advance(31.0)
+        log.wait(0, 0.0)
+        assert broker.read == {TopicPartition(spec.name, mine), TopicPartition(topic, 0)}
+
+
 def test_one_that_is_dropped_without_close_ends_its_thread() -> None:
     broker = MemoryBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
     before = threading.enumerate()
-    log = FollowedAdmission(broker, topic, SystemClock())
+    log = FollowedAdmission(broker, topic, ME, SystemClock())
     log.wait(0, TIMEOUT_S)
     (thread,) = [one for one in threading.enumerate() if one not in before]
     dropped = weakref.ref(log)

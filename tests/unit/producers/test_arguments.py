@@ -11,8 +11,6 @@ import pytest
 
 from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
 from rollstream.producers.rollouts.arguments import (
-    DEFAULTS,
-    OTHER_NAMES,
     AppendedArguments,
     Flags,
     Floats,
@@ -23,7 +21,9 @@ from rollstream.producers.rollouts.arguments import (
     TurnArguments,
     WholeArguments,
 )
+from rollstream.producers.rollouts.fields import FIELDS, NEEDED, OTHER_NAMES
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
+from rollstream.schemas import rules
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 
 STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The producer knows better.
@@ -65,7 +65,8 @@ def wanted_type(field: RowField) -> Any:
 def test_names_and_types_are_those_of_the_schema() -> None:
     hints = get_type_hints(RolloutArguments)
     fields = row_fields()
-    assert set(hints) == set(fields) - STAMPED - FOLDED - OF_STEPS | UNFOLDED | OTHER_NAMES.keys()
+    assert set(FIELDS) == set(fields) - STAMPED - FOLDED - OF_STEPS
+    assert set(hints) == set(FIELDS) | UNFOLDED | OTHER_NAMES.keys()
     for name, hint in hints.items():
         if name in UNFOLDED:
             continue
@@ -75,9 +76,11 @@ def test_names_and_types_are_those_of_the_schema() -> None:
 @pytest.mark.proves("A1")
 def test_defaults_are_those_of_the_schema() -> None:
     fields = row_fields()
-    required = {name for name in get_type_hints(RolloutArguments) if name not in DEFAULTS}
-    assert required == {"example_id", "policy_version", "policy"} | OTHER_NAMES.keys()
-    for name, default in DEFAULTS.items():
+    for name, (_, default) in FIELDS.items():
+        if name in ("example_id", "policy_version"):
+            assert default is NEEDED
+            assert fields[name].required
+            continue
         if name in ("environment", "rollout_uid"):  # The producer's own, and a new one.
             assert default == ""
             continue
@@ -117,14 +120,23 @@ def test_help_describes_every_argument_with_its_type_and_default() -> None:
         assert default == _shown_default(own), name
 
 
+def test_help_states_the_limits() -> None:
+    said = " ".join((RolloutProducer.publish.__doc__ or "").split())
+    row, attached = rules.TOKEN_ROW_BYTES_MAX >> 20, rules.ATTACHED_BYTES_MAX >> 20
+    assert f"at most {row} MiB a token, and {rules.TOKEN_ARRAYS_MAX} names" in said
+    assert f"together at most {attached} MiB" in said
+
+
 def _shown_default(name: str) -> str:
     if name in OWN:
         return "the producer's"
     if name == "rollout_uid":
         return "a new one"
-    if name not in DEFAULTS or name == "weight_step":  # It has one on the wire alone.
+    if name in ("policy", "weight_step"):  # One of them is needed.
         return ""
-    default = DEFAULTS[name]
+    default = FIELDS[name].default
+    if default is NEEDED:
+        return ""
     if isinstance(default, Mapping):
         return "{}"
     if default == ():
@@ -160,5 +172,5 @@ def test_signatures_show_the_arguments_with_their_defaults(function: Any, argume
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         own = OTHER_NAMES.get(name, name)
         some_needed = own in ("policy", "policy_version", "weight_step")
-        expected = ... if some_needed else DEFAULTS.get(own, inspect.Parameter.empty)
+        expected = ... if some_needed else FIELDS[own].default
         assert parameter.default == expected

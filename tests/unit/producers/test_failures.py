@@ -91,7 +91,7 @@ def test_a_failed_delivery_is_told_at_the_next_publish_which_queues_nothing() ->
             group.publish(rollout_uid="a", **sampled())
         told = until_told(producer)
         assert ("a" in told.uids, told.nothing_queued) == (True, True)  # Others share its record.
-        assert "not delivered to FaultyBroker (a)" in str(told)
+        assert "not delivered to FaultyBroker (a" in str(told)
         assert "this call queued nothing, repeat it too" in str(told)
         broker.decide = Doubtful(Fate.PASS)
         for uid in told.uids:

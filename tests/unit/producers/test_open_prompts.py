@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.producers.steps import open_prompts
-from rollstream.producers.steps.open_prompts import OPEN_PROMPT_S, OpenPrompts
-from rollstream.producers.steps.segments import Step
+from rollstream.producers import Step
+from rollstream.producers.steps import submitted as module
+from rollstream.producers.steps.submitted import OPEN_PROMPT_S, Submitted
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.errors import BufferFull
@@ -22,17 +22,17 @@ def step(
     return Step([], [], None, trajectory, prompt, index, "v", 0, is_last=last, n_rollouts=n)
 
 
-def submit(prompts: OpenPrompts, now_s: float, *steps: Step) -> None:
+def submit(prompts: Submitted, now_s: float, *steps: Step) -> None:
     sizes = prompts.sizes(steps, now_s)
     uids = [step_rollout_uid(one.prompt_uid, one.trajectory_uid) for one in steps]
-    prompts.add(steps, uids, sizes, now_s)
+    prompts.add(steps, uids, sizes, [0] * len(steps), now_s)
 
 
-def end(prompts: OpenPrompts, trajectory: str, prompt: str, now_s: float = 1.0) -> None:
-    prompts.end(step_rollout_uid(prompt, trajectory), trajectory, prompt, now_s)
+def end(prompts: Submitted, trajectory: str, prompt: str, now_s: float = 1.0) -> None:
+    prompts.end(step_rollout_uid(prompt, trajectory), trajectory, prompt, 0, now_s)
 
 
-def is_known(prompts: OpenPrompts, trajectory: str) -> bool:
+def is_known(prompts: Submitted, trajectory: str) -> bool:
     try:
         return prompts.prompt_of(trajectory) != ""
     except InvalidRollout:
@@ -41,7 +41,7 @@ def is_known(prompts: OpenPrompts, trajectory: str) -> bool:
 
 @pytest.mark.proves("B4")
 def test_a_prompt_whose_rest_went_elsewhere_leaves_by_its_age() -> None:
-    prompts = OpenPrompts(1)
+    prompts = Submitted(1)
     submit(prompts, 0.0, step("a", 0, "p", n=8))
     with pytest.raises(BufferFull):
         submit(prompts, OPEN_PROMPT_S - 1, step("b", 0, "q"))
@@ -54,7 +54,7 @@ def test_a_prompt_whose_rest_went_elsewhere_leaves_by_its_age() -> None:
 
 
 def test_a_prompt_of_unknown_size_is_over_with_its_trajectories() -> None:
-    prompts = OpenPrompts(9)
+    prompts = Submitted(9)
     submit(prompts, 0.0, step("a", 0, "p"), step("b", 0, "p", last=True))
     assert len(prompts) == 1
     end(prompts, "a", "p")
@@ -63,7 +63,7 @@ def test_a_prompt_of_unknown_size_is_over_with_its_trajectories() -> None:
 
 
 def test_a_retried_last_step_counts_once() -> None:
-    prompts = OpenPrompts(9)
+    prompts = Submitted(9)
     for _ in range(2):
         submit(prompts, 0.0, step("a", 0, "p", last=True, n=2))
     assert len(prompts) == 1
@@ -72,7 +72,7 @@ def test_a_retried_last_step_counts_once() -> None:
 
 
 def test_an_end_that_names_its_prompt_counts_once_whoever_took_the_steps() -> None:
-    prompts = OpenPrompts(9)
+    prompts = Submitted(9)
     submit(prompts, 0.0, step("a", 0, "p", n=2))
     for _ in range(2):
         end(prompts, "b", "p")
@@ -94,8 +94,8 @@ def test_an_end_that_names_its_prompt_counts_once_whoever_took_the_steps() -> No
 def test_trajectories_are_bounded_and_the_oldest_are_forgotten(
     steps: list[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 4)
-    prompts = OpenPrompts(9)
+    monkeypatch.setattr(module, "KNOWN_MAX", 4)
+    prompts = Submitted(9)
     submit(prompts, 0.0, *steps)
     known = [one.trajectory_uid for one in steps if is_known(prompts, one.trajectory_uid)]
     assert known == ["5", "6", "7", "8"]
@@ -104,8 +104,8 @@ def test_trajectories_are_bounded_and_the_oldest_are_forgotten(
 def test_what_was_forgotten_still_ends_where_its_prompt_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(open_prompts, "TRAJECTORIES_MAX", 2)
-    prompts = OpenPrompts(9)
+    monkeypatch.setattr(module, "KNOWN_MAX", 2)
+    prompts = Submitted(9)
     submit(prompts, 0.0, *(step(f"{n}", 0, "p", n=8) for n in range(8)))
     assert not is_known(prompts, "0")
     for n in range(8):
@@ -115,7 +115,7 @@ def test_what_was_forgotten_still_ends_where_its_prompt_is_named(
 
 
 def test_a_uid_in_two_prompts_is_two_trajectories_until_one_is_forgotten() -> None:
-    prompts = OpenPrompts(9)
+    prompts = Submitted(9)
     submit(prompts, 0.0, step("a", 0, "p"))
     submit(prompts, 1.0, step("a", 0, "q"))
     assert len(prompts) == 2
@@ -143,7 +143,7 @@ def test_a_uid_in_two_prompts_is_two_trajectories_until_one_is_forgotten() -> No
 def test_nobody_is_refused_for_longer_than_a_prompt_counts(
     submitted: list[tuple[float, str, str, int, bool]], bound: int
 ) -> None:
-    prompts, now_s = OpenPrompts(bound), 0.0
+    prompts, now_s = Submitted(bound), 0.0
     for wait_s, prompt, trajectory, index, last in submitted:
         now_s += wait_s
         one = step(f"{prompt}{trajectory}", index, prompt, last=last, n=3)
@@ -161,8 +161,8 @@ NAME_CHARS = 1_000
 
 
 def test_the_memory_of_prompts_and_trajectories_is_as_documented() -> None:
-    """500 bytes a trajectory, 300 a prompt, and the name of each prompt once."""
-    prompts, each = OpenPrompts(4_096), 4
+    """200 bytes a step, 500 a trajectory, 500 a prompt, and the name of each prompt once."""
+    prompts, each = Submitted(4_096), 4
     names = "x" * NAME_CHARS
     tracemalloc.start()
     try:
@@ -174,11 +174,11 @@ def test_the_memory_of_prompts_and_trajectories_is_as_documented() -> None:
     finally:
         tracemalloc.stop()
     assert len(prompts) == 2_048
-    assert size < 2_048 * (each * 530 + 330 + NAME_CHARS)
+    assert size < 2_048 * (each * (200 + 500) + 500 + NAME_CHARS)
 
 
 def test_a_prompt_that_begins_again_counts_its_trajectories_anew() -> None:
-    prompts = OpenPrompts(9)
+    prompts = Submitted(9)
     for _ in range(2):
         submit(prompts, 0.0, step("a", 0, "p", last=True, n=2))
         assert len(prompts) == 1

@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.producers import OUTBOX, sampled
-from rollstream.producers.engine.outbox import ROLLOUT_BYTES_MAX
-from rollstream.producers.errors import RolloutTooLarge
-from rollstream.producers.rollouts.validate import group_address
-from rollstream.schemas.errors import InvalidRollout
+from harness.producers import ENVIRONMENT, Logged, new_layout, published, sampled
+from rollstream.producers import InvalidRollout, RolloutProducer, RolloutTooLarge
 from rollstream.schemas.ingest.entry import NamedArray
-from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.order import Policy
 from rollstream.schemas.rules import ATTACHED_BYTES_MAX
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 
 def publish(**overrides: Any) -> Mapping[str, Any]:
@@ -31,10 +29,19 @@ def publish(**overrides: Any) -> Mapping[str, Any]:
 
 def taken(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same of exactly these arguments."""
-    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **arguments}))
-    record = decode_record(OUTBOX.encode([outgoing], partitions=1))
-    assert record.broken == {}
-    return record.entry(0).fields
+    return logged({"example_id": "ex", **arguments}).fields
+
+
+def logged(arguments: Mapping[str, Any]) -> Logged:
+    """The entry of a rollout of these arguments, in the log."""
+    broker = MemoryBroker()
+    layout = new_layout(broker)
+    with RolloutProducer(
+        broker=broker, namespace=layout.namespace, environment=ENVIRONMENT
+    ) as producer:
+        producer.publish(**arguments)
+    [found] = published(broker, layout)
+    return found
 
 
 NAMED = Policy("a", 2, 5, "step-5")
@@ -46,9 +53,9 @@ NAMED = Policy("a", 2, 5, "step-5")
     [
         (
             {},
-            r"neither policy nor weight_step is given; publish\(policy=producer\.policy\(\), .*=-1",
+            r"policy is not given, nor is weight_step; publish\(policy=producer\.policy\(\), .*=-1",
         ),
-        ({"policy_version": "step-5"}, "neither policy nor weight_step is given"),
+        ({"policy_version": "step-5"}, "policy is not given, nor is weight_step"),
         ({"policy": NAMED, "weight_step": 5}, "policy and weight_step are given; .*leave out the"),
         (
             {"policy": NAMED, "policy_version": "v", "lineage": "a"},
@@ -62,7 +69,7 @@ NAMED = Policy("a", 2, 5, "step-5")
 )
 def test_what_sampled_is_said_once_and_whole(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRollout, match=told):
-        OUTBOX.segment({"example_id": "ex", "output_tokens": [1], **given})
+        taken({"output_tokens": [1], **given})
 
 
 def test_weights_that_are_not_known_are_written_out() -> None:
@@ -82,9 +89,9 @@ def nested(depth: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"logprobs": [0.0]}, "logprobs has 1 values and output_tokens 3; give one for each"),
-        ({"loss_mask": [True]}, "loss_mask has 1 values and output_tokens 3"),
-        ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values and output_tokens 3"),
+        ({"logprobs": [0.0]}, "logprobs has 1 values for 3 output tokens; give one for each"),
+        ({"loss_mask": [True]}, "loss_mask has 1 values for 3 output tokens"),
+        ({"ref_logprobs": [0.0] * 4}, "ref_logprobs has 4 values for 3 output tokens"),
         ({"token_rewards": []}, "token_rewards has 0 values"),
         ({"old_logprobs": [0.0]}, "old_logprobs has 1 values"),
         ({"weight_step": [1]}, "weight_step has 1 values"),
@@ -165,9 +172,15 @@ def nested(depth: int) -> list[Any]:
         ({"segment_idx": 2**31}, "segment_idx is 2147483648"),
         ({"segment_idx": 1.5}, "segment_idx is 1.5; give a whole number"),
         ({"is_last_segment": 1}, "is_last_segment is 1; give True or False"),
-        ({"metadata": {"x": math.nan}}, r"metadata\['x'\] cannot be written as JSON"),
-        ({"metadata": {"x": object()}}, r"metadata\['x'\] cannot be written as JSON.*float"),
-        ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] cannot be"),
+        ({"metadata": {"x": math.nan}}, r"metadata\['x'\] is nan, which JSON cannot hold"),
+        ({"metadata": {"x": object()}}, r"metadata\['x'\] is <object .*give.*float"),
+        (
+            {"metadata": {"a": {"b": [1, np.zeros(2)]}}},
+            r"metadata\['a'\]\['b'\]\[1\] is array\(\[0., 0.\]\), which JSON cannot hold; give",
+        ),
+        ({"metadata": {"a": {(1, 2): 3}}}, r"metadata\['a'\] is \{\(1, 2\): 3\}, which"),
+        ({"messages": [{"role": {"user"}}]}, r"messages\[0\]\['role'\] is \{'user'\}, which"),
+        ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] is .*nan"),
         ({"group_size": 10**6}, "group_size is 1000000; give a number from 0 to 65536"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
@@ -181,7 +194,10 @@ def nested(depth: int) -> list[Any]:
         ({"token_arrays": {"experts": MASKED}}, r"token_arrays\['experts'\] is a masked array"),
         ({"metadata": "{}"}, "metadata is '{}'; give a mapping"),
         ({"messages": "hello"}, "messages is 'hello'; give a list"),
-        ({"messages": [{"content": b"x"}]}, "messages cannot be written as JSON"),
+        (
+            {"messages": [{"content": b"x"}]},
+            r"messages\[0\]\['content'\] is b'x', which",
+        ),
         ({"attachments": {"image": "text"}}, r"attachments\['image'\] is a str; give bytes"),
         ({"attachments": {"": b""}}, "a name in attachments is ''"),
         ({"example_id": "\ud800"}, "cannot be written as UTF-8"),
@@ -227,14 +243,18 @@ def test_a_missing_argument_is_a_type_error(missing: str) -> None:
     given = {"example_id": "ex", **sampled()}
     del given[missing]
     with pytest.raises(TypeError, match=f"missing required keyword argument: '{missing}'"):
-        OUTBOX.segment(given)
+        logged(given)
 
 
-def test_control_events_that_utf8_does_not_have_are_refused() -> None:
-    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        group_address("math", "ex", "\ud800", 2, "train")
-    with pytest.raises(InvalidRollout, match="cannot be written as UTF-8"):
-        group_address("math", "\ud800", "", 2, "train")
+@pytest.mark.parametrize("named", [{"group_uid": "\ud800"}, {"example_id": "\ud800"}])
+def test_control_events_that_utf8_does_not_have_are_refused(named: dict[str, str]) -> None:
+    broker = MemoryBroker()
+    names: dict[str, Any] = {"example_id": "ex", "group_size": 2, **named}
+    with (
+        RolloutProducer(broker=broker, environment=ENVIRONMENT) as producer,
+        pytest.raises(InvalidRollout, match="cannot be written as UTF-8"),
+    ):
+        producer.dispatch(**names)
 
 
 def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
@@ -246,7 +266,7 @@ def test_attachments_over_the_limit_are_told_with_both_sizes() -> None:
 
 def test_names_of_attachments_count_towards_the_size() -> None:
     with pytest.raises(RolloutTooLarge):
-        publish(attachments={"n" * ROLLOUT_BYTES_MAX: b"png"})
+        publish(attachments={"n" * RECORD_BYTES_MAX: b"png"})
 
 
 def test_names_of_rewards_are_repeated_in_files_and_bounded() -> None:
@@ -336,9 +356,9 @@ def test_names_of_the_aipo_papers_are_taken_for_what_sampled() -> None:
     policy = Policy("main", 0, 3, "step-3")
     both = {k: v for k, v in given.items() if k != "weight_step"}
     same = {"policy": policy, "actor_policy_version": "step-3"}
-    OUTBOX.segment({"example_id": "ex", **both, **same})
+    taken({**both, **same})
     with pytest.raises(InvalidRollout, match="two names of one value"):
-        OUTBOX.segment({"example_id": "ex", **both, **same, "actor_policy_version": "step-4"})
+        taken({**both, **same, "actor_policy_version": "step-4"})
 
 
 @pytest.mark.parametrize(
@@ -350,9 +370,33 @@ def test_two_values_for_one_thing_are_refused(two: dict[str, Any]) -> None:
 
 
 def test_metadata_may_hold_numbers_of_numpy() -> None:
-    given = {"score": np.float32(0.5), "ids": [np.int64(7)], "good": np.bool_(True)}
-    found = json.loads(publish(metadata=given)["metadata"])
-    assert found == {"score": 0.5, "ids": [7], "good": True}
+    given = {
+        "score": np.float32(0.5),
+        "ids": [np.int64(7), np.array(8), np.longdouble(0.25)],
+        "good": {"at": np.bool_(True)},
+    }
+    plain = {"score": 0.5, "ids": [7, 8, 0.25], "good": {"at": True}}
+    found = publish(
+        metadata=given, messages=[given], rewards={"a": np.array(2), "b": np.float16(1)}
+    )
+    assert json.loads(found["metadata"]) == plain
+    assert json.loads(found["messages"]) == [plain]
+    assert found["rewards"] == {"a": 2.0, "b": 1.0}
+
+
+def test_flags_and_numbers_may_be_of_numpy() -> None:
+    given = {
+        "is_last_segment": np.bool_(False),
+        "segment_idx": np.int64(3),
+        "group_size": np.int8(2),
+    }
+    found = publish(**given)
+    assert {name: found[name] for name in given} == given
+    assert type(found["is_last_segment"]) is bool
+
+
+def test_a_sum_of_old_log_probs_that_is_0_is_kept() -> None:
+    assert publish(old_logprobs=0.0)["old_logprob_sum"] == 0.0
 
 
 @pytest.mark.parametrize("name", ["logprobs", "actor_logprobs"])
@@ -378,8 +422,8 @@ def test_what_is_not_given_takes_no_extras() -> None:
         "old_policy_version": "",
         "weight_step": 3,
     }
-    outgoing = OUTBOX.rollout(OUTBOX.segment({"example_id": "ex", **sampled(**nothing)}))
-    assert decode_record(OUTBOX.encode([outgoing], partitions=1)).header["extras"] is None
+    found = logged({"example_id": "ex", **sampled(**nothing)})
+    assert found.record.header["extras"] is None
 
 
 def test_a_step_for_each_token_gives_the_oldest_as_the_rollouts() -> None:
@@ -411,7 +455,7 @@ def test_a_rollout_may_have_no_prompt() -> None:
 
 @pytest.mark.parametrize("empty", [(), np.array([], np.int64)])
 def test_a_rollout_of_no_token_at_all_is_refused(empty: Any) -> None:
-    with pytest.raises(InvalidRollout, match="prompt_tokens is empty, and so is output_tokens; "):
+    with pytest.raises(InvalidRollout, match="prompt_tokens is empty, and nothing was sampled; "):
         publish(prompt_tokens=empty, output_tokens=empty, logprobs=None)
 
 

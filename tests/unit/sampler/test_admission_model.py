@@ -130,7 +130,7 @@ class Model:
                 self.in_flight.apply(log, event)
 
     def _grant(self) -> None:
-        living = self.in_flight.standings("math", self._log_us())
+        living = self.in_flight.living("math", self._log_us())
         taken = sum(one.open for one in living) + self.ready + self.unacked
         free = max(0, MOST - taken)
         self.shares.share(living, free, self.ended, self._log_us(), self.now_s)

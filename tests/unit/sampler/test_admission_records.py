@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,31 @@ from harness.groups import GroupSpec
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.capacity import Quota
-from rollstream.sampler.admission.granting import REPEAT_S, VALID_S, Granting, Observed
+from rollstream.sampler.admission.granting import (
+    OLDER_S,
+    REPEAT_S,
+    VALID_S,
+    Granting,
+    Observed,
+    Told,
+)
 from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
 from rollstream.sampler.serving.admission import ShareGranter
 from rollstream.sampler.serving.announcing import Announcer, Kind, Make
-from rollstream.schemas.events import Claimed, ProducerInFlight, SharesGranted
+from rollstream.schemas.codec import decode_as
+from rollstream.schemas.events import (
+    Claimed,
+    ProducerInFlight,
+    ProducerShare,
+    SharesGranted,
+    SharesValid,
+)
+from rollstream.schemas.ids import READS_ITS_SHARE
 
 SECOND_US = 1_000_000
 LOG_US = 1_000 * SECOND_US
+NEW = f"new{READS_ITS_SHARE}"
+KINDS: tuple[Kind, ...] = ("shares", "validity")
 
 
 class World(Decider):
@@ -29,6 +47,7 @@ class World(Decider):
         self.config = {"environments": ("math",), "groups_per_step": 2, "lineage": "main", **config}
         super().__init__(**self.config)
         self.seconds = 0.0
+        self.lacking: set[str] = set()
         self.decided_us = 0  # By the sampler's clock, when log time was ``LOG_US``.
         self.restart(claimed_at=0)
 
@@ -46,8 +65,18 @@ class World(Decider):
         now_us = LOG_US + round(self.seconds * SECOND_US)
         self.report(*(ProducerInFlight(*one, now_us) for one in figures), now_us=now_us)
 
+    def look(self) -> dict[str, Told]:
+        """What is to be written, by environment."""
+        told = self.granting.changes(self.observe(), self.seconds, self.lacking)
+        return {one.environment: one for one in told}
+
     def changes(self) -> list[tuple[str, SharesGranted]]:
-        return self.granting.changes(self.observe(), self.seconds)
+        """The records of the first generation, which are for all of these producers."""
+        return [(name, told.older) for name, told in self.look().items() if told.older is not None]
+
+    def shares(self) -> dict[str, int | None]:
+        """The shares of single producers that are to be written."""
+        return {one.producer_id: one.total for one in self.look()["math"].shares}
 
     def observe(self, requests: Sequence[Sequence[Quota]] = ()) -> Observed:
         # Its own clock, which shows the number of decisions when it decides, and 0 at first.
@@ -64,7 +93,7 @@ def test_a_sampler_that_never_published_a_policy_limits_nobody() -> None:
     world = World()
     world.produce(("a", 0, 0, 1))
     assert world.changes() == []
-    assert world.granting.leave(world.observe()) == []
+    assert not world.granting.leave(world.observe())
 
 
 def test_a_record_is_written_when_a_total_changes() -> None:
@@ -86,26 +115,41 @@ class Announced(Announcer):
     """What is written, by hand."""
 
     def __init__(self) -> None:
-        self.made: dict[str, Make] = {}
-        self.repeated_s: dict[str, float] = {}
+        self.made: dict[Kind, Make] = {}
+        self.repeated_s: dict[Kind, float] = {}
+        self.shares: dict[str, ProducerShare] = {}
 
     def put(self, environment: str, kind: Kind, make: Make, *, every_s: float = 0.0) -> None:
-        assert kind == "shares"
-        self.made[environment], self.repeated_s[environment] = make, every_s
+        assert environment == "math"
+        self.made[kind], self.repeated_s[kind] = make, every_s
+
+    def put_shares(self, environment: str, shares: Mapping[str, bytes | None]) -> None:
+        self.shares |= {
+            name: decode_as(ProducerShare, value) for name, value in shares.items() if value
+        }
+
+    def shares_written(self, environment: str) -> dict[str, int]:
+        return {}
+
+    def lacks(self, environment: str) -> bool:
+        return False
 
 
 @pytest.mark.proves("F5")
 def test_a_repetition_has_a_number_of_its_own_so_that_readers_count_from_it() -> None:
     world, announced = World(), Announced()
     world.publish()
+    world.produce(("a", 0, 0, 1))
     ShareGranter(world.granting, announced, world.observe, ManualClock()).look()
-    first, again = announced.made["math"](), announced.made["math"]()
-    assert isinstance(first, SharesGranted)
-    assert isinstance(again, SharesGranted)
-    assert again.number > first.number
-    assert (again.epoch, again.totals.tolist()) == (first.epoch, first.totals.tolist())
-    assert announced.repeated_s["math"] == REPEAT_S
-    assert first.valid_s >= 2 * REPEAT_S  # One repetition may be lost.
+    assert announced.shares["a"].total == 6
+    for kind in KINDS:
+        first, again = announced.made[kind](), announced.made[kind]()
+        assert isinstance(first, SharesGranted | SharesValid)
+        assert isinstance(again, SharesGranted | SharesValid)
+        assert again == replace(first, number=again.number)
+        assert again.number > first.number
+        assert announced.repeated_s[kind] == REPEAT_S
+        assert first.valid_s >= 2 * REPEAT_S  # One repetition may be lost.
 
 
 @pytest.mark.proves("F5")
@@ -161,8 +205,8 @@ def test_one_whose_run_is_over_frees_the_workers_until_it_goes_on() -> None:
     ((environment, out),) = world.changes()
     assert (environment, out.valid_s < 0) == ("math", True)
     assert world.changes() == []
-    ((_, closed),) = world.granting.leave(world.observe())
-    assert closed.valid_s < 0  # It stays so.
+    (closed,) = world.granting.leave(world.observe())
+    assert closed.valid.valid_s < 0  # It stays so.
     world.do(Resume(checkpointed_step=None))
     world.publish()
     assert world.totals() == {"a": 6}
@@ -185,8 +229,10 @@ def test_one_that_is_closed_leaves_with_a_record_that_ends_the_last_one() -> Non
     world.publish()
     world.produce(("a", 0, 0, 1))
     ((_, record),) = world.changes()
-    ((environment, left),) = world.granting.leave(world.observe())
-    assert (environment, left.valid_s, left.epoch) == ("math", 0.0, record.epoch)
+    (left,) = world.granting.leave(world.observe())
+    assert (left.environment, left.valid.valid_s, left.valid.epoch) == ("math", 0.0, record.epoch)
+    assert left.older is not None
+    assert (left.older.valid_s, left.older.epoch) == (0.0, record.epoch)
 
 
 def test_a_record_is_written_when_another_setting_limits_what_is_granted() -> None:
@@ -201,3 +247,67 @@ def test_a_record_is_written_when_another_setting_limits_what_is_granted() -> No
     assert (second.limit, second.capacity) == ("target_policy_lag", 0)
     assert second.totals.tolist() == first.totals.tolist() == [4]
     assert world.changes() == []
+
+
+@pytest.mark.proves("F5")
+def test_what_holds_for_all_is_new_only_where_a_setting_limits_or_the_claim_is_another() -> None:
+    world = World(groups_per_step=4)
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    assert world.look()["math"].at_once
+    world.produce(("a", 3, 3, 0))
+    told = world.look()["math"]
+    assert (told.at_once, told.valid.capacity) == (False, 9)
+    world.restart(claimed_at=9)
+    told = world.look()["math"]
+    assert (told.at_once, told.valid.epoch) == (True, 9)
+
+
+@pytest.mark.proves("F5")
+def test_the_first_generation_names_those_who_read_it_alone() -> None:
+    world = World(groups_per_step=4)
+    world.publish()
+    world.produce(("a", 0, 0, 1), (NEW, 0, 0, 1))
+    assert world.totals() == {"a": 6}
+    world.produce(("a", 0, 0, 1), (NEW, 6, 6, 1))
+    assert world.changes() == []
+
+
+@pytest.mark.proves("F5")
+def test_the_first_generation_names_all_where_there_is_no_second_one() -> None:
+    world = World(groups_per_step=4, admission_idle_s=9 * OLDER_S)
+    world.lacking = {"math"}
+    world.publish()
+    world.produce((NEW, 0, 0, 1))
+    assert world.totals() == {NEW: 12}
+    world.seconds = 2 * OLDER_S
+    world.produce((f"later{READS_ITS_SHARE}", 0, 0, 1))
+    assert set(world.totals()) == {f"later{READS_ITS_SHARE}"}
+
+
+@pytest.mark.proves("F5")
+def test_the_first_generation_ends_a_day_after_one_who_reads_it_asked_and_begins_again() -> None:
+    world = World(groups_per_step=4, admission_idle_s=9 * OLDER_S)
+    world.publish()
+    world.produce(("a", 0, 0, 1))
+    assert world.totals() == {"a": 12}
+    world.seconds = OLDER_S - 1
+    world.produce((NEW, 0, 0, 1))
+    assert world.totals() == {}
+    world.seconds = OLDER_S
+    assert world.look()["math"].older_ends
+    world.seconds += 1
+    world.produce((NEW, 5, 5, 1))
+    assert (world.look()["math"].older_ends, world.changes()) == (False, [])
+    world.produce(("a", 3, 0, 1))
+    assert set(world.totals()) == {"a"}
+
+
+@pytest.mark.proves("F5")
+def test_a_new_owner_writes_what_nobody_did_and_removes_the_shares_of_the_dead() -> None:
+    world = World(groups_per_step=4, admission_idle_s=9 * OLDER_S)
+    world.publish()
+    world.granting.adopt("math", {"a": 6, "dead": 9})
+    world.produce(("a", 0, 0, 1), ("b", 0, 0, 1))
+    assert world.shares() == {"b": 6, "dead": None, "a": 6}
+    assert world.shares() == {}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.sampler.admission.shares import HELD_S, TURN_US, Shares, filled
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.in_flight import LivingProducers, ProducerStanding
 
 counts = st.integers(0, 50)
 
@@ -22,8 +22,8 @@ def shared(
     now_s: float,
 ) -> dict[str, int]:
     """Producer to its total."""
-    standings = [ProducerStanding(*one) for one in producers]
-    shares.share(standings, free, ended, turn * TURN_US, now_s)
+    living = LivingProducers.of(ProducerStanding(*one) for one in producers)
+    shares.share(living, free, ended, turn * TURN_US, now_s)
     return dict(zip(shares.ids, shares.totals.tolist(), strict=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
@@ -10,18 +11,21 @@ from typing import Any
 
 import pytest
 
-from harness.admission import announced, granted, told
-from harness.brokers import LOG_CONFIG, until
+from harness.admission import announced, granted, share, told, valid
+from harness.brokers import until
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.sampler.serving import announcing
 from rollstream.sampler.serving.announcing import Announcer
-from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.events import PolicyAnnounced, SharesGranted, SharesValid, share_key
 from rollstream.store import MemoryBlobs
 from rollstream.streams.broker import TopicPartition, TopicSpec
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, Layout
+from rollstream.streams.topics.specs import specs_for
 
 WAIT_S = 30.0
 LAYOUT = Layout("test")
@@ -176,10 +180,10 @@ def test_without_the_topic_all_else_works_and_the_log_says_what_to_do(
     assert sampler.resume(None) == 0
     assert sampler.publish_policy(0, policy_version="first").version == "first"
     assert sampler.next_batch(0, 1, timeout_s=WAIT_S).num_groups == 1
-    until(lambda: len(_said(caplog)) == 2)  # One an environment.
+    until(lambda: len(_said(caplog)) == 4)  # One an environment and generation.
     sampler.publish_policy(1, policy_version="second")
     world.close()
-    assert len(_said(caplog)) == 2
+    assert len(_said(caplog)) == 4
     assert all("rollstream topics create" in line for line in _said(caplog))
 
 
@@ -193,11 +197,19 @@ class Announced:
     def __init__(self, is_owner: Callable[[], bool] = lambda: True) -> None:
         self.broker = MemoryBroker()
         self.topic = LAYOUT.admission("math")
-        self.broker.admin().create([TopicSpec(self.topic, 1, LOG_CONFIG)], WAIT_S)
+        self.broker.admin().create(specs_for(LAYOUT, {"math": 1}), WAIT_S)
         self.announcer = Announcer(self.broker, LAYOUT, "a", is_owner)
 
     def told(self) -> list[Any]:
         return told(self.broker, self.topic)
+
+    def shares(self, producer_id: str) -> list[bytes]:
+        """What was written under the producer's key; a tombstone is empty."""
+        partition = partition_of(producer_id.encode(), SHARES_PARTITIONS)
+        where = TopicPartition(LAYOUT.shares("math"), partition)
+        with closing(self.broker.reader({where: 0})) as reader:
+            records = reader.poll(1_000, 0.0)
+        return [one.value for one in records if one.key == share_key("a", producer_id)]
 
 
 def test_a_record_is_made_anew_for_each_repetition_under_its_own_key() -> None:
@@ -214,6 +226,46 @@ def test_a_record_is_made_anew_for_each_repetition_under_its_own_key() -> None:
     assert policies == [5]
     reader = one.broker.reader({TopicPartition(one.topic, 0): 0})
     assert {record.key for record in reader.poll(1000, 0.0)} == {b"shares/a", b"policy/a"}
+
+
+@pytest.mark.proves("F5")
+def test_each_partition_of_the_second_generation_has_what_holds_for_all() -> None:
+    one = Announced()
+    one.announcer.put("math", "policy", lambda: announced(5))
+    one.announcer.put("math", "validity", partial(valid, 3))
+    one.announcer.close()
+    for partition in range(SHARES_PARTITIONS):
+        written = told(one.broker, LAYOUT.shares("math"), partition)
+        assert {type(event) for event in written} == {PolicyAnnounced, SharesValid}
+
+
+@pytest.mark.proves("F5")
+def test_a_share_stands_in_its_producers_partition_alone_until_the_producer_is_gone() -> None:
+    one = Announced()
+    one.announcer.put_shares("math", {"p": encode(share(1, 7)), "q": encode(share(2, 8))})
+    until(lambda: len(one.shares("q")) == 1)
+    one.announcer.put_shares("math", {"p": None})
+    until(lambda: len(one.shares("p")) == 2)
+    assert [decode(value) for value in one.shares("q")] == [share(2, 8)]
+    assert one.shares("p")[1] == b""
+    assert one.announcer.shares_written("math") == {"q": 8}
+    one.announcer.close()
+
+
+@pytest.mark.proves("F5")
+def test_of_shares_that_cannot_be_written_the_newest_of_each_producer_is_written_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_S", 0.01)
+    one, fate = Announced(), Fate.DOUBT_AND_DROP
+    broker = FaultyBroker(one.broker, lambda append: fate)
+    announcer = Announcer(broker, LAYOUT, "a", lambda: True)
+    for total in range(5):
+        announcer.put_shares("math", {"p": encode(share(total, total))})
+    fate = Fate.PASS
+    until(lambda: bool(one.shares("p")))
+    announcer.close()
+    assert decode(one.shares("p")[-1]) == share(4, 4)
 
 
 def test_who_lost_the_claim_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,4 +310,4 @@ def test_a_record_that_cannot_be_made_is_said_and_tried_again(
     one.announcer.put("math", "policy", make)
     until(lambda: bool(one.told()))
     one.announcer.close()
-    assert len(_said(caplog)) == 1
+    assert len(_said(caplog)) == 2  # One a generation.

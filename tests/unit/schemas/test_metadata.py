@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.metadata import DEPTH_MAX, are_metadata, check_metadata
-from rollstream.schemas.rules import BrokenRule
 
 DEEPEST = '{"x":' + "[" * (DEPTH_MAX - 1) + "]" * (DEPTH_MAX - 1) + "}"
 OBJECTS = [
@@ -48,7 +48,7 @@ PARTS = ["{", "}", "[", "]", ",", ":", '"a"', "1", "{}", "[2]", '"b":2', "NaN", 
 def is_object(text: str) -> bool:
     try:
         check_metadata("metadata", text)
-    except BrokenRule:
+    except InvalidRollout:
         return False
     return True
 
@@ -60,7 +60,7 @@ def test_a_json_object_is_taken(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "told"), OTHERS.items(), ids=[text[:20] for text in OTHERS])
 def test_anything_else_is_refused_with_its_beginning_and_the_reason(text: str, told: str) -> None:
-    with pytest.raises(BrokenRule, match=told) as refused:
+    with pytest.raises(InvalidRollout, match=told) as refused:
         check_metadata("metadata", text)
     assert refused.value.finding.startswith(repr(text[:40]))
     assert len(str(refused.value)) < 400

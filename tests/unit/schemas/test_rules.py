@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import GroupKey, group_id, prefix_hash
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef, ahead, off_branch, policy_lag
-from rollstream.schemas.rules import BrokenRule, check_version
+from rollstream.schemas.rules import check_version
 
 KEY = GroupKey("math", "ex-1", 0, "step-1", "")
 uids = st.lists(st.text(max_size=5), min_size=1, max_size=6, unique=True)
@@ -99,11 +100,11 @@ def test_a_version_that_names_a_folder(version: str) -> None:
     "version", ["é" * 34, "/" * 67, "x" * 201, "", "__HIVE_DEFAULT_PARTITION__"]
 )
 def test_a_version_that_names_no_folder(version: str) -> None:
-    with pytest.raises(BrokenRule, match="must name a folder"):
+    with pytest.raises(InvalidRollout, match="must name a folder"):
         check_version("policy_version", version)
 
 
 def test_a_version_is_not_called_as_groups_of_several_are() -> None:
-    with pytest.raises(BrokenRule, match=r"'mixed', the name of groups .* another name"):
+    with pytest.raises(InvalidRollout, match=r"'mixed', the name of groups .* another name"):
         check_version("policy_version", "mixed")
     check_version("policy_version", "mixed-1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.admission import announce, announced, granted
+from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import write
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
@@ -14,7 +14,7 @@ from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
-TOPIC = Layout().admission("math")
+TOPIC, SECOND = Layout().admission("math"), Layout().shares("math")
 PRODUCERS = [ProducerStanding("a", 5, 2, 3), ProducerStanding("b", 7, 1, 0)]
 
 
@@ -28,7 +28,8 @@ class Logs:
 
     def measure(self) -> AdmissionFigures:
         now_us, deadline = self.clock.now_us(), Deadline(10, self.clock)
-        return measure_admission(self.broker, TOPIC, "math", PRODUCERS, now_us, deadline)
+        logs = [TopicPartition(topic, 0) for topic in (TOPIC, SECOND)]
+        return measure_admission(self.broker, logs, "math", PRODUCERS, now_us, deadline)
 
 
 def test_producers_are_counted_and_nobody_tells_them_where_nothing_was_ever_written() -> None:
@@ -47,3 +48,11 @@ def test_a_sampler_tells_them_as_long_as_its_newest_shares_are_valid() -> None:
     assert logs.measure().told_by == {"t": "max_policy_lag"}
     logs.clock.advance(31.0)
     assert logs.measure().told_by == {}
+
+
+def test_samplers_tell_them_in_either_generation_of_the_log() -> None:
+    logs = Logs()
+    announce(logs.broker, TOPIC, granted(4, sampler="older", limit="max_policy_lag"))
+    shares = {"p": share(1, 4), "gone": None}
+    announce(logs.broker, SECOND, valid(1, sampler="t", limit="capacity"), shares=shares)
+    assert logs.measure().told_by == {"older": "max_policy_lag", "t": "capacity"}

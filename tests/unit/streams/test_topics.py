@@ -11,6 +11,7 @@ from rollstream.streams.topics.check import check_topics, require_topics
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import (
     RECORD_BYTES_MAX,
+    SHARES_PARTITIONS,
     BadName,
     Layout,
     off_without,
@@ -28,10 +29,12 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
         "rollstream.admission.code.1",
+        "rollstream.admission.code.1.2",
         "rollstream.scores.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
         "rollstream.admission.math.1",
+        "rollstream.admission.math.1.2",
         "rollstream.scores.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
@@ -43,6 +46,14 @@ def test_logs_that_belong_together_have_the_same_partitions() -> None:
     for log in ("rollouts", "groups", "scores"):
         assert made[f"rollstream.{log}.math.1"].partitions == 6
     assert made["rollstream.sampler.trainer-a.1"].partitions == 1
+
+
+def test_what_workers_are_told_is_compacted_and_spread_so_that_each_reads_a_part() -> None:
+    made = specs()
+    first, second = made["rollstream.admission.math.1"], made["rollstream.admission.math.1.2"]
+    assert (first.partitions, second.partitions) == (1, SHARES_PARTITIONS)
+    assert first.config == second.config
+    assert first.config["cleanup.policy"] == "compact"
 
 
 def test_all_topics_take_the_brokers_time_and_the_largest_record() -> None:
@@ -113,12 +124,13 @@ def test_a_later_topic_that_differs_stops_whoever_starts() -> None:
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
-    rollouts, groups, admission, scores, _, dead_letters = wanted
+    rollouts, groups, admission, shares, scores, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
     present = [
         rollouts._replace(partitions=3),
         groups._replace(config=wrong_time),
         admission,
+        shares,
         scores,
         dead_letters,
     ]

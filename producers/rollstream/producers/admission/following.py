@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from math import inf
 
 from rollstream.producers.admission.log import AdmissionLog, Granted
 from rollstream.producers.admission.newest import NewestRecords
@@ -18,11 +19,14 @@ from rollstream.schemas.order import PolicyRef
 from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.compacted import CompactedLog
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, shares_topic
 
 LOOK_S = 0.1  # How late a record may be read.
 _LOADING_S = 0.01  # The same while the log is read for the first time.
 _AGAIN_S = 0.5  # After an error.
 _MISSING_S = 60.0  # A deployment may do without the topic; whoever waits is answered at once.
+_MADE_S = 10.0  # How often it is tried whether the second generation was made meanwhile.
 _log = logging.getLogger("rollstream.admission")
 
 
@@ -34,21 +38,30 @@ class FollowedAdmission(AdmissionLog):
     by the system's clock, whatever clock was given. In a forked child there is no thread; what was
     known stays readable.
 
+    It reads the partition of the log's second generation that has the producer's share. While no
+    sampler's shares there are valid, it reads the first generation, too: samplers of older releases
+    write that alone.
+
     Args:
         topic: ``Layout.admission`` of the environment.
+        producer_id: whose share is read.
         clock: measures ``Granted.read_s`` and time-outs of ``wait``.
 
     Attributes:
         unreadable: records that were passed over: garbage, or a newer release's.
     """
 
-    def __init__(self, broker: Broker, topic: str, clock: Clock) -> None:
+    def __init__(self, broker: Broker, topic: str, producer_id: str, clock: Clock) -> None:
         self.unreadable = 0
         self._broker = broker
-        self._where = TopicPartition(topic, 0)
+        self._topic = topic
         self._clock = clock
-        self._records = CompactedLog(broker, self._where)
-        self._newest = NewestRecords()
+        partition = partition_of(producer_id.encode(), SHARES_PARTITIONS)
+        self._log = CompactedLog(broker, TopicPartition(shares_topic(topic), partition))
+        self._again_s = -inf  # When it is read next, where it does not exist.
+        self._log_is_missing = False  # Or was.
+        self._older = CompactedLog(broker, TopicPartition(topic, 0))
+        self._newest = NewestRecords(producer_id)
         self._loaded = False  # Whether all was read that it held then.
         self._failure: Exception | None = None  # How the last look ended.
         self._version = 0
@@ -85,7 +98,7 @@ class FollowedAdmission(AdmissionLog):
         # Whatever the caller's clock, the broker needs time of this world.
         reading = Deadline(timeout_s, SystemClock())
         try:
-            self._wait(changed, reading, lambda: self._looked >= look and self._records.loaded)
+            self._wait(changed, reading, lambda: self._looked >= look and self._loaded)
             waiting = Deadline(timeout_s, self._clock)
             self._wait(changed, waiting, lambda: self._version != seen)
         finally:
@@ -109,7 +122,8 @@ class FollowedAdmission(AdmissionLog):
         with self._reading:
             if not self._closed:
                 return self._look()
-            self._records.close()
+            self._log.close()
+            self._older.close()
             return None
 
     def _looks_here(self) -> bool:
@@ -137,10 +151,9 @@ class FollowedAdmission(AdmissionLog):
         with self._lock:
             self._failure = failure
             self._looked = self._looks
-            loaded = self._records.loaded
-            if loaded and not self._loaded:
-                self._loaded = is_new = True
-                self._newest.age_shares(self._clock.monotonic_s())
+            loaded = self._loaded or self._is_loaded()
+            is_new |= loaded and not self._loaded
+            self._loaded = loaded
             if is_new:
                 self._version += 1
             if is_new or asked or failure is not None or not loaded:
@@ -167,25 +180,59 @@ class FollowedAdmission(AdmissionLog):
                 raise failure
             if late:
                 return self._expect_loaded(deadline)
-            deadline.log_waiting(lambda: f"{self._where} to be read")
+            deadline.log_waiting(lambda: f"{self._topic} to be read")
             deadline.clock.wait(changed, deadline.slice_s(LOG_WAITING_EVERY_S))
 
     def _expect_loaded(self, deadline: Deadline) -> None:
         outage = self._broker.outage()
-        if outage or not self._records.loaded:
+        if outage or not self._loaded:
             found = outage or "the broker has not handed over all that it holds"
             raise BrokerUnavailable(
-                f"{self._where} was not read within {round(deadline.timeout_s, 2):g} s: {found}"
+                f"{self._topic} was not read within {round(deadline.timeout_s, 2):g} s: {found}"
             )
+
+    def _is_loaded(self) -> bool:
+        """Whether all was read that the logs held, of those that are read."""
+        return self._older.loaded or (self._log.loaded and self._has_valid_shares())
+
+    def _has_valid_shares(self) -> bool:
+        """Whether the second generation has any."""
+        now_s = self._clock.monotonic_s()
+        return any(
+            now_s < one.read_s + one.shares.valid_s for one in self._newest.shares_by_producer()
+        )
 
     def _read(self) -> tuple[bool, int]:
         """Reads what has come: whether anything is another than before, and how many records."""
-        records, is_new = self._records.poll(), False
+        is_new, count = False, 0
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._again_s:
+            try:
+                is_new, count = self._read_log(self._log)
+            except UnknownTopic as error:
+                self._again_s = now_s + _MADE_S
+                if not self._log_is_missing:
+                    _log.info("%s; %s is read instead", error, self._topic)
+                self._log_is_missing = True
+            else:
+                if not self._log.loaded:
+                    return is_new, count
+        if self._has_valid_shares():
+            self._older.rewind()
+            return is_new, count
+        is_older_new, older = self._read_log(self._older)
+        return is_new | is_older_new, count + older
+
+    def _read_log(self, log: CompactedLog) -> tuple[bool, int]:
+        was_loaded = log.loaded
+        records, is_new = log.poll(), False
         for record in records:
             try:
                 is_new |= self._newest.add(record, self._clock.monotonic_s())
             except UnreadableEvent as error:
                 self._pass_over(record, error)
+        if log.loaded and not was_loaded:
+            self._newest.age_shares(self._clock.monotonic_s())
         return is_new, len(records)
 
     def _pass_over(self, record: Record, error: UnreadableEvent) -> None:
@@ -193,7 +240,7 @@ class FollowedAdmission(AdmissionLog):
             _log.warning(
                 "%s, offset %d: %s; it is passed over, and so are others like it. Where a newer "
                 "release of Rollstream wrote it, upgrade this process to that one",
-                self._where,
+                TopicPartition(record.topic, record.partition),
                 record.offset,
                 error,
             )

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from rollstream.producers.admission.log import Granted
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import PolicyAnnounced, SharesGranted
+from rollstream.schemas.events import (
+    PolicyAnnounced,
+    ProducerShare,
+    SharesGranted,
+    SharesValid,
+    share_of,
+)
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.broker import Record
 
-# Owners repeat their policy every 20 s; a trainer that restarts takes minutes.
+# Owners repeat their policy every 200 s, or more often; a trainer that restarts takes minutes.
 LIVES_S = 600.0
 _VERSIONS_KEPT = 4_096  # Of more, those that were read first are forgotten.
 
@@ -19,14 +29,21 @@ _VERSIONS_KEPT = 4_096  # Of more, those that were read first are forgotten.
 class NewestRecords:
     """The newest policy and the newest shares of each sampler. One thread adds; any may look.
 
+    Args:
+        producer_id: whose shares are taken from the second generation of the log.
+
     Attributes:
         shares: as ``AdmissionLog.shares``.
         versions: as ``AdmissionLog.versions``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, producer_id: str = "") -> None:
         self.versions: Mapping[tuple[str, str], PolicyRef] = {}
         self.shares: Mapping[str, Granted] = {}
+        self._producer_id = producer_id
+        self._own: dict[str, ProducerShare] = {}  # This producer's, by sampler.
+        # The claims by which samplers write single shares.
+        self._claims: dict[str, int] = {}
         self._announced: Mapping[str, tuple[PolicyAnnounced, int]] = {}  # And when last, by Kafka.
         self._newest_us = 0
         self._last_us = 0  # Log time of the record that was read last.
@@ -38,14 +55,25 @@ class NewestRecords:
         Raises:
             UnreadableEvent: it is garbage, or of a newer release; nothing was added.
         """
-        event = codec.decode(record.value)
+        share = share_of(record.key)
+        event = codec.decode(record.value) if share is None or record.value else None
         self._newest_us = max(self._newest_us, record.timestamp_us)
         self._last_us = record.timestamp_us
+        if share is not None and isinstance(event, ProducerShare | None):
+            sampler, producer_id = share
+            return producer_id == self._producer_id and self._share(sampler, event)
         if isinstance(event, PolicyAnnounced):
             return self._announce(event, record.timestamp_us)
         if isinstance(event, SharesGranted):
             return self._grant(event, record.timestamp_us, read_s)
+        if isinstance(event, SharesValid):
+            granted = self._with_own(event)
+            return self._grant(granted, record.timestamp_us, read_s, by_producer=True)
         raise UnreadableEvent("not_an_event", f"{type(event).__name__}, which env workers need not")
+
+    def shares_by_producer(self) -> list[Granted]:
+        """The newest of those samplers that write each producer's share by itself."""
+        return [one for one in self.shares.values() if self._is_by_producer(one.shares)]
 
     def age_shares(self, read_s: float) -> None:
         """All that the log held was read by now: shares that it held count as read when they were
@@ -86,12 +114,63 @@ class NewestRecords:
             ref = PolicyRef(event.lineage, event.policy_epoch, event.step)
             self.versions = {**dict(kept), key: ref}
 
-    def _grant(self, event: SharesGranted, granted_us: int, read_s: float) -> bool:
+    def _grant(
+        self, event: SharesGranted, granted_us: int, read_s: float, *, by_producer: bool = False
+    ) -> bool:
+        """
+        Args:
+            by_producer: the sampler writes each producer's share by itself. What it writes besides
+                under the same claim is for producers of older releases.
+        """
         known = self.shares.get(event.sampler)
         if known is not None:
             newest = known.shares
-            if (event.epoch, event.number) <= (newest.epoch, newest.number):
+            before = newest.epoch, self._is_by_producer(newest), newest.number
+            if (event.epoch, by_producer, event.number) <= before:
                 return False
+        if by_producer:
+            self._claims[event.sampler] = event.epoch
         self._granted_us[event.sampler] = granted_us
         self.shares = {**self.shares, event.sampler: Granted(event, read_s)}
         return True
+
+    def _share(self, sampler: str, share: ProducerShare | None) -> bool:
+        """This producer's newest share; None: it has none any more."""
+        before, known = self._own.get(sampler), self.shares.get(sampler)
+        if share is None:
+            self._own.pop(sampler, None)
+        elif before is None or (share.epoch, share.number) > (before.epoch, before.number):
+            self._own[sampler] = share
+        if self._own.get(sampler) == before:
+            return False
+        if known is None or not self._is_by_producer(known.shares):
+            return False
+        shares = replace(known.shares, **self._own_columns(sampler))
+        self.shares = {**self.shares, sampler: known._replace(shares=shares)}
+        return True
+
+    def _is_by_producer(self, shares: SharesGranted) -> bool:
+        return self._claims.get(shares.sampler) == shares.epoch
+
+    def _with_own(self, valid: SharesValid) -> SharesGranted:
+        return SharesGranted(
+            sampler=valid.sampler,
+            lineage=valid.lineage,
+            epoch=valid.epoch,
+            number=valid.number,
+            valid_s=valid.valid_s,
+            idle_s=valid.idle_s,
+            idle_groups=valid.idle_groups,
+            capacity=valid.capacity,
+            limit=valid.limit,
+            most=valid.most,
+            **self._own_columns(valid.sampler),
+        )
+
+    def _own_columns(self, sampler: str) -> dict[str, Any]:
+        share = self._own.get(sampler)
+        return {
+            "producer_ids": () if share is None else (self._producer_id,),
+            "totals": np.array([] if share is None else [share.total], np.int64),
+            "needed": np.array([] if share is None else [share.needed], np.int64),
+        }

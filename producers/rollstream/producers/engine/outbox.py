@@ -18,7 +18,7 @@ from rollstream.producers.rollouts.validate import UNSTAMPED, GroupAddress, Segm
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
-from rollstream.schemas.ids import step_rollout_uid
+from rollstream.schemas.ids import READS_ITS_SHARE, step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import PLAIN, STEP_KINDS, Entry, EntryKind, Failure, Producer
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX, BadName, Layout
@@ -101,7 +101,7 @@ class Outbox:
         clock: stamps ``created_ts``; the other arguments are those of ``RolloutProducer``.
 
     Attributes:
-        uid_prefix: names this producer, in its life.
+        producer_id: names this producer, in its life.
         standings: how the producer stands with each environment that it asked for admission.
     """
 
@@ -122,7 +122,8 @@ class Outbox:
         self.lineage = lineage
         self._worker_id = worker_id
         self.layout = layout
-        self.uid_prefix = uid_prefix
+        self._uid_prefix = uid_prefix
+        self.producer_id = uid_prefix + READS_ITS_SHARE
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         self._clock = clock
         self._topics: dict[str, str] = {}
@@ -133,7 +134,7 @@ class Outbox:
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
-        return f"{self.uid_prefix}-{next(self._uids):x}"
+        return f"{self._uid_prefix}-{next(self._uids):x}"
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """What a rollout of this group has where nothing is given, for ``segment``."""
@@ -153,9 +154,8 @@ class Outbox:
             raise TypeError(f"{name!r} is not given: one whole rollout is appended")
         environment, entry, size = self.segment(given, stamped)
         if not entry.fields["group_uid"]:
-            raise InvalidRollout(
-                "group_uid is ''; name the group that is to be one member larger, or publish()"
-            )
+            remedy = "name the group that is to be one member larger, or publish()"
+            raise InvalidRollout("group_uid", "", remedy)
         return environment, entry._replace(kind=EntryKind.APPENDED), size
 
     def rollout(self, of: Segment) -> Outgoing:
@@ -177,7 +177,7 @@ class Outbox:
 
     def alive(self, environment: str) -> Outgoing:
         """That this producer has groups open, or waits; of no group."""
-        address = GroupAddress(environment, self.uid_prefix, "", 0, "train")
+        address = GroupAddress(environment, self.producer_id, "", 0, "train")
         return self._control(address, EntryKind.ALIVE)
 
     def failed(
@@ -225,7 +225,7 @@ class Outbox:
         """How this producer stands with an environment."""
         standing = self.standings.get(environment)
         if standing is None:  # Of threads that ask at once, all get the same.
-            standing = self.standings.setdefault(environment, Standing(self.uid_prefix))
+            standing = self.standings.setdefault(environment, Standing(self.producer_id))
         return standing
 
     def topic(self, environment: str) -> str:
@@ -233,7 +233,7 @@ class Outbox:
         try:
             topic = self._topics[environment] = self.layout.rollouts(environment)
         except BadName as wrong:
-            raise InvalidRollout(f"environment {wrong}") from None
+            raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
         self._environments[topic] = environment
         return topic
 

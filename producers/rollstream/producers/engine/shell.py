@@ -21,9 +21,10 @@ from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.hooks import IDLE_S
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Connected
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import Turns
-from rollstream.producers.rollouts.validate import checked, group_address
+from rollstream.producers.rollouts.validate import group_address
 from rollstream.producers.settings import at_least_1, check_policy_request, check_timeout
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.entropy import SystemEntropy
@@ -195,7 +196,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         log = self._admissions.get(environment)
         if log is None:
             topic = self._outbox.layout.admission(environment)
-            made = FollowedAdmission(self._broker, topic, self._clock)
+            made = FollowedAdmission(self._broker, topic, self._outbox.producer_id, self._clock)
             log = self._admissions.setdefault(environment, made)  # Threads may share a producer.
         return log
 
@@ -249,7 +250,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         standing = self._outbox.standing(environment)
         admission = self._admitting.get(environment)
         if admission is None:
-            allowance = Allowance(environment, self._outbox.uid_prefix, self._outbox.lineage)
+            allowance = Allowance(environment, self._outbox.producer_id, self._outbox.lineage)
             made = AdmissionQueue(
                 environment,
                 self._outbox.lineage,

@@ -1,6 +1,7 @@
 """Rollouts, groups and trajectories: what a caller gives, and what becomes of it.
 
-- ``arguments``   what ``publish`` takes: names, types, defaults
+- ``fields``      what ``publish`` takes, as a table: names, checks, defaults (pure)
+- ``arguments``   the same for type checkers and ``help``: names and types
 - ``validate``    arguments to a segment's fields, or ``InvalidRollout`` (pure)
 - ``arrays``      array-likes to packed bytes (pure)
 - ``group``       a dispatched group, as a ``with`` block

@@ -1,20 +1,16 @@
-"""The arguments of ``publish`` and ``turn``: names, types and defaults, for both producers.
-
-Tests hold them to the newest ``ingest_record.vN.avsc``, and to what ``RolloutProducer.publish``
-says of them.
-"""
+"""The types of the arguments of ``publish`` and ``turn``, for both producers: what type checkers,
+editors, ``help`` and notebooks show. ``fields`` has their checks and defaults."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol, Required, TypedDict, TypeVar, get_type_hints
 
 from numpy.typing import NDArray
 
 from rollstream.producers.admission.policies import PolicyLike
-from rollstream.schemas.order import UNKNOWN_STEP
+from rollstream.producers.rollouts.fields import FIELDS, OTHER_NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,56 +90,23 @@ class AppendedArguments(WholeArguments, total=False):
     replica_id: str
 
 
-_NOTHING_NAMED: Mapping[str, Any] = MappingProxyType({})
-DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        **dict.fromkeys(("environment", "group_uid", "rollout_uid", "lineage"), ""),
-        **dict.fromkeys(("continuation_of", "prefix_hash", "old_policy_version"), ""),
-        **dict.fromkeys(("group_size", "segment_idx", "policy_epoch"), 0),
-        **dict.fromkeys(("reward", "logprobs", "loss_mask"), None),
-        **dict.fromkeys(("old_logprobs", "ref_logprobs", "token_rewards"), None),
-        **dict.fromkeys(("rewards", "metadata", "token_arrays", "attachments"), _NOTHING_NAMED),
-        **dict.fromkeys(("prompt_tokens", "output_tokens", "messages"), ()),
-        "is_last_segment": True,
-        "weight_step": UNKNOWN_STEP,
-        "replica_id": "unknown",
-        "split": "train",
-        "stop_reason": "stop",
-    }
-)
-
-
-OTHER_NAMES: Mapping[str, str] = MappingProxyType(
-    {"actor_logprobs": "logprobs", "actor_policy_version": "policy_version"}
-)
-"""Arguments that are other names for one: the AIPO papers' for ours."""
-
-_OF_POLICY = ("policy", "policy_version", "weight_step")
-
-
-def _shown_default(name: str) -> Any:
-    """Of what names a policy some are needed; which, no signature can say."""
-    name = OTHER_NAMES.get(name, name)
-    return ... if name in _OF_POLICY else DEFAULTS.get(name, inspect.Parameter.empty)
+_SOME_NEEDED = ("policy", "policy_version", "weight_step")  # Which of them, no signature can say.
 
 
 def takes(arguments: type) -> Callable[[F], F]:
-    """Gives a function that takes ``**Unpack[arguments]`` the signature that ``help`` shows."""
+    """Gives a function of ``**Unpack[arguments]`` the signature that ``help`` shows."""
+
+    def shown(name: str, annotation: Any) -> inspect.Parameter:
+        own = OTHER_NAMES.get(name, name)
+        default = ... if own in _SOME_NEEDED else FIELDS[own].default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
     def show(function: F) -> F:
         plain = inspect.signature(function)
-        shown = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_shown_default(name),
-                annotation=annotation,
-            )
-            for name, annotation in get_type_hints(arguments).items()
-        ]
         kept = [p for p in plain.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        signature = plain.replace(parameters=[*kept, *shown])
-        function.__signature__ = signature  # type: ignore[attr-defined]
+        taken = [shown(*named) for named in get_type_hints(arguments).items()]
+        function.__signature__ = plain.replace(parameters=[*kept, *taken])  # type: ignore[attr-defined]
         return function
 
     return show

@@ -131,10 +131,9 @@ def token_array(name: str, values: Any, rows: int) -> NamedArray:
     array = np.ascontiguousarray(as_array(f"token_arrays[{name!r}]", values))
     check_token_rows(name, array.dtype, array.shape[1:])
     if array.ndim == 0 or array.shape[0] != rows:
-        raise InvalidRollout(
-            f"token_arrays[{name!r}] has shape {array.shape}; its first axis must have one row for "
-            f"each of the {rows} output_tokens"
-        )
+        remedy = f"its first axis must have one row for each of the {rows} output_tokens"
+        finding = f"has shape {array.shape}"
+        raise InvalidRollout(f"token_arrays[{name!r}]", array.shape, remedy, finding)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return NamedArray(little.dtype.str, little.shape[1:], little.tobytes())
 
@@ -144,10 +143,8 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         # The bytes of a masked array have the values that it hides.
         if values.__class__ is not np.ndarray and hasattr(values, "mask"):
-            raise InvalidRollout(
-                f"{name} is a masked array; give x.filled(value) or x.compressed(), or the mask as "
-                "loss_mask"
-            )
+            remedy = "give x.filled(value) or x.compressed(), or the mask as loss_mask"
+            raise InvalidRollout(name, values, remedy, "is a masked array")
         return values
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -158,29 +155,31 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidRollout(f"{name} cannot be read as an array: {error}") from error
+        remedy = "give a NumPy array, a tensor or a sequence of numbers"
+        finding = f"cannot be read as an array: {error}"
+        raise InvalidRollout(name, values, remedy, finding) from error
 
 
 def _one_dimensional(name: str, values: Any) -> NDArray[Any]:
     array = as_array(name, values)
     if array.ndim == 0:
-        raise InvalidRollout(f"{name} is {values!r:.60}; give a sequence, one value a token")
+        raise InvalidRollout(name, values, "give a sequence, one value a token")
     if array.ndim != 1:
-        raise InvalidRollout(
-            f"{name} has shape {array.shape}; give one value a token, [n], one rollout at a time"
-        )
+        remedy = "give one value a token, [n], one rollout at a time"
+        raise InvalidRollout(name, array.shape, remedy, f"has shape {array.shape}")
     return array
 
 
 def _require_kind(name: str, array: NDArray[Any], kinds: str, what: str) -> None:
     if array.dtype.kind not in kinds:
-        raise InvalidRollout(
-            f"{name} has dtype {array.dtype}, first value {array.flat[0]!r}; give {what}"
-        )
+        first = array.flat[0]
+        finding = f"has dtype {array.dtype}, first value {first!r}"
+        raise InvalidRollout(name, first, f"give {what}", finding)
 
 
 def _refuse(name: str, array: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> NoReturn:
     index = int(np.flatnonzero(bad)[0])
     count = int(np.count_nonzero(bad))
     others = f" (and {count - 1} more)" if count > 1 else ""
-    raise InvalidRollout(f"{name}[{index}] is {array[index].item()!r}{others}; {remedy}")
+    value = array[index].item()
+    raise InvalidRollout(f"{name}[{index}]", value, remedy, f"is {value!r}{others}")

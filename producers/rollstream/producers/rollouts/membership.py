@@ -8,7 +8,8 @@ from typing import Any
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.rollouts.blocks import Send
-from rollstream.producers.rollouts.validate import GroupAddress, Segment, checked, policy_of
+from rollstream.producers.rollouts.fields import checked
+from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import PolicyRef
 
@@ -22,9 +23,8 @@ class Membership:
         self, outbox: Outbox, address: GroupAddress, announced: Callable[[], Announced]
     ) -> None:
         if address.group_size < 1:
-            raise InvalidRollout(
-                f"group_size is {address.group_size}; a group has at least 1 member"
-            )
+            remedy = "a group has at least 1 member"
+            raise InvalidRollout("group_size", address.group_size, remedy)
         if not address.group_uid:
             address = address._replace(group_uid=f"g-{outbox.new_uid()}")
         self.address = address
@@ -65,10 +65,10 @@ class Membership:
         counted here; returns its uid."""
         _refuse_address(given)
         if self._missing() <= 0:
-            raise InvalidRollout(
-                f"group {self.address.group_uid} has all its {self.address.group_size} members, so "
-                "it is sealed; append before the last of them is published"
-            )
+            uid, size = self.address.group_uid, self.address.group_size
+            remedy = "append before the last of them is published"
+            finding = f"{uid} has all its {size} members, so it is sealed"
+            raise InvalidRollout("group", uid, remedy, finding)
         segment = self.outbox.appended(given, self._stamped_appended)
         outgoing = self.outbox.rollout(segment)
         self.sampled_by(segment)
@@ -88,10 +88,9 @@ class Membership:
         why, count = checked("reason", said), checked("count", count)
         missing = self._missing()
         if count > missing:
-            raise InvalidRollout(
-                f"count is {count}, but {missing} of the {self.address.group_size} members of "
-                f"group {self.address.group_uid} are missing"
-            )
+            uid, size = self.address.group_uid, self.address.group_size
+            finding = f"is {count}, but {missing} of the {size} members of group {uid} are missing"
+            raise InvalidRollout("count", count, f"give at most {missing}", finding)
         failed = self.outbox.failed(self.address, why, count, rollout_uid)
         self._failed += count
         self._admitted.discard(rollout_uid)
@@ -112,10 +111,8 @@ class Membership:
         """Counts a member in, or refuses one too many."""
         size = self.address.group_size
         if rollout_uid not in self._admitted and len(self._admitted) + self._failed >= size:
-            raise InvalidRollout(
-                f"group {self.address.group_uid} has all its {size} members; "
-                "dispatch another group, or a larger group_size"
-            )
+            uid, remedy = self.address.group_uid, "dispatch another group, or a larger group_size"
+            raise InvalidRollout("group", uid, remedy, f"{uid} has all its {size} members")
         self._admitted.add(rollout_uid)
 
     def sampled_by(self, segment: Segment) -> None:

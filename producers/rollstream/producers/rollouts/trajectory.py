@@ -71,14 +71,16 @@ class Turns:
         """
         if not self._begun:
             raise InvalidRollout(
-                f"trajectory {self.rollout_uid} has not begun, and only the end of its block "
-                "publishes the newest turn; write `with … as trajectory:` around its turns, or "
-                "`async with` for an async producer"
+                "trajectory",
+                self.rollout_uid,
+                "write `with … as trajectory:` around its turns, or `async with` for an async "
+                "producer",
+                f"{self.rollout_uid} has not begun, and only the end of its block publishes the "
+                "newest turn",
             )
         if self._ended:
-            raise InvalidRollout(
-                f"trajectory {self.rollout_uid} has ended with its block; begin another one"
-            )
+            finding = f"{self.rollout_uid} has ended with its block"
+            raise InvalidRollout("trajectory", self.rollout_uid, "begin another one", finding)
         for name in _OF_THE_TRAJECTORY:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")

@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.rollouts import arrays
-from rollstream.producers.rollouts.arguments import DEFAULTS, OTHER_NAMES, RolloutArguments
+from rollstream.producers.rollouts.fields import (
+    FIELDS,
+    NEEDED,
+    OTHER_NAMES,
+    POLICY_FIELDS,
+    checked,
+    checked_reward,
+)
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
 from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
-from rollstream.schemas.metadata import json_text, object_text
 from rollstream.schemas.order import PolicyRef
 
 _COMBINATIONS_KEPT = 1_024
@@ -47,54 +52,6 @@ def group_address(
     return GroupAddress(*map(checked, GroupAddress._fields, address))
 
 
-def checked(name: str, value: Any) -> Any:
-    """The value, once it was checked as this field's; ``InvalidRollout`` as for a rollout's own."""
-    return _checked(_CHECKS[name], name, value)
-
-
-def checked_name(name: str, value: Any) -> str:
-    """The text, once it was checked as any name is; ``InvalidRollout``."""
-    text: str = _checked(_name, name, value)
-    return text
-
-
-def checked_filled_name(name: str, value: Any) -> str:
-    """The text, once it was checked as any name that is not empty; ``InvalidRollout``."""
-    text: str = _checked(_filled_name, name, value)
-    return text
-
-
-def checked_uid(name: str, value: Any) -> str:
-    """The text, once it was checked as a uid that is not empty; ``InvalidRollout``."""
-    text: str = _checked(_uid, name, _checked(_filled_text, name, value))
-    return text
-
-
-def checked_whole(name: str, value: Any) -> int:
-    """The whole number, once it was checked; ``InvalidRollout``."""
-    number: int = _checked(rules.whole_number, name, value)
-    return number
-
-
-def checked_flag(name: str, value: Any) -> bool:
-    """The boolean, once it was checked; ``InvalidRollout``."""
-    flag: bool = _checked(_flag, name, value)
-    return flag
-
-
-def checked_reward(name: str, value: Any) -> float:
-    """The number, which is finite in float32, once it was checked; ``InvalidRollout``."""
-    number: float = _checked(_finite, name, value)
-    return number
-
-
-def _checked(check: Callable[[str, Any], Any], name: str, value: Any) -> Any:
-    try:
-        return check(name, value)
-    except rules.BrokenRule as broken:
-        raise _invalid(broken) from None
-
-
 def segment(
     given: Mapping[str, Any],
     stamped: Mapping[str, Any],
@@ -118,44 +75,42 @@ def segment(
     if "policy" in given:
         given = _with_policy(given)
     elif "weight_step" not in given:
-        raise InvalidRollout(_NO_STEP)
+        raise InvalidRollout("policy", None, *_NO_STEP)
     whole = {**stamped, **given}
     try:
         names, combination = _names_of(whole), _combination_of(whole)
     except KeyError as missing:
         raise TypeError(f"publish() missing required keyword argument: {missing}") from None
-    if len(whole) > len(_ARGUMENTS):
-        raise _unknown(next(name for name in given if name not in _ARGUMENTS))
+    if len(whole) > len(FIELDS):
+        raise _unknown(next(name for name in given if name not in FIELDS))
     extras: dict[str, Any] = {}
+    if not _all_sound(names):
+        names = tuple(map(checked, _NAMES, names))
+    if combination[_STEP].__class__ is not int:
+        combination = _one_step(combination, extras)
     try:
-        if not _all_sound(names):
-            names = tuple(map(checked, _NAMES, names))
-        if combination[_STEP].__class__ is not int:
-            combination = _one_step(combination, extras)
-        try:
-            combination = _known_combination(*combination)
-        except TypeError:
-            combination = tuple(map(checked, SHARED, combination))
-        reward = whole["reward"]
-        if reward is not None:
-            reward = _finite("reward", reward)
-        prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
-        output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
-        if not prompt and not output and whole["split"] != "eval":
-            raise InvalidRollout(_WITHOUT_TOKENS)
-        logprobs = _logprobs(whole["logprobs"], extras)
-        size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
-        count = len(output) >> 2
-        if logprobs is not None:
-            size += len(logprobs)
-            if len(logprobs) != len(output):
-                rules.check_lengths({"logprobs": logprobs}, _TOKEN_BYTES, count)
-        if extras or not _RARE.isdisjoint(given):
-            size += _add_rare(given, whole, extras, count)
-    except rules.BrokenRule as broken:
-        raise _invalid(broken) from None
+        combination = _known_combination(*combination)
+    except TypeError:
+        combination = tuple(map(checked, SHARED, combination))
+    reward = whole["reward"]
+    if reward is not None:
+        reward = checked_reward("reward", reward)
+    prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
+    output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
+    if not prompt and not output and whole["split"] != "eval":
+        raise InvalidRollout("prompt_tokens", None, *_WITHOUT_TOKENS)
+    logprobs = _logprobs(whole["logprobs"], extras)
+    size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
+    count = len(output) >> 2
+    if logprobs is not None:
+        size += len(logprobs)
+        if len(logprobs) != len(output):
+            rules.check_lengths({"logprobs": logprobs}, _TOKEN_BYTES, count)
+    if extras or not _RARE.isdisjoint(given):
+        size += _add_rare(given, whole, extras, count)
     if not whole["environment"]:
-        raise InvalidRollout("environment is empty; name it at the producer or at the call")
+        remedy = "name it at the producer or at the call"
+        raise InvalidRollout("environment", whole["environment"], remedy, "is empty")
     example_id, group_uid, uid = names
     plain = (
         *(example_id, group_uid, uid or new_uid(), whole["metadata"]),
@@ -183,8 +138,11 @@ def _with_own_names(given: Mapping[str, Any]) -> dict[str, Any]:
             own = found.setdefault(name, value)
         if own is not None and own is not value and not np.array_equal(own, value):
             raise InvalidRollout(
-                f"{name} is {own!r:.60} and {other} is {value!r:.60}; they are two names of one "
-                "value: give one of them. What a trainer computed again is old_logprobs"
+                name,
+                own,
+                "they are two names of one value: give one of them. What a trainer computed again "
+                "is old_logprobs",
+                f"is {own!r:.60} and {other} is {value!r:.60}",
             )
     return found
 
@@ -201,7 +159,7 @@ def _logprobs(value: Any, extras: dict[str, Any]) -> bytes | None:
     """Those of each token, packed; their sum alone becomes an extra."""
     if value is None or not _is_one_number("logprobs", value):
         return arrays.packed_logprobs("logprobs", value)
-    extras["logprob_sum"] = _finite("logprobs", value)
+    extras["logprob_sum"] = checked_reward("logprobs", value)
     rules.check_logprob_sum("logprobs", extras["logprob_sum"])
     return None
 
@@ -211,22 +169,23 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
     policy = given["policy"]
     both = [name for name in POLICY_FIELDS.values() if name in given]
     if both:
-        raise InvalidRollout(
-            f"policy and {' and '.join(both)} are given; policy= says all of it, so leave out the "
-            "others, or give each of them and no policy"
+        remedy = (
+            "policy= says all of it, so leave out the others, or give each of them and no policy"
         )
+        finding = f"and {' and '.join(both)} are given"
+        raise InvalidRollout("policy", policy, remedy, finding)
     try:
         said = {name: getattr(policy, field) for field, name in POLICY_FIELDS.items()}
     except AttributeError:
-        raise InvalidRollout(
-            f"policy is {policy!r:.200}; give what producer.policy() or publish_policy returned, "
-            "or anything that has version, step, epoch and lineage"
-        ) from None
+        remedy = (
+            "give what producer.policy() or publish_policy returned, or anything that has version, "
+        )
+        raise InvalidRollout("policy", policy, f"{remedy}step, epoch and lineage") from None
     return {**{name: value for name, value in given.items() if name != "policy"}, **said}
 
 
 def _all_sound(names: Sequence[Any]) -> bool:
-    """Whether they are, looked at together; where they are not, or perhaps not, ``_CHECKS`` say
+    """Whether they are, looked at together; where they are not, or perhaps not, ``FIELDS`` say
     what is wrong with each."""
     try:
         together = "".join(names)
@@ -250,7 +209,7 @@ def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any
     """The combination with one number as its step; steps of each token become an extra."""
     step = combination[_STEP]
     if arrays.as_array("weight_step", step).ndim == 0:
-        step = _number("weight_step", step)
+        step = checked("weight_step", step)
     else:
         extras["weight_steps"], step = arrays.packed_steps("weight_step", step)
     return (*combination[:_STEP], step, *combination[_STEP + 1 :])
@@ -264,12 +223,13 @@ def _add_rare(
         if name in _RARE:
             if name not in EXTRAS:
                 whole[name] = checked(name, value)
-            elif value is not DEFAULTS[name]:
+            elif value is not FIELDS[name].default:
                 _add_extra(extras, name, value, count)
     prior = extras.get("continuation_of", "")
     rules.check_continuation(prior, whole["rollout_uid"], whole["segment_idx"])
     mask = whole["loss_mask"]
-    rules.check_lengths({**extras, "loss_mask": mask}, _TOKEN_BYTES, count)
+    given_arrays = {**extras, "loss_mask": mask, "weight_step": extras.get("weight_steps")}
+    rules.check_lengths(given_arrays, _TOKEN_BYTES, count)
     return _size(extras) + _size(whole["metadata"]) + len(mask or b"")
 
 
@@ -289,182 +249,20 @@ def _unknown(name: str) -> TypeError:
     return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
 
 
-def _invalid(broken: rules.BrokenRule) -> InvalidRollout:
-    argument = "weight_step" if broken.field == "weight_steps" else broken.field
-    return InvalidRollout(f"{argument} {broken.finding}; {broken.remedy}")
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRollout(f"{name} is {value!r}; give a string")
-    try:
-        value.encode()  # It is written long after the caller was told its uid.
-    except UnicodeEncodeError as error:
-        raise InvalidRollout(f"{name} {value!r:.60} cannot be written as UTF-8: {error}") from error
-    return str.__str__(value)  # A member of a str enumeration has another name for itself.
-
-
-def _filled_text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidRollout(f"{name} is {value!r}; give a string that is not empty")
-    return _text(name, value)
-
-
-def _name(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_name(name, text)
-    return text
-
-
-def _uid(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_uid(name, text)
-    return text
-
-
-def _digest(name: str, value: Any) -> str:
-    text = _text(name, value)
-    rules.check_digest(name, text)
-    return text
-
-
-def _filled_name(name: str, value: Any) -> str:
-    return _name(name, _filled_text(name, value))
-
-
-def _version(name: str, value: Any) -> str:
-    text = _filled_text(name, value)
-    rules.check_version(name, text)
-    return text
-
-
-def _number(name: str, value: Any) -> int:
-    number = rules.whole_number(name, value)
-    rules.check_number(name, number)
-    return number
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRollout(f"{name} is {value!r}; give True or False")
-    return value
-
-
-def _finite(name: str, value: Any) -> float:
-    try:
-        number = value if value.__class__ is float else _float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRollout(f"{name} is {value!r}; give one number: float(x)") from error
-    rules.check_finite(name, number)
-    return float(number)
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, str | bytes | bool | np.bool_):
-        raise TypeError(value)
-    return float(value)
-
-
-def _rewards(name: str, value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(f"{name} is {value!r}; give a mapping of names to numbers")
-    return {
-        _filled_name(f"a name in {name}", key): _finite(f"{name}[{key!r}]", number)
-        for key, number in value.items()
-    }
-
-
-def _split(name: str, value: Any) -> str:
-    rules.check_split(name, value)
-    return str.__str__(value)
-
-
-def _json_object(name: str, value: Any) -> str:
-    return _text(name, object_text(name, value))
-
-
-def _messages(name: str, value: Any) -> str:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise InvalidRollout(f"{name} is {value!r}; give a list of mappings")
-    for index, message in enumerate(value):
-        if not isinstance(message, Mapping):
-            raise InvalidRollout(f"{name}[{index}] is {message!r:.200}; give a mapping")
-    return _text(name, json_text(name, list(value))) if value else ""
-
-
-def _attachments(name: str, value: Any) -> dict[str, bytes]:
-    if not isinstance(value, Mapping):
-        raise InvalidRollout(f"{name} is {value!r}; give a mapping of names to bytes")
-    attached: dict[str, bytes] = {}
-    for key, data in value.items():
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise InvalidRollout(f"{name}[{key!r}] is a {type(data).__name__}; give bytes")
-        attached[_filled_text(f"a name in {name}", key)] = bytes(data)
-    size = sum(map(len, attached.values()))
-    if size > rules.ATTACHED_BYTES_MAX:
-        remedy = "put large files elsewhere and their names in metadata"
-        raise RolloutTooLarge(name, size, rules.ATTACHED_BYTES_MAX, remedy)
-    return attached
-
-
 def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> None:
     """Adds what few rollouts give, unless it is empty."""
+    one = name == "old_logprobs" and _is_one_number(name, value)
+    found: Any = checked_reward(name, value) if one else checked(name, value)
     if name == "token_arrays":
-        if not isinstance(value, Mapping):
-            raise InvalidRollout(f"token_arrays is {value!r}; give a mapping of names to arrays")
-        found: Any = {
-            _filled_text("a name in token_arrays", key): arrays.token_array(key, rows, count)
-            for key, rows in value.items()
-        }
-        rules.check_token_arrays(found)
-    elif name == "old_logprobs" and _is_one_number(name, value):
-        name, found = "old_logprob_sum", _finite(name, value)
-    else:
-        found = checked(name, value)
-    if found is not None and (found or name in _TOKEN_BYTES):
-        extras[name] = found
+        found = {key: arrays.token_array(key, rows, count) for key, rows in found.items()}
+    if found or isinstance(found, bytes | float):
+        extras["old_logprob_sum" if one else name] = found
 
 
-_TOKEN_BYTES = {one.name: one.width for one in named("array") if one.name not in REQUIRED_ARRAYS}
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "environment": _filled_text,
-    "example_id": _filled_name,
-    "group_uid": _uid,
-    "group_id": _digest,
-    "group_size": _number,
-    "rollout_uid": _uid,
-    "segment_idx": _number,
-    "is_last_segment": _flag,
-    "lineage": _name,
-    "policy_version": _version,
-    "policy_epoch": _number,
-    "weight_step": _number,
-    "replica_id": _filled_name,
-    "split": _split,
-    "stop_reason": _filled_name,
-    "loss_mask": arrays.packed_mask,
-    "metadata": _json_object,
-    "old_policy_version": _name,
-    "worker_id": _name,
-    "reason": _filled_text,
-    "count": _number,
-    "expect_version": _number,
-    "continuation_of": _text,
-    "prefix_hash": _digest,
-    "rewards": _rewards,
-    "old_logprobs": arrays.packed_logprobs,
-    "ref_logprobs": arrays.packed_logprobs,
-    "token_rewards": arrays.packed_floats,
-    "attachments": _attachments,
-    "messages": _messages,
-}
-_ARGUMENTS = RolloutArguments.__annotations__.keys() - {"policy", *OTHER_NAMES}
-# What a policy has, and the argument that says the same.
-POLICY_FIELDS: Mapping[str, str] = {
-    "version": "policy_version",
-    "step": "weight_step",
-    "epoch": "policy_epoch",
-    "lineage": "lineage",
+_TOKEN_BYTES = {
+    "weight_step" if one.name == "weight_steps" else one.name: one.width
+    for one in named("array")
+    if one.name not in REQUIRED_ARRAYS
 }
 _ELSEWHERE = {  # Names of other systems, and ours.
     "environment_name": "environment",
@@ -474,23 +272,26 @@ _ELSEWHERE = {  # Names of other systems, and ours.
     "created_ts": "nothing: publish stamps it",
 }
 _NO_STEP = (
-    "neither policy nor weight_step is given; publish(policy=producer.policy(), …) says what "
-    "sampled, or weight_step=N the optimizer steps behind it. weight_step=-1 says that they are "
-    "not known: no trainer with a bound on staleness is given such a rollout"
+    "publish(policy=producer.policy(), …) says what sampled, or weight_step=N the optimizer steps "
+    "behind it. weight_step=-1 says that they are not known: no trainer with a bound on staleness "
+    "is given such a rollout",
+    "is not given, nor is weight_step",
 )
 # Of no token a sequence of length 0 would be made, over which no loss is a mean. An evaluation may
 # be a reward alone.
 _WITHOUT_TOKENS = (
-    "prompt_tokens is empty, and so is output_tokens; give the context that the policy saw, and a "
-    "reward with the turn that earned it; what ended before it began is failed, or left out"
+    "give the context that the policy saw, and a reward with the turn that earned it; what ended "
+    "before it began is failed, or left out",
+    "is empty, and nothing was sampled",
 )
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
-UNSTAMPED: Mapping[str, Any] = {**DEFAULTS, **_NO_TOKENS, "metadata": "{}"}
-_RARE = _ARGUMENTS - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
+_GIVEN_NOTHING = {name: one.default for name, one in FIELDS.items() if one.default is not NEEDED}
+UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS, "metadata": "{}"}
+_RARE = FIELDS.keys() - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
     *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),

@@ -18,6 +18,7 @@ from rollstream.producers.errors import (
     ScoresNotDelivered,
     VersionConflict,
 )
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.scores.records import Flags, Score, ScoreRecord, as_score, score_record
 from rollstream.producers.scores.versions import LoggedVersions
 from rollstream.producers.settings import check_timeout
@@ -146,8 +147,10 @@ class ScoreProducer:
         """
         if bool(rollout_uid) == bool(group_id):
             raise InvalidRollout(
-                f"rollout_uid is {rollout_uid!r} and group_id {group_id!r}; give one of them, or "
-                "upsert_scores(group_id, {rollout_uid: reward})"
+                "rollout_uid",
+                rollout_uid,
+                "give one of them, or upsert_scores(group_id, {rollout_uid: reward})",
+                f"is {rollout_uid!r} and group_id {group_id!r}",
             )
         scores = {rollout_uid: Score(reward, rewards or {}, flags)}
         self._send(scores, group_id, attempt, scorer, environment, prompt_uid)
@@ -192,9 +195,11 @@ class ScoreProducer:
             InvalidRollout, UnknownTopic, BufferFull, ScoresNotDelivered: as for ``publish``.
         """
         if not group_id:
-            raise InvalidRollout("group_id is empty; give the id of the sealed group")
+            raise InvalidRollout(
+                "group_id", group_id, "give the id of the sealed group", "is empty"
+            )
         if not isinstance(scores, Mapping) or "" in scores:
-            raise InvalidRollout(f"scores is {scores!r:.80}; give a reward by rollout uid")
+            raise InvalidRollout("scores", scores, "give a reward by rollout uid")
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
         self._send(each, group_id, attempt, scorer, environment, prompt_uid, expect_version)
 
@@ -343,11 +348,12 @@ class ScoreProducer:
 
     def _topic(self, environment: Any) -> str:
         if not environment:
-            raise InvalidRollout("environment is empty; name it here or for the ScoreProducer")
+            remedy = "name it here or for the ScoreProducer"
+            raise InvalidRollout("environment", environment, remedy, "is empty")
         try:
-            return self._layout.scores(environment)
-        except (BadName, TypeError) as wrong:
-            raise InvalidRollout(f"environment {wrong}") from None
+            return self._layout.scores(checked("environment", environment))
+        except BadName as wrong:
+            raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
 
     def _find(self, topic: str, deadline: Deadline) -> None:
         while topic not in self._topics:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rollstream.producers.rollouts.validate import (
+from rollstream.producers.rollouts.fields import (
     checked,
     checked_flag,
     checked_name,
@@ -65,12 +65,11 @@ def score_record(
     """One record of these scores, by rollout uid; an empty uid: of each rollout of the group. With
     ``prompt_uid`` they are by the uids of trajectories of its steps."""
     if not scorer:
-        raise InvalidRollout(
-            "scorer is empty; name it here or for the whole ScoreProducer, for example 'tests': "
-            "versions count within one"
-        )
+        remedy = "name it here or for the whole ScoreProducer, for example 'tests': versions count "
+        raise InvalidRollout("scorer", scorer, f"{remedy}within one", "is empty")
     if not scores:
-        raise InvalidRollout("scores is empty; give a score for each rollout that was scored")
+        remedy = "give a score for each rollout that was scored"
+        raise InvalidRollout("scores", scores, remedy, "is empty")
     given = [checked("rollout_uid", uid) for uid in scores]
     uids = _rollout_uids(given, checked_name("prompt_uid", prompt_uid))
     group = checked("group_id", group_id)
@@ -99,8 +98,11 @@ def _rollout_uids(uids: list[str], prompt_uid: str) -> list[str]:
         return uids
     if "" in uids:
         raise InvalidRollout(
-            f"prompt_uid is {prompt_uid!r}, and no trajectory is named; give rollout_uid, the "
-            "trajectory's uid, or leave prompt_uid out to score the whole group"
+            "prompt_uid",
+            prompt_uid,
+            "give rollout_uid, the trajectory's uid, or leave prompt_uid out to score the whole "
+            "group",
+            f"is {prompt_uid!r}, and no trajectory is named",
         )
     return [step_rollout_uid(prompt_uid, uid) for uid in uids]
 
@@ -120,10 +122,8 @@ def _flags(flags: Any) -> tuple[str, ...]:
     if isinstance(flags, Mapping):
         return tuple(checked_name("a flag", name) for name in flags if _is_set(name, flags[name]))
     if isinstance(flags, str) or not isinstance(flags, Sequence):
-        raise InvalidRollout(
-            f"flags is {flags!r}; give a list of strings, for example ['cheats'], or a "
-            "mapping of these to booleans"
-        )
+        remedy = "give a list of strings, for example ['cheats'], or a mapping of these to booleans"
+        raise InvalidRollout("flags", flags, remedy)
     return tuple(checked_name("a flag", flag) for flag in flags)
 
 

@@ -13,7 +13,7 @@ from rollstream.producers.admission.policies import (
     going_on,
     lineages_of,
 )
-from rollstream.producers.rollouts.validate import checked
+from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch
@@ -48,27 +48,29 @@ class KnownPolicies(NamedTuple):
         found = self._announced_policy(version, weight_step, step)
         if found is None:
             if weight_step is None:
-                raise InvalidRollout(
-                    f"policy_version is {version!r:.80}, which no trainer announced here lately; "
-                    f"give weight_step and policy_epoch too: {_ASK}"
-                )
+                finding = f"is {version!r:.80}, which no trainer announced here lately"
+                remedy = f"give weight_step and policy_epoch too: {_ASK}"
+                raise InvalidRollout("policy_version", version, remedy, finding)
             lineage, epoch = self._lineage(step.lineage), step.policy_epoch
             epoch = self._epoch(lineage, weight_step) if epoch is None else epoch
             name = f"step-{weight_step}" if version is None else version
             found = name, PolicyRef(lineage, epoch, weight_step)
         name, ref = found
+        given = step.weight_step
         known = going_on(self.announced, ref.lineage)
         if known and all(off_branch(ref, branches_of(one)) for one in known):
-            raise InvalidRollout(
-                f"policy_version is {name!r:.80} (weights {ref.step} of epoch {ref.epoch}), which "
-                f"its trainer went back behind; sample with its newest policy: {_ASK}"
+            finding = (
+                f"is {name!r:.80} (weights {ref.step} of epoch {ref.epoch}), which its trainer "
             )
+            finding += "went back behind"
+            remedy = f"sample with its newest policy: {_ASK}"
+            raise InvalidRollout("policy_version", name, remedy, finding)
         return step._replace(
             policy_version=name,
             lineage=ref.lineage,
             policy_epoch=ref.epoch,
             # Weights of each token stay as they were given.
-            weight_step=ref.step if _is_one(step.weight_step) else step.weight_step,
+            weight_step=ref.step if given is None or _is_one(given) else given,
         )
 
     def _announced_policy(
@@ -93,10 +95,11 @@ class KnownPolicies(NamedTuple):
             and step.policy_epoch in (None, ref.epoch)
         ]
         if len(fits) > 1:
-            raise InvalidRollout(
-                f"policy_version is {weight_step}, and policies {[name for name, _ in fits]} are "
-                "of these weights; give the version of the one that sampled, or policy_epoch"
+            finding = (
+                f"is {weight_step}, and policies {[name for name, _ in fits]} are of these weights"
             )
+            remedy = "give the version of the one that sampled, or policy_epoch"
+            raise InvalidRollout("policy_version", weight_step, remedy, finding)
         return fits[0] if fits else None
 
     def _lineage(self, given: str | None) -> str:
@@ -106,10 +109,9 @@ class KnownPolicies(NamedTuple):
                 raise _of_several(known)
             return known[0] if known else ""
         if known and given not in known:
-            raise InvalidRollout(
-                f"lineage is {given!r:.80}, and the models in training here are {known}; give one "
-                "of them, or leave it out where there is one"
-            )
+            finding = f"is {given!r:.80}, and the models in training here are {known}"
+            remedy = "give one of them, or leave it out where there is one"
+            raise InvalidRollout("lineage", given, remedy, finding)
         return given
 
     def _epoch(self, lineage: str, weight_step: int) -> int:
@@ -125,40 +127,37 @@ class KnownPolicies(NamedTuple):
         if all(weight_step > one.step for one in known if one.policy_epoch == newest):
             return newest
         raise InvalidRollout(
-            f"weight_step is {weight_step}, and weights of {newest + 1} epochs have that number, "
-            "since the trainer resumed; give the policy_version that it announced, or policy_epoch "
-            f"too: {_ASK}"
+            "weight_step",
+            weight_step,
+            f"give the policy_version that it announced, or policy_epoch too: {_ASK}",
+            f"is {weight_step}, and weights of {newest + 1} epochs have that number, since the "
+            "trainer resumed",
         )
 
 
 def _said(step: Step) -> tuple[str | None, int | None]:
     """The version and the weights that the step names; a version that is a number is
     the weights'."""
-    number = _whole(step.weight_step)
+    number = step.weight_step
+    if number is not None:  # -1 for one a token; what else is wrong with it is found later.
+        number = index(number) if _is_one(number) else UNKNOWN_STEP
     if isinstance(step.policy_version, str):
         return str.__str__(step.policy_version), number
     version: int = checked("weight_step", step.policy_version)
     if number not in (None, version):
-        raise InvalidRollout(
-            f"weight_step is {number}, and policy_version is {version}; a policy_version that is a "
-            "number is the weight_step: give it once"
-        )
+        remedy = "a policy_version that is a number is the weight_step: give it once"
+        finding = f"is {number}, and policy_version is {version}"
+        raise InvalidRollout("weight_step", number, remedy, finding)
     return None, version
 
 
-def _whole(weight_step: Any) -> int | None:
-    """One number; -1 for one a token; None where none is given."""
-    if weight_step is None:
-        return None
-    try:
-        return index(weight_step)
-    except TypeError:
-        return UNKNOWN_STEP  # What is wrong with it is found later.
-
-
 def _is_one(weight_step: Any) -> bool:
-    """Whether it is no number of each token."""
-    return weight_step is None or _whole(weight_step) == weight_step
+    """Whether it is one whole number."""
+    try:
+        index(weight_step)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_alike(
@@ -169,13 +168,11 @@ def _check_alike(
         ("policy_epoch", policy_epoch, ref.epoch),
     ):
         if given not in (None, known, UNKNOWN_STEP):
-            raise InvalidRollout(
-                f"{name} is {given}, and policy {version!r:.80} was announced with {known}; give "
-                "what belongs to the policy that sampled, or its policy_version alone"
-            )
+            remedy = "give what belongs to the policy that sampled, or its policy_version alone"
+            finding = f"is {given}, and policy {version!r:.80} was announced with {known}"
+            raise InvalidRollout(name, given, remedy, finding)
 
 
 def _of_several(lineages: Sequence[str]) -> InvalidRollout:
-    return InvalidRollout(
-        f"lineage is missing, and the models in training here are {[*lineages]}; give one of them"
-    )
+    finding = f"is missing, and the models in training here are {[*lineages]}"
+    return InvalidRollout("lineage", None, "give one of them", finding)

@@ -16,14 +16,10 @@ from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.rollouts.validate import (
-    GroupAddress,
-    checked,
-    checked_uid,
-    checked_whole,
-)
+from rollstream.producers.rollouts.fields import checked, checked_uid
+from rollstream.producers.rollouts.membership import reason_of
+from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.settings import at_least_1
-from rollstream.producers.steps.open_prompts import MAX_OPEN_PROMPTS, OpenPrompts
 from rollstream.producers.steps.policies import KnownPolicies
 from rollstream.producers.steps.segments import (
     Step,
@@ -31,12 +27,14 @@ from rollstream.producers.steps.segments import (
     checked_steps,
     segment_arguments,
 )
-from rollstream.producers.steps.submitted import Submitted, contents_of
+from rollstream.producers.steps.submitted import MAX_OPEN_PROMPTS, Submitted, contents_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.other_names import refuses
+from rollstream.schemas.rules import whole_number
 from rollstream.streams.broker import Broker, Delivery
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -53,7 +51,6 @@ class _Submission(NamedTuple):
     contents: Sequence[int]
 
 
-_NOTHING = Submitted()  # Nothing is added to it.
 _AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
@@ -64,7 +61,6 @@ class _Entries:
         self._outbox = outbox
         self._max_open_prompts = max_open_prompts
         # By environment; kept once steps were queued, and so its topic exists.
-        self._open: dict[str, OpenPrompts] = {}
         self._submitted: dict[str, Submitted] = {}
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
@@ -80,7 +76,8 @@ class _Entries:
                 found[index] = policies.resolved(step)
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        sizes = self._open_prompts(environment).sizes(found, now_s)
+        known = self._known(environment)
+        sizes = known.sizes(found, now_s)
         outgoing = []
         for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
             try:
@@ -93,15 +90,14 @@ class _Entries:
                 raise at_index(wrong, index) from None
         contents = contents_of(given, outgoing)
         uids = [one.rollout_uid for one in outgoing]
-        self._submitted.get(environment, _NOTHING).check(found, uids, contents)
+        known.check(found, uids, contents)
         return _Submission(environment, found, sizes, outgoing, contents)
 
     def add(self, submission: _Submission, now_s: float) -> None:
         environment, steps, sizes, outgoing, contents = submission
-        prompts = self._open.setdefault(environment, self._open_prompts(environment))
         uids = [one.rollout_uid for one in outgoing]
-        prompts.add(steps, uids, sizes, now_s)
-        self._submitted.setdefault(environment, Submitted()).add(steps, uids, contents)
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.add(steps, uids, sizes, contents, now_s)
 
     def lose(self, outgoing: Iterable[Outgoing]) -> None:
         """These did not reach the log, or perhaps did not: others may come in their place, from the
@@ -122,36 +118,59 @@ class _Entries:
     def make_end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Outgoing:
+        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
+        count = 0 if steps is None else whole_number("steps", steps)
+        if steps is not None and count < 1:
+            remedy = "give 1 or more, or None where each step is in the log by now"
+            raise InvalidRollout("steps", count, remedy)
+        address = GroupAddress(environment, prompt, prompt, 0, "train")
+        end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
+        self._known(environment).check_end(end, count)
+        return end
+
+    def make_failure(
+        self,
+        environment: str,
+        trajectory_uid: str,
+        prompt_uid: str,
+        reason: str | BaseException,
+        n_rollouts: int | None,
+        example_id: str,
+    ) -> Outgoing:
+        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
+        submitted = self._known(environment)
+        rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
+        submitted.check_failure(rollout_uid, uid)
+        example = example_id or submitted.example_of(prompt) or prompt
+        address = group_address(environment, example, prompt, n_rollouts or 0, "train")
+        said = reason_of(reason) if isinstance(reason, BaseException) else reason
+        failed = self._outbox.failed(address, checked("reason", said), 1, rollout_uid)
+        failed.trajectory_uid = uid
+        return failed
+
+    def _named(
+        self, environment: str, trajectory_uid: str, prompt_uid: str
+    ) -> tuple[str, str, bool]:
+        """The uid and the prompt of a trajectory, and whether the uid is its rollout's."""
         checked("environment", environment)
         self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        prompts = self._open_prompts(environment)
-        known = prompts.prompt_of_rollout(uid)
-        prompt = checked_uid("prompt_uid", prompt_uid or known or prompts.prompt_of(uid))
+        submitted = self._known(environment)
+        known = submitted.prompt_of_rollout(uid)
+        prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
         if known not in ("", prompt):
-            raise Contradiction(
-                f"prompt_uid is {prompt!r}, and rollout {uid} belongs to prompt {known!r}; name "
-                "that one"
-            )
-        count = 0 if steps is None else checked_whole("steps", steps)
-        if steps is not None and count < 1:
-            raise InvalidRollout(
-                f"steps is {count}; give 1 or more, or None where each step is in the log by now"
-            )
-        address = GroupAddress(environment, prompt, prompt, 0, "train")
-        end = self._outbox.ended(address, uid, count, is_rollout=bool(known))
-        self._submitted.get(environment, _NOTHING).check_end(end, count)
-        return end
+            before = f"rollout {uid} belongs to prompt {known!r}"
+            raise Contradiction("prompt_uid", prompt, "name that one", before)
+        return uid, prompt, bool(known)
 
     def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        self._open_prompts(environment).end(
-            ended.rollout_uid, ended.trajectory_uid, ended.group_uid, now_s
-        )
-        self._submitted.setdefault(environment, Submitted()).add_end(ended.rollout_uid, steps or 0)
+        uids = ended.rollout_uid, ended.trajectory_uid, ended.group_uid
+        submitted = self._submitted.setdefault(environment, self._known(environment))
+        submitted.end(*uids, steps or 0, now_s)
 
-    def _open_prompts(self, environment: str) -> OpenPrompts:
-        known = self._open.get(environment)
-        return OpenPrompts(self._max_open_prompts) if known is None else known
+    def _known(self, environment: str) -> Submitted:
+        known = self._submitted.get(environment)
+        return Submitted(self._max_open_prompts) if known is None else known
 
 
 class StepProducer(RolloutProducer):
@@ -293,13 +312,46 @@ class StepProducer(RolloutProducer):
             BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as for
                 ``submit_steps``.
         """
-        self._engine.refuse()
-        topic = self._outbox.topic(checked("environment", environment))
-        self._find(topic, Deadline(self._timeout_s))
+        self._find_of(environment)
         with self._submitting:
             end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
             self._put_now([end])
             self._entries.end(environment, end, steps, self._clock.monotonic_s())
+
+    def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        reason: str | BaseException,
+        prompt_uid: str = "",
+        n_rollouts: int | None = None,
+        example_id: str = "",
+    ) -> None:
+        """Ends a trajectory that will not be finished. Nobody trains on its steps, and its prompt
+        does not wait for it. You may repeat the call. Errors and other arguments are those of
+        ``complete_trajectory``.
+
+        Args:
+            reason: why, as text or an error; the first 200 characters are kept.
+            n_rollouts: trajectories of the prompt, as in its steps. Give it if the trajectory may
+                fail before the prompt's first step.
+            example_id: the problem, as in the prompt's steps. Empty: as in those that were
+                submitted here, else ``prompt_uid``.
+        """
+        self._find_of(environment)
+        with self._submitting:
+            failed = self._entries.make_failure(
+                environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
+            )
+            self._put_now([failed])
+            self._entries.end(environment, failed, None, self._clock.monotonic_s())
+
+    def _find_of(self, environment: str) -> None:
+        """Returns once it is known how many partitions the environment's topic has."""
+        self._engine.refuse()
+        topic = self._outbox.topic(checked("environment", environment))
+        self._find(topic, Deadline(self._timeout_s))
 
 
 class AsyncStepProducer(AsyncRolloutProducer):
@@ -368,9 +420,7 @@ class AsyncStepProducer(AsyncRolloutProducer):
                 ``StepProducer.submit_steps``.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        topic = self._outbox.topic(checked("environment", environment))
-        self._engine.refuse()
-        await self._find(topic, self._timeout_s)
+        await self._find_of(environment)
         if environment not in self._follows:
             await self._read_policies(environment)
         log, now_s = self._admission(environment), self._clock.monotonic_s()
@@ -393,13 +443,42 @@ class AsyncStepProducer(AsyncRolloutProducer):
         """Ends a trajectory, as ``StepProducer.complete_trajectory`` does; returns when that is in
         the log. ``durable`` and the errors are those of ``submit_steps``.
         """
-        topic = self._outbox.topic(checked("environment", environment))
-        self._engine.refuse()
-        await self._find(topic, self._timeout_s)
+        await self._find_of(environment)
         end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
+        await self._submit_end(environment, end, steps, durable)
+
+    async def fail_trajectory(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        reason: str | BaseException,
+        prompt_uid: str = "",
+        n_rollouts: int | None = None,
+        example_id: str = "",
+        durable: bool = True,
+    ) -> None:
+        """Ends a trajectory that will not be finished, as ``StepProducer.fail_trajectory`` does;
+        returns when that is in the log. ``durable`` and the errors are those of ``submit_steps``.
+        """
+        await self._find_of(environment)
+        failed = self._entries.make_failure(
+            environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
+        )
+        await self._submit_end(environment, failed, None, durable)
+
+    async def _submit_end(
+        self, environment: str, end: Outgoing, steps: int | None, durable: bool
+    ) -> None:
         wait = self._put_now([end], durable)
         self._entries.end(environment, end, steps, self._clock.monotonic_s())
         await self._submitted([end], wait)
+
+    async def _find_of(self, environment: str) -> None:
+        """Returns once it is known how many partitions the environment's topic has."""
+        topic = self._outbox.topic(checked("environment", environment))
+        self._engine.refuse()
+        await self._find(topic, self._timeout_s)
 
     async def _read_policies(self, environment: str) -> None:
         """Reads what trainers announced so far; from then on it is followed."""

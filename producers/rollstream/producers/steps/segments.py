@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollstream.producers.rollouts.validate import (
+from rollstream.producers.rollouts.fields import (
     checked_flag,
     checked_uid,
-    checked_whole,
 )
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.metadata import ObjectText
+from rollstream.schemas.rules import whole_number
 
 
 class Step(NamedTuple):
@@ -51,6 +50,8 @@ class Step(NamedTuple):
         example_id: the problem, the same in all steps of a prompt. Empty: ``prompt_uid``.
         awaits_score: whether the prompt waits for a score (``ScoreProducer``) if this step ends its
             trajectory without a reward.
+        loss_mask: bool [n]; which of ``response_ids`` to train on. None: all of them.
+        token_arrays: arrays [n, …] of your own, by name.
     """
 
     prompt_ids: Any
@@ -69,6 +70,8 @@ class Step(NamedTuple):
     lineage: str | None = None
     example_id: str = ""
     awaits_score: bool = False
+    loss_mask: Any = None
+    token_arrays: Mapping[str, Any] | None = None
 
 
 # A segment's field is a step's by another name.
@@ -81,7 +84,6 @@ _NAMES = {
     "segment_idx": "step_index",
     "is_last_segment": "is_last",
 }
-_NAMED = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
 def checked_steps(steps: Any) -> list[Step]:
@@ -91,23 +93,23 @@ def checked_steps(steps: Any) -> list[Step]:
         InvalidRollout: names the index, field, value and remedy.
     """
     if isinstance(steps, Step) or not isinstance(steps, Iterable):
-        raise InvalidRollout(f"steps is {steps!r:.200}; give a sequence of Steps")
+        raise InvalidRollout("steps", steps, "give a sequence of Steps")
     return [_checked(index, step) for index, step in enumerate(steps)]
 
 
 def _checked(index: int, step: Any) -> Step:
     if not isinstance(step, Step):
-        raise InvalidRollout(f"steps[{index}] is {step!r:.200}; give a Step")
+        raise InvalidRollout(f"steps[{index}]", step, "give a Step")
     try:
         size = step.n_rollouts
         if size is not None:
-            size = checked_whole("n_rollouts", size)
+            size = whole_number("n_rollouts", size)
             if size < 1:
-                raise InvalidRollout(f"n_rollouts is {size}; a prompt has at least 1")
+                raise InvalidRollout("n_rollouts", size, "a prompt has at least 1")
         return step._replace(
             trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
             prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
-            step_index=checked_whole("step_index", step.step_index),
+            step_index=whole_number("step_index", step.step_index),
             is_last=checked_flag("is_last", step.is_last),
             awaits_score=checked_flag("awaits_score", step.awaits_score),
             n_rollouts=size,
@@ -118,7 +120,9 @@ def _checked(index: int, step: Any) -> Step:
 
 def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]:
     """``RolloutArguments`` of the step; ``size`` of its group, 0: the environment's."""
+    rare = {"loss_mask": step.loss_mask, "token_arrays": step.token_arrays}
     return {
+        **{name: value for name, value in rare.items() if value is not None},
         "environment": environment,
         "example_id": step.example_id or step.prompt_uid,
         "group_uid": step.prompt_uid,
@@ -140,6 +144,7 @@ def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]
 
 def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:
     """The same error, in a step's words, of the step at this index."""
-    said = _NAMED.sub(lambda found: _NAMES[found[0]], str(wrong))
-    wrong.args = (f"steps[{index}]: {said}",)
+    name, bracket, at = wrong.field.partition("[")
+    wrong.field = _NAMES.get(name, name) + bracket + at
+    wrong.index = index
     return wrong

@@ -2,5 +2,6 @@
 
 - ``capacity``  the groups of each environment that may still be begun
 - ``shares``    what each living producer has of them, as a running total
-- ``granting``  the records that say so
+- ``records``   which producers' shares are to be written now
+- ``granting``  what is written for all of an environment's workers
 """

@@ -13,7 +13,7 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
 from rollstream.sampler.deciding.ratio import most_room, room_for_inserts
 from rollstream.schemas.order import Branch
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.in_flight import LivingProducers, OrderById
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -41,7 +41,7 @@ class Load(NamedTuple):
     step: int
     most: int
     open: int
-    producers: Sequence[ProducerStanding]
+    producers: LivingProducers
     ended: int = 0
     lacking: int = 0
     limit: str = ""
@@ -68,6 +68,7 @@ class Loads:
 
     def __init__(self, config: SamplerConfig) -> None:
         self._config = config
+        self._orders: dict[str, OrderById] = {}  # By environment.
         self._of_batches: dict[str, Counter[str]] = {}  # Groups by environment, by batch id.
         self._looked_at: tuple[Branch | None] | None = None  # The branch at the last look.
         # What each producer had begun by weights that a resume went back behind.
@@ -90,7 +91,12 @@ class Loads:
         """
         names = state.choosing.names()
         in_log = log_now(state, now_us)
-        living = {name: state.in_flight.standings(name, in_log) for name in names}
+        living = {
+            name: state.in_flight.living(
+                name, in_log, order=self._orders.setdefault(name, OrderById())
+            )
+            for name in names
+        }
         self._look_for_rewind(state, living)
         begun = Counter({name: self._begun(name, living[name]) for name in names})
         ready = state.ready.counts()
@@ -137,9 +143,7 @@ class Loads:
         room = most_room(state.choosing)
         return max(step, ever if room is None else min(ever, ceil(room)))
 
-    def _look_for_rewind(
-        self, state: SamplerState, living: Mapping[str, Sequence[ProducerStanding]]
-    ) -> None:
+    def _look_for_rewind(self, state: SamplerState, living: Mapping[str, LivingProducers]) -> None:
         """Where a resume went back behind weights that were published, what is in flight is off
         the branch. A sampler that was started after it does not know what that was, and counts it
         until it ends."""
@@ -155,10 +159,10 @@ class Loads:
                 for one in producers
             }
 
-    def _begun(self, name: str, producers: Sequence[ProducerStanding]) -> int:
+    def _begun(self, name: str, producers: LivingProducers) -> int:
         """Groups that are begun, have not ended, and may be served."""
         if not self._left_behind:
-            return sum(one.open for one in producers)
+            return int(producers.open.sum())
         left = self._left_behind
         return sum(
             min(one.open, max(0, one.begun - left.get((name, one.producer_id), 0)))

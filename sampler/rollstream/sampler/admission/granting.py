@@ -1,22 +1,28 @@
-"""What a sampler writes to ``admission.<env>`` about how many groups may be begun."""
+"""What a sampler tells the workers of each environment about how many groups they may begin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.admission.capacity import Load, Loads, Quota, log_now, takes_part
-from rollstream.sampler.admission.shares import Shares
-from rollstream.schemas.events import SharesGranted
+from rollstream.sampler.admission.records import ShareRecords, Written
+from rollstream.sampler.admission.shares import Ints, Shares
+from rollstream.schemas.events import SharesGranted, SharesValid
+from rollstream.schemas.ids import READS_ITS_SHARE
+from rollstream.streams.folds.sampler.in_flight import LivingProducers
 from rollstream.streams.folds.sampler.state import SamplerState
 
 VALID_S = 30.0  # Three repetitions: one may get lost, and an owner may be started again.
 REPEAT_S = VALID_S / 3
 LEFT_S, NO_PART_S = 0.0, -1.0  # What ``valid_s`` says of a sampler that left, or takes no part.
-_NO_LOAD = Load(0, 0, 0, ())
+# Producers of an older release may come back so long after they asked last.
+OLDER_S = 86_400.0
+_NO_LOAD = Load(0, 0, 0, LivingProducers.of(()))
 
 
 class Observed(NamedTuple):
@@ -36,6 +42,26 @@ class Observed(NamedTuple):
     log_us: int
 
 
+class Told(NamedTuple):
+    """What the workers of one environment are to be told now. Numbers are for who writes it.
+
+    Attributes:
+        valid: what holds for all; it is repeated each ``REPEAT_S``.
+        at_once: whether it is another than before, but for its ``capacity``.
+        shares: of single producers.
+        older: the shares in one record, for producers of older releases, repeated as ``valid``;
+            None: as before.
+        older_ends: whether that record is not to be repeated any more.
+    """
+
+    environment: str
+    valid: SharesValid
+    at_once: bool
+    shares: Sequence[Written] = ()
+    older: SharesGranted | None = None
+    older_ends: bool = False
+
+
 class Granting:
     """The shares of one sampler's environments.
 
@@ -49,8 +75,7 @@ class Granting:
         self._name = name
         self._config = config
         self._loads = Loads(config)
-        self._shares: dict[str, Shares] = {}
-        self._limits: dict[str, tuple[str, int]] = {}  # Of the newest records.
+        self._of: dict[str, _Environment] = {}
         self._epoch = -1
         self._valid_s = VALID_S  # By the newest records.
 
@@ -74,41 +99,61 @@ class Granting:
         valid_s = VALID_S if part else LEFT_S
         return Observed(state.claimed_at, loads, valid_s, in_log)
 
-    def changes(self, seen: Observed, now_s: float) -> list[tuple[str, SharesGranted]]:
-        """The environments of which anything changed, with their records; these hold until the next
-        one, where they are repeated each ``REPEAT_S``. Their number is for who writes them.
+    def knows(self, environment: str) -> bool:
+        """Whether ``adopt`` was called for it."""
+        return environment in self._of
+
+    def adopt(self, environment: str, written: Mapping[str, int]) -> None:
+        """Takes over the totals that earlier owners wrote for the environment's producers; call it
+        before the first ``changes`` with the environment, if there are any."""
+        self._of[environment] = _Environment(ShareRecords(written))
+
+    def changes(
+        self, seen: Observed, now_s: float, lacking: Collection[str] = ()
+    ) -> Sequence[Told]:
+        """What is to be written now, by environment.
 
         Args:
             now_s: by a clock that never goes back.
+            lacking: environments that have no second generation of the log: all of their producers
+                read the older one.
         """
         is_new = seen.epoch != self._epoch or seen.valid_s != self._valid_s
         if seen.valid_s <= 0:
-            return self.leave(seen) if is_new else []
+            return self.leave(seen) if is_new else ()
         self._epoch, self._valid_s = seen.epoch, seen.valid_s
-        records = []
-        for name, load in seen.loads.items():
-            shares = self._shares.setdefault(name, Shares())
-            before = shares.ids, shares.totals, shares.needed
-            shares.share(load.producers, load.open, load.ended, seen.log_us, now_s)
-            shares.need(load.lacking, seen.log_us)
-            now = shares.totals, shares.needed
-            same = before[0] == shares.ids and all(map(np.array_equal, before[1:], now))
-            limits = load.limit, load.ever
-            if is_new or not same or self._limits[name] != limits:
-                self._limits[name] = limits
-                records.append((name, self._record(shares, load)))
-        return records
-
-    def leave(self, seen: Observed) -> list[tuple[str, SharesGranted]]:
-        """The last records of a sampler that takes part no longer; none where it never did."""
-        self._epoch, self._valid_s = seen.epoch, min(seen.valid_s, LEFT_S)
         return [
-            (name, self._record(self._shares.get(name, Shares()), load))
+            self._changes(name, load, seen.log_us, now_s, is_new, name in lacking)
             for name, load in seen.loads.items()
         ]
 
-    def _record(self, shares: Shares, load: Load) -> SharesGranted:
-        return SharesGranted(
+    def leave(self, seen: Observed) -> Sequence[Told]:
+        """What a sampler says last that takes part no longer; nothing where it never did."""
+        self._epoch, self._valid_s = seen.epoch, min(seen.valid_s, LEFT_S)
+        told = []
+        for name, load in seen.loads.items():
+            valid, of = self._valid(load), self._environment(name)
+            told.append(Told(name, valid, True, older=of.older(valid) if of.tells_older else None))
+        return told
+
+    def _changes(
+        self, name: str, load: Load, log_us: int, now_s: float, is_new: bool, lacks: bool
+    ) -> Told:
+        of = self._environment(name)
+        of.shares.share(load.producers, load.open, load.ended, log_us, now_s)
+        of.shares.need(load.lacking, log_us)
+        valid, limits = self._valid(load), (load.limit, load.ever)
+        at_once, of.limits = is_new or of.limits != limits, limits
+        told_older, differs = of.tells_older, of.look_at_older(now_s, whole=lacks)
+        older = of.older(valid) if of.tells_older and (at_once or differs) else None
+        shares = of.records.changes(of.shares, now_s)
+        return Told(name, valid, at_once, shares, older, told_older and not of.tells_older)
+
+    def _environment(self, name: str) -> _Environment:
+        return self._of.setdefault(name, _Environment(ShareRecords()))
+
+    def _valid(self, load: Load) -> SharesValid:
+        return SharesValid(
             sampler=self._name,
             lineage=self._config.lineage,
             epoch=self._epoch,
@@ -117,9 +162,68 @@ class Granting:
             idle_s=self._config.admission_idle_s,
             idle_groups=max(1, load.most // max(1, len(load.producers))),
             capacity=load.open,
-            producer_ids=shares.ids,
-            totals=shares.totals,
-            needed=shares.needed if self._valid_s > 0 else shares.needed[:0],
             limit=load.limit,
             most=load.ever,
+        )
+
+
+class _Environment:
+    """What was told to the workers of one.
+
+    Attributes:
+        limits: by the newest records.
+        tells_older: whether one record still has the shares of producers of older releases.
+    """
+
+    def __init__(self, records: ShareRecords) -> None:
+        self.shares = Shares()
+        self.records = records
+        self.limits: tuple[str, int] | None = None
+        self.tells_older = True
+        self._older_s: float | None = None  # When one of them asked last, or may have.
+        self._ids: tuple[str, ...] = ()
+        self._reads_older = np.zeros(0, np.bool_)  # Of each of these.
+        self._older: tuple[tuple[str, ...], Ints, Ints] | None = None
+
+    def look_at_older(self, now_s: float, *, whole: bool) -> bool:
+        """Selects the shares of those that read the older generation; returns whether they changed.
+
+        Args:
+            whole: all producers do.
+        """
+        shares = self.shares
+        if shares.ids is not self._ids:
+            self._ids = shares.ids
+            older = [not name.endswith(READS_ITS_SHARE) for name in shares.ids]
+            self._reads_older = np.array(older, np.bool_)
+        select = np.ones_like(self._reads_older) if whole else self._reads_older
+        if whole or self._older_s is None or select.any():
+            self._older_s = now_s
+        self.tells_older = now_s < self._older_s + OLDER_S
+        ids = tuple(compress(shares.ids, select.tolist()))
+        needed = shares.needed[select] if len(shares.needed) else shares.needed
+        before, self._older = self._older, (ids, shares.totals[select], needed)
+        return (
+            before is None
+            or before[0] != ids
+            or not all(map(np.array_equal, before[1:], self._older[1:]))
+        )
+
+    def older(self, valid: SharesValid) -> SharesGranted:
+        """The record with the shares that were selected last."""
+        ids, totals, needed = self._older or ((), self.shares.totals, self.shares.needed)
+        return SharesGranted(
+            sampler=valid.sampler,
+            lineage=valid.lineage,
+            epoch=valid.epoch,
+            number=valid.number,
+            valid_s=valid.valid_s,
+            idle_s=valid.idle_s,
+            idle_groups=valid.idle_groups,
+            capacity=valid.capacity,
+            producer_ids=ids,
+            totals=totals,
+            needed=needed if valid.valid_s > 0 else needed[:0],
+            limit=valid.limit,
+            most=valid.most,
         )

@@ -8,14 +8,12 @@ goes to others, if any need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.sampler.in_flight import LivingProducers
 
 HELD_S = 5.0  # Five times as long as it takes at most until a group that was begun is reported.
 REPORTED_S = 0.75  # After twice that every sealer has said which groups are open.
@@ -35,14 +33,16 @@ class Shares:
         ids: of the living producers, sorted.
         totals: how many groups each may have begun.
         needed: of that, how many whatever other samplers grant; empty: they need not be asked.
+        begun: how many each has begun.
+        waiting: how many more each waits to begin.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
         self.totals: Ints = np.zeros(0, np.int64)
         self.needed: Ints = self.totals
-        self._begun: Ints = self.totals
-        self._waiting: Ints = self.totals
+        self.begun: Ints = self.totals
+        self.waiting: Ints = self.totals
         self._open: Ints = self.totals
         # Begun, and neither open nor ended: in this ``REPORTED_S`` and the last one.
         self._unreported = (0, 0)
@@ -51,7 +51,7 @@ class Shares:
 
     def share(
         self,
-        producers: Sequence[ProducerStanding],
+        producers: LivingProducers,
         free: int,
         ended: int,
         log_us: int,
@@ -64,20 +64,18 @@ class Shares:
         Who comes first changes with log time, the same in every sampler.
 
         Args:
-            producers: by rising id.
             ended: groups that ended so far.
             now_s: by a clock that never goes back.
         """
-        ids = tuple(map(itemgetter(0), producers))
-        begun, is_open, waiting = (_column(producers, at) for at in (1, 2, 3))
-        if ids != self.ids:
-            self._keep(ids, begun, is_open)
-        risen = np.maximum(begun - self._begun, 0)
+        begun, is_open = producers.begun, producers.open
+        if producers.ids != self.ids:
+            self._keep(producers.ids, begun, is_open)
+        risen = np.maximum(begun - self.begun, 0)
         self._moved_s[risen > 0] = now_s
         known = int((is_open - self._open).sum()) + ended - self._ended
         self._report(int(risen.sum()) - known, int(now_s / REPORTED_S))
-        self._begun, self._open, self._ended = begun, is_open, ended
-        self._waiting = waiting
+        self.begun, self._open, self._ended = begun, is_open, ended
+        self.waiting = waiting = producers.waiting
         granted = np.maximum(self.totals - begun, 0)
         held = np.where(now_s - self._moved_s < HELD_S, granted, 0)
         if int(held.sum()) > free:  # Less is open than was: what nobody has begun is taken back.
@@ -112,12 +110,12 @@ class Shares:
         if lacking <= 0 or not self.ids:
             return
         first = log_us // TURN_US * _GOLDEN % 1.0
-        granted = self.totals - self._begun
-        parts = np.minimum(granted, self._waiting)
+        granted = self.totals - self.begun
+        parts = np.minimum(granted, self.waiting)
         order = np.roll(np.arange(len(parts)), -int(first * len(parts)))
         parts[order[np.cumsum(parts[order]) - parts[order] >= lacking]] = 0
         left = max(0, lacking - int(parts.sum()))
-        self.needed = self._begun + filled(parts, granted, left, first)
+        self.needed = self.begun + filled(parts, granted, left, first)
 
     def _report(self, more: int, window: int) -> None:
         """So many more were begun than became open, or ended: sealers of other partitions have
@@ -138,7 +136,7 @@ class Shares:
             return np.where(at < 0, new, old[at]) if len(old) else new.copy()
 
         self.totals = kept(self.totals, begun)
-        self._begun, self._open = kept(self._begun, begun), kept(self._open, is_open)
+        self.begun, self._open = kept(self.begun, begun), kept(self._open, is_open)
         self._moved_s = kept(self._moved_s, np.full(len(ids), -np.inf))
         self.ids = ids
 
@@ -178,7 +176,3 @@ def _one_by_one(have: Ints, most: Ints, left: int, first: float) -> Ints:
 
 def _raised(have: Ints, most: Ints, level: int) -> Ints:
     return np.maximum(have, np.minimum(most, level))
-
-
-def _column(producers: Sequence[ProducerStanding], at: int) -> Ints:
-    return np.fromiter(map(itemgetter(at), producers), np.int64, len(producers))

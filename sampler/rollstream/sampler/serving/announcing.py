@@ -1,38 +1,52 @@
-"""Tells env workers of policies, in a thread, so that no decision waits for it.
+"""Tells env workers of policies and shares, in a thread, so that no decision waits for it.
 
-What it writes says what the decision log holds, so nothing is lost with it: the next owner writes
-it again.
+What it writes follows from the logs, so nothing is lost with it: the next owner writes it again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
-from rollstream.schemas.codec import encode
-from rollstream.schemas.events import PolicyAnnounced, SharesGranted
-from rollstream.streams.broker import Broker, Delivery, Writer
+from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import (
+    PolicyAnnounced,
+    ProducerShare,
+    SharesGranted,
+    SharesValid,
+    share_key,
+    share_of,
+)
+from rollstream.streams.broker import Broker, Delivery, TopicPartition, Writer
+from rollstream.streams.compacted import newest_records
 from rollstream.streams.errors import PermanentBrokerError, UnknownTopic
-from rollstream.streams.topics.layout import Layout
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import SHARES_PARTITIONS, Layout
 
 REPEAT_S = 20.0  # A record that was lost, or that a zombie wrote over, is there again after this.
+# Each partition of the second generation has the policies: so that their bytes do not count, they
+# are repeated three times until workers take their trainer for gone.
+POLICY_REPEAT_S = 200.0
 AGAIN_S = 1.0  # After an error that passes.
 ANSWER_S = 10.0
 CLOSE_WAIT_S = 2.0
 _POLL_S = 0.005
+_LINGER_MS = 2.0  # So that the shares of a moment go together.
 _REMEDY = "; `rollstream topics create` makes what an older deployment lacks"
 _log = logging.getLogger("rollstream.sampler")
 
-Kind = Literal["policy", "shares"]
-Make = Callable[[], PolicyAnnounced | SharesGranted]
+Kind = Literal["policy", "shares", "validity"]
+Make = Callable[[], PolicyAnnounced | SharesGranted | SharesValid]
 """Makes the record that is to be written now; called by the thread, without any lock."""
+_Key = tuple[TopicPartition, bytes]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,20 +57,26 @@ class _Record:
         due_s: when it is to be written next; 0: it never was.
     """
 
-    topic: str
-    key: bytes
     make: Make
     every_s: float
     due_s: float = 0.0
 
 
-class Announcer:
-    """Keeps the newest records of a sampler in ``admission.<env>`` of its environments.
+class _Share(NamedTuple):
+    """What is to stand under a producer's key; None: nothing."""
 
-    What is handed in is written at once, and again every ``every_s`` for as long as the sampler has
-    its claim. Nobody who hands in ever waits, or gets an error: while no broker can be reached it
-    is tried again, and a topic that is missing, or may not be written, is tried again with each
-    repetition; the log says both once.
+    value: bytes | None
+
+
+class Announcer:
+    """Keeps the newest records of a sampler in both generations of ``admission.<env>``, for the
+    workers of its environments.
+
+    What is handed in is written at once. All but the shares of single producers is written again
+    every ``every_s`` for as long as the sampler has its claim. Nobody who hands in ever waits, or
+    gets an error: while no broker can be reached it is tried again, and a topic that is missing, or
+    may not be written, is tried again with each repetition; the log says both once. Of shares that
+    cannot be written the newest of each producer waits.
 
     Args:
         is_owner: whether the sampler has its claim, as far as it knows; called by the thread.
@@ -70,24 +90,79 @@ class Announcer:
         self._sampler = sampler
         self._is_owner = is_owner
         self._clock = SystemClock()  # Workers' time-outs run by it too, whatever decides.
-        self._records: dict[tuple[str, Kind], _Record] = {}
+        self._records: dict[_Key, _Record] = {}
+        self._shares: dict[_Key, _Share] = {}  # That are to be written.
         self._lock = threading.Condition()
         self._thread = StepThread(self.step, "rollstream-announcer")
         self._writer: Writer | None = None
-        self._failing: set[str] = set()  # Topics that were last not written to.
+        # Topics that were last not written to, and whether that lasts.
+        self._failing: dict[str, bool] = {}
         self._closed = False
 
     def put(self, environment: str, kind: Kind, make: Make, *, every_s: float = REPEAT_S) -> None:
         """From now on this is the newest record of that kind for the environment's workers."""
-        key = f"{kind}/{self._sampler}".encode()
-        record = _Record(self._layout.admission(environment), key, make, every_s)
         with self._lock:
-            self._records[environment, kind] = record
-            if not self._closed:
-                self._thread.wake()
+            for key, least_s in self._keys(environment, kind):
+                self._records[key] = _Record(make, max(every_s, least_s))
+            self._wake()
+
+    def stop(self, environment: str, kind: Kind) -> None:
+        """Repeats this record no longer."""
+        with self._lock:
+            for key, _ in self._keys(environment, kind):
+                self._records.pop(key, None)
+
+    def put_shares(self, environment: str, shares: Mapping[str, bytes | None]) -> None:
+        """From now on these are the encoded shares of these producers; None: it has none."""
+        with self._lock:
+            for producer_id, value in shares.items():
+                where = TopicPartition(
+                    self._layout.shares(environment),
+                    partition_of(producer_id.encode(), SHARES_PARTITIONS),
+                )
+                self._shares[where, share_key(self._sampler, producer_id)] = _Share(value)
+            if shares:
+                self._wake()
+
+    def lacks(self, environment: str) -> bool:
+        """Whether the environment's second generation does not exist, or may not be written."""
+        return self._failing.get(self._layout.shares(environment), False)
+
+    def shares_written(self, environment: str) -> dict[str, int]:
+        """The totals that stand in the log, by producer; empty if the log is missing, or may not be
+        read.
+
+        Raises:
+            BrokerUnavailable: it was not read in time.
+        """
+        topic = self._layout.shares(environment)
+        logs = [TopicPartition(topic, number) for number in range(SHARES_PARTITIONS)]
+        try:
+            records = newest_records(self._broker, logs, Deadline(ANSWER_S))
+        except UnknownTopic:
+            return {}
+        except PermanentBrokerError as error:
+            _log.warning(
+                "the shares of workers that died before sampler %r began stay in %s: %s",
+                self._sampler,
+                topic,
+                error,
+            )
+            return {}
+        totals = {}
+        for (_, key), record in records.items():
+            of = share_of(key)
+            if of is not None and of[0] == self._sampler and record.value:
+                try:
+                    share = decode(record.value)
+                except UnreadableEvent:
+                    continue  # It is written over when the producer's share is.
+                if isinstance(share, ProducerShare):
+                    totals[of[1]] = share.total
+        return totals
 
     def wait_written(self, timeout_s: float) -> None:
-        """Returns once all that was handed in was written, or could not be."""
+        """Returns once each record that was handed in was written, or could not be."""
         with self._lock:
             self._lock.wait_for(self._is_tried, timeout_s)
 
@@ -105,38 +180,74 @@ class Announcer:
         has_claim = self._is_owner() and not closed
         now_s = self._clock.monotonic_s()
         with self._lock:
-            records = list(self._records.values())
-        due = [one for one in records if not one.due_s or (has_claim and one.due_s <= now_s)]
+            records = dict(self._records)
+            shares = self._take_shares(has_claim=has_claim)
+        due = {
+            key: one
+            for key, one in records.items()
+            if not one.due_s or (has_claim and one.due_s <= now_s)
+        }
         try:
-            if due:
-                self._write(due)
+            if due or shares:
+                self._write(due, shares)
         except Exception as error:  # noqa: BLE001, whatever it is, the next repetition tries again
             self._throw_away()
-            for one in due:
-                self._answered(one, error)
+            for key, one in (due | shares).items():
+                self._answered(key, one, error)
         with self._lock:
             self._lock.notify_all()
+            is_behind = bool(self._shares)
         if closed:
             self._throw_away()
             return None
         if not has_claim:
             return AGAIN_S
-        next_s = min((one.due_s for one in records), default=now_s + REPEAT_S)
-        return max(0.0, next_s - self._clock.monotonic_s())
+        next_s = min((one.due_s for one in records.values()), default=now_s + REPEAT_S)
+        wait_s = max(0.0, next_s - self._clock.monotonic_s())
+        return min(wait_s, AGAIN_S) if is_behind else wait_s
 
-    def _write(self, due: Sequence[_Record]) -> None:
+    def _keys(self, environment: str, kind: Kind) -> Iterable[tuple[_Key, float]]:
+        """Where such a record stands, with how long it is not repeated there at least."""
+        key = f"{kind}/{self._sampler}".encode()
+        if kind != "validity":
+            yield (TopicPartition(self._layout.admission(environment), 0), key), 0.0
+        if kind != "shares":
+            least_s = POLICY_REPEAT_S if kind == "policy" else 0.0
+            topic = self._layout.shares(environment)
+            for number in range(SHARES_PARTITIONS):
+                yield (TopicPartition(topic, number), key), least_s
+
+    def _wake(self) -> None:
+        """Callers hold the lock."""
+        if not self._closed:
+            self._thread.wake()
+
+    def _take_shares(self, *, has_claim: bool) -> dict[_Key, _Share]:
+        """Those that can be written now; an owner's that lost its claim are dropped. Callers hold
+        the lock."""
+        if not has_claim:
+            self._shares.clear()
+        taken = {k: one for k, one in self._shares.items() if not self._failing.get(k[0].topic)}
+        for key in taken:
+            del self._shares[key]
+        return taken
+
+    def _write(self, due: Mapping[_Key, _Record], shares: Mapping[_Key, _Share]) -> None:
         if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=0.0)
-        writer, waiting = self._writer, set(due)
+            self._writer = self._broker.writer(linger_ms=_LINGER_MS)
+        writer = self._writer
+        waiting: dict[_Key, _Record | _Share] = {**due, **shares}
 
-        def answered(record: _Record, delivery: Delivery) -> None:
-            waiting.discard(record)
-            self._answered(record, delivery.error)
+        def answered(key: _Key, delivery: Delivery) -> None:
+            self._answered(key, waiting.pop(key), delivery.error)
 
-        for one in due:
-            value = encode(one.make())
-            report = partial(answered, one)
-            writer.append(one.topic, value, key=one.key, partition=0, on_delivery=report)
+        for key, one in list(waiting.items()):
+            value = one.value if isinstance(one, _Share) else encode(one.make())
+            report = partial(answered, key)
+            where, name = key
+            writer.append(
+                where.topic, value, key=name, partition=where.partition, on_delivery=report
+            )
         deadline = Deadline(ANSWER_S)
         while True:
             writer.poll(0.0)
@@ -146,25 +257,33 @@ class Announcer:
                 return self._throw_away()  # Which reports what waits as in doubt.
             deadline.wait(_POLL_S)
 
-    def _answered(self, record: _Record, error: Exception | None) -> None:
-        now_s = self._clock.monotonic_s()
-        lasting = error is None or isinstance(error, PermanentBrokerError)
-        record.due_s = now_s + (record.every_s if lasting else AGAIN_S)
-        if error is not None and record.topic not in self._failing:
-            self._failing.add(record.topic)
+    def _answered(self, key: _Key, one: _Record | _Share, error: Exception | None) -> None:
+        topic = key[0].topic
+        lasting = isinstance(error, PermanentBrokerError)
+        if isinstance(one, _Record):
+            is_done = error is None or lasting
+            one.due_s = self._clock.monotonic_s() + (one.every_s if is_done else AGAIN_S)
+        elif error is not None:
+            with self._lock:  # It may have been written; a newer one is.
+                self._shares.setdefault(key, one)
+        if error is None:
+            if self._failing.pop(topic, None) is not None:
+                _log.info("%s is written to again", topic)
+            return
+        if topic not in self._failing:
             _log.warning(
                 "sampler %r cannot tell env workers of policies; it goes on trying: %s: %s%s",
                 self._sampler,
-                record.topic,
+                topic,
                 error,
                 _REMEDY if isinstance(error, UnknownTopic) else "",
             )
-        elif error is None and record.topic in self._failing:
-            self._failing.discard(record.topic)
-            _log.info("%s is written to again", record.topic)
+        self._failing[topic] = lasting
 
     def _is_tried(self) -> bool:
-        return all(one.due_s or one.topic in self._failing for one in self._records.values())
+        return all(
+            one.due_s or where.topic in self._failing for (where, _), one in self._records.items()
+        )
 
     def _throw_away(self) -> None:
         writer, self._writer = self._writer, None

@@ -6,7 +6,14 @@ of the ``.avsc`` of an event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
-from rollstream.schemas.events.admission import PolicyAnnounced, SharesGranted
+from rollstream.schemas.events.admission import (
+    PolicyAnnounced,
+    ProducerShare,
+    SharesGranted,
+    SharesValid,
+    share_key,
+    share_of,
+)
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     FLUSH_KINDS,
@@ -78,7 +85,7 @@ SamplerEvent = (
     | Made
     | CursorRecorded
 )
-AdmissionEvent = PolicyAnnounced | SharesGranted
+AdmissionEvent = PolicyAnnounced | SharesGranted | SharesValid | ProducerShare
 Event = GroupsEvent | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
 
 __all__ = [
@@ -112,6 +119,7 @@ __all__ = [
     "PolicyAnnounced",
     "PolicyPublished",
     "ProducerInFlight",
+    "ProducerShare",
     "Replaced",
     "RequestKind",
     "Requested",
@@ -129,7 +137,10 @@ __all__ = [
     "ServedScore",
     "Settlements",
     "SharesGranted",
+    "SharesValid",
     "TouchedOffsets",
     "UnreadRanges",
     "UnsealedGroups",
+    "share_key",
+    "share_of",
 ]

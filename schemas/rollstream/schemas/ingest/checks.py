@@ -11,22 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas import rules
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import named
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS, EntryKind
 from rollstream.schemas.ingest.frame import Frame
 from rollstream.schemas.ingest.wire import COUNTS, unpacked
 from rollstream.schemas.metadata import are_metadata, check_metadata
-from rollstream.schemas.rules import BrokenRule
 
-_Found = Iterator[tuple[int, BrokenRule]]
+_Found = Iterator[tuple[int, InvalidRollout]]
 
 _SHARED_KEPT = 4_096
 _KNOWN_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
-_OWN_NAMES: Mapping[str, Callable[[str, Any], None]] = {
-    "example_id": rules.check_name,
-    **dict.fromkeys(("group_uid", "rollout_uid", "trajectory_uid"), rules.check_uid),
-}
+# Not by ``check_uid``: uids of records from before that rule have control characters, and these
+# records must not become dead letters.
+_OWN_NAMES = ("example_id", "group_uid", "rollout_uid", "trajectory_uid")
 _SHARED_NAMES = ("lineage", "replica_id", "stop_reason", "old_policy_version")
 _OWN_NUMBERS = ("segment_idx", "is_last_segment", "created_ts")
 _SHARED_CHECKS: Mapping[str, Callable[[str, Any], None]] = {
@@ -44,12 +43,12 @@ _TOKENS = ("prompt_tokens", "output_tokens")
 _LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs")
 
 
-def broken_entries(record: Frame) -> Mapping[int, BrokenRule]:
+def broken_entries(record: Frame) -> Mapping[int, InvalidRollout]:
     """The first rule that each unsound entry breaks, by the entry's number.
 
     Each column is looked at as a whole, and by entries only where something is wrong with it.
     """
-    found: dict[int, BrokenRule] = {}
+    found: dict[int, InvalidRollout] = {}
     checks = (_kinds, _producer, _texts, _metadata, _shared, _numbers, _rewards, _arrays)
     for check in checks:
         for index, broken in check(record):
@@ -61,7 +60,7 @@ def _each(values: Iterable[Any], check: Callable[[str, Any], None], name: str) -
     for index, value in enumerate(values):
         try:
             check(name, value)
-        except BrokenRule as broken:
+        except InvalidRollout as broken:
             yield index, broken
 
 
@@ -71,10 +70,11 @@ def _kinds(record: Frame) -> _Found:
     for index, kind in enumerate(record.kinds):
         failure = record.failures.get(index)
         if kind > EntryKind.STEP_TO_SCORE:
-            yield index, BrokenRule("kinds", f"is {kind}", "give a number from 0 to 7")
+            yield index, InvalidRollout("kinds", kind, "give a number from 0 to 7")
         elif (kind == EntryKind.FAILED) != (failure is not None):
             finding = f"is {kind}, and failures has {'one' if failure else 'none'} of this entry"
-            yield index, BrokenRule("kinds", finding, "give one for each entry of kind 2")
+            remedy = "give one for each entry of kind 2"
+            yield index, InvalidRollout("kinds", kind, remedy, finding)
         elif failure is not None:
             for _, broken in _each([failure.count], rules.check_number, "count"):
                 yield index, broken
@@ -89,7 +89,7 @@ def _producer(record: Frame) -> _Found:
     found = [broken for name in told for _, broken in _each([told[name]], _TOLD[name], name)]
     if not told["producer_id"]:
         remedy = "give one that no other process has, nor this one in another life"
-        found.append(BrokenRule("producer_id", "is empty", remedy))
+        found.append(InvalidRollout("producer_id", "", remedy, "is empty"))
     for index, kind in enumerate(record.kinds if found else ()):
         if kind in _WITHOUT_UID:
             yield index, found[0]
@@ -97,27 +97,25 @@ def _producer(record: Frame) -> _Found:
 
 def _texts(record: Frame) -> _Found:
     for name, index in record.no_utf8:
-        yield index, BrokenRule(name, "is no UTF-8", "encode it so")
-    for name, check in _OWN_NAMES.items():
+        yield index, InvalidRollout(name, None, "encode it so", "is no UTF-8")
+    for name in _OWN_NAMES:
         values = record.texts.get(name, ())
-        if not values:
-            continue
-        sound = max(map(len, values)) <= rules.NAME_CHARS_MAX
-        if not sound or (check is rules.check_uid and not all(map(str.isprintable, values))):
-            yield from _each(values, check, name)
+        if max(map(len, values), default=0) > rules.NAME_CHARS_MAX:
+            yield from _each(values, rules.check_name, name)
     uids = record.values("rollout_uid")
     if not all(uids):
         for index, uid in enumerate(uids):
             if not uid and record.kinds[index] not in _WITHOUT_UID:
                 remedy = "give one: nothing else tells it apart"
-                yield index, BrokenRule("rollout_uid", "is empty", remedy)
+                yield index, InvalidRollout("rollout_uid", "", remedy, "is empty")
     trajectories = record.texts.get("trajectory_uid")
     if trajectories:
         each = zip(uids, record.values("group_uid"), trajectories, strict=True)
         for index, (uid, prompt, trajectory) in enumerate(each):
             if trajectory and uid != step_rollout_uid(prompt, trajectory):
                 finding = f"is {uid!r:.80}, which is no digest of group_uid and trajectory_uid"
-                yield index, BrokenRule("rollout_uid", finding, "give step_rollout_uid() of these")
+                remedy = "give step_rollout_uid() of these"
+                yield index, InvalidRollout("rollout_uid", uid, remedy, finding)
 
 
 def _metadata(record: Frame) -> _Found:
@@ -143,7 +141,7 @@ def _shared(record: Frame) -> _Found:
                 yield index, rule
 
 
-def _broken_shared(values: tuple[Any, ...]) -> Sequence[BrokenRule]:
+def _broken_shared(values: tuple[Any, ...]) -> Sequence[InvalidRollout]:
     """Which rules a combination breaks."""
     one = {field.name: value for field, value in zip(named("shared"), values, strict=True)}
     checks = (_each([one[name]], check, name) for name, check in _SHARED_CHECKS.items())
@@ -221,4 +219,5 @@ def _by_entry(record: Frame, name: str, values: NDArray[Any]) -> Iterator[NDArra
 
 def _check_mask(name: str, flags: NDArray[np.uint8]) -> None:
     if flags.max(initial=0) > 1:
-        raise BrokenRule(name, "has bytes other than 0 and 1", "give one of them a token")
+        finding = "has bytes other than 0 and 1"
+        raise InvalidRollout(name, int(flags.max()), "give one of them a token", finding)

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.errors import InvalidRollout, UnreadableEvent
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
 from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, PayloadFields, unpacked
-from rollstream.schemas.rules import BrokenRule, check_name, check_token_arrays, check_token_rows
+from rollstream.schemas.rules import check_name, check_token_arrays, check_token_rows
 
 _SIGNATURES_KEPT = 256
 # What NumPy makes a dtype of and has no big-endian order; text goes to no parser of NumPy's.
@@ -75,7 +75,7 @@ class Frame:
         Raises:
             UnreadableEvent: no entries, lengths that disagree, or several segments of which none
                 has a ``rollout_uid``.
-            BrokenRule: a name that is the whole record's.
+            InvalidRollout: a name that is the whole record's.
         """
         self.header, self.payload = header, payload
         self.count: int = header["count"]
@@ -285,7 +285,7 @@ def _signature(name: str, text: str, shape: tuple[int, ...]) -> tuple[ArraySigna
             raise TypeError("name it as NumPy does, little-endian, for example |u1 or <f4")
         dtype = np.dtype(text)
         check_token_rows(name, dtype, shape)
-    except (TypeError, BrokenRule) as error:
+    except (TypeError, InvalidRollout) as error:
         raise _inconsistent(f"token_arrays[{name!r}]: dtype {text!r}: {error}") from error
     return ArraySignature(dtype.str, shape), dtype.itemsize * prod(shape)
 

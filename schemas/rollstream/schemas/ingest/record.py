@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.errors import InvalidRollout, UnreadableEvent
 from rollstream.schemas.fields import RowField, columns, named
 from rollstream.schemas.ingest.checks import broken_entries
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, NamedArray, Producer
 from rollstream.schemas.ingest.frame import ArrayRun, Frame
 from rollstream.schemas.ingest.wire import COUNTS, PayloadFields, read_record, unpacked
-from rollstream.schemas.rules import BrokenRule
 
 
 class IngestRecord(Frame):
@@ -44,7 +43,7 @@ class IngestRecord(Frame):
         self.partitions: int = header["partitions"]
         told = header["producer"]
         self.producer = None if told is None else Producer(*told.values())
-        self.broken: Mapping[int, BrokenRule] = broken_entries(self)
+        self.broken: Mapping[int, InvalidRollout] = broken_entries(self)
         self._attachments: dict[int, dict[str, bytes]] | None = None
         self._sizes: list[int] | None = None
 
@@ -165,5 +164,5 @@ def decode_record(value: bytes) -> IngestRecord:
     """
     try:
         return IngestRecord(*read_record(value), len(value))
-    except BrokenRule as broken:
+    except InvalidRollout as broken:
         raise UnreadableEvent("inconsistent", str(broken)) from broken

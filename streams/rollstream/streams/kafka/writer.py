@@ -36,7 +36,7 @@ class KafkaWriter:
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,

@@ -34,7 +34,7 @@ class MemoryWriter:
     def append(
         self,
         topic: str,
-        value: bytes,
+        value: bytes | None,
         *,
         key: bytes | None = None,
         partition: int | None = None,
@@ -44,9 +44,10 @@ class MemoryWriter:
         assert not self._abandoned, "an abandoned writer is not used again"
         if len(self._reports) >= QUEUED_RECORDS_MAX:
             raise BufferFull(f"{QUEUED_RECORDS_MAX} records are queued; poll makes room")
-        if len(value) + len(key or b"") > RECORD_BYTES_MAX:
-            raise RecordTooLarge(f"{topic}: {len(value)} bytes; the limit is {RECORD_BYTES_MAX}")
-        delivery = self._deliver(topic, value, key, partition, headers)
+        size = len(value or b"") + len(key or b"")
+        if size > RECORD_BYTES_MAX:
+            raise RecordTooLarge(f"{topic}: {size} bytes; the limit is {RECORD_BYTES_MAX}")
+        delivery = self._deliver(topic, value or b"", key, partition, headers)
         if on_delivery is not None:
             self._reports.append((on_delivery, delivery))
 

@@ -8,41 +8,44 @@ from contextlib import closing
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import SharesGranted
+from rollstream.schemas.events import SharesGranted, SharesValid
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import AdmissionFigures
 
+_Shares = SharesGranted | SharesValid
 _READ_US = 300_000_000  # Shares are repeated long before they are as old.
 
 
 def measure_admission(
     broker: Broker,
-    topic: str,
+    logs: Sequence[TopicPartition],
     environment: str,
     producers: Sequence[ProducerStanding],
     now_us: int,
     deadline: Deadline,
 ) -> AdmissionFigures:
-    """The figures of an environment whose topic ``admission.<env>`` this is.
+    """The figures of an environment.
 
     Args:
+        logs: one partition of each generation of ``admission.<env>`` that is there.
         producers: those that live, as its sealers report them.
     """
-    where, newest = TopicPartition(topic, 0), dict[str, tuple[SharesGranted, int]]()
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        start = reader.offset_at(where, now_us - _READ_US, deadline.left_s())
-        _, end = reader.bounds(where, deadline.left_s())
-        for record in read_between(reader, where, start, end, deadline):
-            try:
-                event = codec.decode(record.value)
-            except UnreadableEvent:
-                continue  # Workers pass it over, too.
-            if isinstance(event, SharesGranted):
-                known = newest.get(event.sampler)
-                if known is None or _order(event) >= _order(known[0]):
-                    newest[event.sampler] = event, record.timestamp_us
+    newest = dict[str, tuple[_Shares, int]]()
+    for where in logs:
+        with closing(broker.reader({where: EARLIEST})) as reader:
+            start = reader.offset_at(where, now_us - _READ_US, deadline.left_s())
+            _, end = reader.bounds(where, deadline.left_s())
+            for record in read_between(reader, where, start, end, deadline):
+                try:
+                    event = codec.decode(record.value)
+                except UnreadableEvent:
+                    continue  # Workers pass it over, too. So are tombstones.
+                if isinstance(event, _Shares):
+                    known = newest.get(event.sampler)
+                    if known is None or _order(event) >= _order(known[0]):
+                        newest[event.sampler] = event, record.timestamp_us
     return AdmissionFigures(
         environment=environment,
         producers=len(producers),
@@ -55,5 +58,5 @@ def measure_admission(
     )
 
 
-def _order(shares: SharesGranted) -> tuple[int, int]:
+def _order(shares: _Shares) -> tuple[int, int]:
     return shares.epoch, shares.number

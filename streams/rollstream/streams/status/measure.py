@@ -219,10 +219,11 @@ def _admission(
     """Of each environment that a sampler serves, where its topic is there."""
     of = {name: reading for reading in samplers for name in reading.environments}
     for name, reading in sorted(of.items()):
-        topic = layout.admission(name)
-        if topic in present:
-            living = reading.producers(name, now_us)
-            yield measure_admission(broker, topic, name, living, now_us, deadline)
+        # Each partition of the second generation has the records that count here.
+        topics = [one for one in (layout.admission(name), layout.shares(name)) if one in present]
+        if topics:
+            living, logs = reading.producers(name, now_us), [TopicPartition(t, 0) for t in topics]
+            yield measure_admission(broker, logs, name, living, now_us, deadline)
 
 
 class _Read(NamedTuple):

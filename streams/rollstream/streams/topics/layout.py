@@ -14,22 +14,44 @@ if TYPE_CHECKING:  # Producers name topics too, and install no pydantic.
     from rollstream.runtime.config.sections import KafkaConfig
 
 DEFAULT_NAMESPACE = "rollstream"
+SHARES_PARTITIONS = 16  # Of 10,000 workers each reads what concerns 625.
 RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a topic takes.
 # What came with a later version, so that a deployment may lack it, and what is off where it does.
 _OFF_WITHOUT = {
     "admission": "env workers learn of no policy, and nothing keeps them from running ahead",
+    "admission.2": "each env worker reads what all of them may begin",
     "scores": "late scores reach no sampler",
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
 
 
 class BadName(RollstreamError, ValueError):
-    """An environment, sampler or namespace whose name cannot be part of a topic's."""
+    """An environment, sampler or namespace whose name cannot be part of a topic's.
+
+    Attributes:
+        finding: the name, and that it cannot.
+        remedy: what names can be.
+    """
+
+    remedy = "use letters, digits, _ and - only"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.finding = f"{name!r} cannot be part of a topic's name"
+
+    def __str__(self) -> str:
+        return f"{self.finding}; {self.remedy}"
+
+
+def shares_topic(admission: str) -> str:
+    """The second generation of a topic ``admission.<env>``."""
+    return f"{admission}.2"
 
 
 def off_without(topic: str) -> str:
     """What is off in a deployment that lacks this topic; empty: nothing works without it."""
-    return _OFF_WITHOUT.get(topic.split(".")[1], "")
+    _, log, _, *generations = topic.split(".")
+    return _OFF_WITHOUT.get(".".join([log, *generations[1:]]), "")
 
 
 class Layout(NamedTuple):
@@ -88,8 +110,14 @@ class Layout(NamedTuple):
         return TopicPartition(self.sampler(name), 0)
 
     def admission(self, environment: str) -> str:
-        """What env workers are told: the newest policies, and how much each may begin."""
+        """The first generation of what env workers are told: the newest policies, and how many
+        groups each of them may begin. One partition."""
         return self._name("admission", environment)
+
+    def shares(self, environment: str) -> str:
+        """The second generation of ``admission``: ``SHARES_PARTITIONS`` partitions, each complete
+        in itself. A worker reads the one of its producer id, by ``partition_of``."""
+        return shares_topic(self.admission(environment))
 
     def scores(self, environment: str) -> str:
         """Late scores, as many partitions as the environment has: the key decides on one."""
@@ -133,6 +161,4 @@ class Layout(NamedTuple):
 def check_name_in_topic(name: str) -> None:
     """The environment, sampler or namespace can be part of a topic's name; else ``BadName``."""
     if not _NAME.fullmatch(name):
-        raise BadName(
-            f"{name!r} cannot be part of a topic's name; use letters, digits, _ and - only"
-        )
+        raise BadName(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rollstream.streams.broker import TopicSpec
-from rollstream.streams.topics.layout import RECORD_BYTES_MAX, Layout
+from rollstream.streams.topics.layout import RECORD_BYTES_MAX, SHARES_PARTITIONS, Layout
 
 HOUR_MS = 3_600_000
 FOR_EVER_MS = -1
@@ -39,6 +39,7 @@ def specs_for(
             TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
             TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
             TopicSpec(layout.admission(environment), 1, _compacted()),
+            TopicSpec(layout.shares(environment), SHARES_PARTITIONS, _compacted()),
             TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),
         ]
     specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]

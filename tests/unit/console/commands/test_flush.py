@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from harness.beside_readers import AnsweringReaders
 from harness.command_line import CONFIG, CommandLine
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer, audit
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import IDLE_S, TopicPartition
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.partitioning import partition_of
 
 pytestmark = pytest.mark.proves("A6")
@@ -62,8 +61,14 @@ class Line(CommandLine):
             while not deadline.passed():
                 sealer.step(Deadline(0.1, self.clock))
 
+    def answer(self) -> None:
+        """Once."""
+        if self.has_sealer:
+            self.has_sealer = False
+            self.seal()
+
     def broker(self) -> MemoryBroker:
-        return Answering(self)
+        return AnsweringReaders(self.logs, self.answer)
 
     def groups(self) -> int:
         """Sealed ones, by the audit, which holds."""
@@ -71,22 +76,6 @@ class Line(CommandLine):
         report = audit(self.config, broker=broker, store=self.blobs, clock=self.clock)
         assert report.holds, report.problems
         return sum(row.groups for row in report.partitions)
-
-
-class Answering(MemoryBroker):
-    """A sealer runs when somebody begins to read the seal logs."""
-
-    def __init__(self, line: Line) -> None:
-        super().__init__(line.logs)
-        self._line = line
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
-        if self._line.has_sealer and any(".groups." in where.topic for where in starts):
-            self._line.has_sealer = False
-            self._line.seal()
-        return super().reader(starts, idle_s=idle_s)
 
 
 @pytest.fixture

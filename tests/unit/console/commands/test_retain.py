@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from harness.beside_readers import AnsweringReaders
 from harness.command_line import CommandLine
 from harness.failing_blobs import PassingBlobs
 from harness.rollouts import encode_record, make_entry
@@ -17,9 +18,8 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
 from rollstream.store import Blobs, LocalBlobs, create_root_id, visible_files
-from rollstream.streams.broker import IDLE_S, TopicPartition
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.specs import specs_for
 
@@ -73,8 +73,14 @@ class Line(CommandLine):
         admin = MemoryBroker(self.logs).admin()
         admin.create([spec for spec in specs if "somebody" in spec.name], 1.0)
 
+    def answer(self) -> None:
+        """Once."""
+        if self.answering:
+            self.answering = False
+            self.seal()
+
     def broker(self) -> MemoryBroker:
-        return Answering(self) if self.answering else super().broker()
+        return AnsweringReaders(self.logs, self.answer) if self.answering else super().broker()
 
     def seal(self) -> None:
         with Sealer(
@@ -87,22 +93,6 @@ class Line(CommandLine):
             deadline = Deadline(self.sealed_s, self.clock)
             while not (deadline.passed() or self.killed()):
                 sealer.step(Deadline(0.1, self.clock))
-
-
-class Answering(MemoryBroker):
-    """Sealers run when somebody begins to read the seal logs."""
-
-    def __init__(self, line: Line) -> None:
-        super().__init__(line.logs)
-        self._line = line
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
-        if self._line.answering and any(".groups." in where.topic for where in starts):
-            self._line.answering = False
-            self._line.seal()
-        return super().reader(starts, idle_s=idle_s)
 
 
 @pytest.fixture

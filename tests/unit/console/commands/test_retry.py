@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from harness.beside_readers import BesideReaders
 from harness.command_line import CommandLine
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed
-from rollstream.streams.broker import IDLE_S, Record, TopicPartition
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.memory.reader import MemoryReader
 
 pytestmark = pytest.mark.proves("F20", "F24")
 TORN = codec.encode(Claimed(owner="sealer-1", nonce="n"))[:-1]
@@ -54,28 +54,7 @@ class Line(CommandLine):
             self.sealer = None
 
     def broker(self) -> MemoryBroker:
-        return Beside(self)
-
-
-class Beside(MemoryBroker):
-    """A sealer takes its turn before each poll of a reader."""
-
-    def __init__(self, line: Line) -> None:
-        super().__init__(line.logs)
-        self._line = line
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
-        reader = super().reader(starts, idle_s=idle_s)
-        poll = reader.poll
-
-        def turn_first(records_max: int, timeout_s: float) -> list[Record]:
-            self._line.seal(0.5)
-            return poll(records_max, timeout_s)
-
-        vars(reader).update(poll=turn_first)
-        return reader
+        return BesideReaders(self.logs, lambda: self.seal(0.5))
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
@@ -31,6 +34,54 @@ class ProducerStanding(NamedTuple):
     begun: int
     open: int
     waiting: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LivingProducers:
+    """Those of one environment that are not silent, by rising id.
+
+    Attributes:
+        begun, open, waiting: as ``ProducerStanding``, one of each producer: int64 [n].
+    """
+
+    ids: tuple[str, ...]
+    begun: NDArray[np.int64]
+    open: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[ProducerStanding]:
+        columns = (one.tolist() for one in (self.begun, self.open, self.waiting))
+        return map(ProducerStanding, self.ids, *columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LivingProducers) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, standings: Iterable[ProducerStanding]) -> Self:
+        """The columns of these, which come by rising id."""
+        rows = list(standings)
+        figures = np.array([row[1:] for row in rows], np.int64).reshape(-1, 3)
+        return cls(tuple(row[0] for row in rows), *figures.T)
+
+
+class OrderById:
+    """Sorts ids, and remembers how: those of a fleet are mostly the same as before."""
+
+    def __init__(self) -> None:
+        self._ids: tuple[str, ...] = ()
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def of(self, ids: tuple[str, ...]) -> NDArray[np.int64]:
+        """The indexes of the ids, by rising id."""
+        if ids != self._ids:
+            order = sorted(range(len(ids)), key=ids.__getitem__)
+            self._ids, self._order = ids, np.array(order, np.int64)
+        return self._order
 
 
 # One producer over all partitions of an environment: the most that it began, what it has open
@@ -96,6 +147,20 @@ class InFlightGroups:
         partition where it spoke, up to the newest event that told of any producer there; or for
         ``SILENT_UNTOLD_AFTER_S`` up to the newest of all partitions. While no sealer tells, nobody
         is. Times are log time in microseconds, up to ``now_ts``."""
+        return list(self.living(environment, now_ts, said_since_ts))
+
+    def living(
+        self,
+        environment: str,
+        now_ts: int,
+        said_since_ts: int = 0,
+        order: OrderById | None = None,
+    ) -> LivingProducers:
+        """``standings`` as columns.
+
+        Args:
+            order: remembers the order of the environment's ids.
+        """
         told = [(ts, log) for log, ts in self._told_ts.items() if log.environment == environment]
         now_ts = min(now_ts, max(told, default=(0,))[0])
         silent_us = round(SILENT_AFTER_S * 1e6)
@@ -104,14 +169,28 @@ class InFlightGroups:
         behind = sorted(
             (max(ts - silent_us, untold_ts), log) for ts, log in told if untold_ts < ts < now_ts
         )
-        sums = sorted(self._sums.get(environment, {}).items())
-        beyond_reach = partial(self._open_aside, environment)
-        return [
-            ProducerStanding(producer_id, begun, is_open - beyond_reach(producer_id), waiting)
-            for producer_id, (begun, is_open, (last_ts, _, waiting)) in sums
-            if last_ts >= said_since_ts
-            and (last_ts > now_ts - silent_us or self._spoke_untold(producer_id, last_ts, behind))
-        ]
+        sums = self._sums.get(environment, {})
+        ids, by_id = tuple(sums), (order or OrderById()).of(tuple(sums))
+        begun, is_open, last_ts, waiting = (
+            np.fromiter(column, np.int64, len(sums))[by_id]
+            for column in (
+                [one[0] for one in sums.values()],
+                [one[1] for one in sums.values()],
+                [one[2][0] for one in sums.values()],
+                [one[2][2] for one in sums.values()],
+            )
+        )
+        lives = last_ts > now_ts - silent_us
+        if behind:
+            for row in np.flatnonzero(~lives & (last_ts > behind[0][0])).tolist():
+                producer_id = ids[by_id[row]]
+                lives[row] = self._spoke_untold(producer_id, int(last_ts[row]), behind)
+        lives &= last_ts >= said_since_ts
+        living = tuple(map(ids.__getitem__, by_id[lives].tolist()))
+        if self.aside:
+            aside = [self._open_aside(environment, producer_id) for producer_id in living]
+            is_open[lives] -= np.array(aside, np.int64)
+        return LivingProducers(living, begun[lives], is_open[lives], waiting[lives])
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""

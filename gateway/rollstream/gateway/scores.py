@@ -1,0 +1,77 @@
+"""Publishes late scores from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from rollstream.producers import InvalidRollout, ScoreProducer, ScoresNotDelivered
+
+
+class ScoresWriter(Protocol):
+    """What the gateway writes scores to: ``LateScores``."""
+
+    async def publish(
+        self,
+        trajectory_uid: str,
+        *,
+        environment: str,
+        prompt_uid: str,
+        reward: float,
+        scorer: str,
+        rewards: Mapping[str, float],
+        flags: Sequence[str],
+        attempt: str,
+    ) -> None:
+        """Returns once the log has the score of this trajectory."""
+
+
+class LateScores:
+    """Each call returns once the log has its score. Calls of one environment take turns in its
+    thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
+
+    Args:
+        make: returns the producer of an environment.
+        timeout_s: how long the broker may take.
+    """
+
+    def __init__(self, make: Callable[[str], ScoreProducer], timeout_s: float) -> None:
+        self._make = make
+        self._timeout_s = timeout_s
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._producers: dict[str, ScoreProducer] = {}
+
+    async def publish(self, trajectory_uid: str, *, environment: str, **score: Any) -> None:
+        """Returns once the log has the score of this trajectory.
+
+        Raises:
+            InvalidRollout: as ``ScoreProducer.publish``; it was not published.
+            RollstreamError: it is not, or perhaps not, in the log. You may repeat the call.
+        """
+        if environment not in self._threads:
+            self._threads[environment] = ThreadPoolExecutor(1, "rollstream-scores")
+        publish = partial(self._publish, environment, {**score, "rollout_uid": trajectory_uid})
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads[environment], publish)
+        except InvalidRollout as wrong:
+            wrong.field = wrong.field.replace("rollout_uid", "trajectory_uid")
+            raise
+
+    def close(self) -> None:
+        """Closes the producers; of what they still send, nobody was told that the log has it."""
+        for thread in self._threads.values():
+            thread.shutdown(cancel_futures=True)
+        for producer in self._producers.values():
+            with suppress(ScoresNotDelivered):
+                producer.close()
+
+    def _publish(self, environment: str, score: dict[str, Any]) -> None:
+        producer = self._producers.get(environment)
+        if producer is None:
+            producer = self._producers[environment] = self._make(environment)
+        producer.publish(**score)
+        producer.flush(self._timeout_s)
