@@ -248,7 +248,7 @@ def documented(model: type) -> tuple[str, dict[str, str]]:
 def held_bytes(step: Step) -> int:
     """About how much memory a step of a body takes: a text with one wide character has up to four
     times its JSON's bytes, and a step of one token ten times."""
-    size = _STEP_BYTES + step.prompt_ids.nbytes + step.response_ids.nbytes
+    size: int = _STEP_BYTES + step.prompt_ids.nbytes + step.response_ids.nbytes
     for array in (step.logprobs, step.loss_mask, *(step.token_arrays or {}).values()):
         if array is not None:
             size += array.nbytes
