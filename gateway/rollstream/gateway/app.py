@@ -41,7 +41,7 @@ from rollstream.gateway.models import (
     documented,
     held_bytes,
 )
-from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, refused, shown
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
 from rollstream.gateway.scores import ScoresWriter
 from rollstream.gateway.tokens import Tokens
 from rollstream.producers import InvalidRollout, Step
@@ -177,18 +177,18 @@ def _admitted(request: Request) -> Intake:
         given = request.headers.getlist("Authorization")
         if len(given) > 1:
             finding = f"there are {len(given)} headers Authorization"
-            raise refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
+            raise Refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
         scheme, _, token = given[0].partition(" ") if given else ("", "", "")
         allowed = gateway.tokens.environments_of(token) if scheme.lower() == "bearer" else ()
         if not allowed:
-            raise refused(
+            raise Refused(
                 Kind.NO_TOKEN,
                 "the token is missing or not known",
                 "send Authorization: Bearer TOKEN with one of gateway.tokens",
                 "Authorization",
             )
         if environment not in allowed:
-            raise refused(
+            raise Refused(
                 Kind.FORBIDDEN,
                 f"the token is not one of environment {shown(environment)}",
                 f"use one of gateway.tokens.{problems.shortened(environment)}, or correct the "
@@ -196,7 +196,7 @@ def _admitted(request: Request) -> Intake:
                 "Authorization",
             )
     if environment not in gateway.environments:
-        raise refused(
+        raise Refused(
             Kind.UNKNOWN,
             f"environment {shown(environment)} is not configured",
             "correct the path, or add a section to the gateway's configuration",
@@ -209,7 +209,7 @@ def _admitted(request: Request) -> Intake:
     for name in request.query_params:
         if (count := len(request.query_params.getlist(name))) > 1:
             finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
-            raise refused(Kind.QUERY, finding, remedy, name, f"{count} values")
+            raise Refused(Kind.QUERY, finding, remedy, name, f"{count} values")
     return gateway.intake
 
 
@@ -296,7 +296,7 @@ async def score_trajectory(
     log. An equal score that is sent again counts once."""
     intake, scores = _admitted(request), request.app.state.gateway.scores
     if scores is None:
-        raise refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
+        raise Refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
     write = partial(scores.publish, trajectory_uid)
     return await _written(request, intake, ScoreBody, write, durable=True)
 
@@ -352,9 +352,9 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
         if said.partition(";")[0].strip().lower() != wanted:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
-            raise refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
+            raise Refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
     if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
-        raise refused(
+        raise Refused(
             Kind.UNSUPPORTED,
             f"the headers ask for an upgrade to {shown(protocol)}",
             "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
@@ -366,7 +366,7 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
     try:
         raw = await call.body(request.stream(), size)
     except ClientDisconnect:
-        raise refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
+        raise Refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
     return bodies.read(raw, model)
 
 
@@ -403,5 +403,5 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
     else:  # The server logs the traceback.
         remedy = "its log explains it; a retry of the call is harmless"
-        found = refused(Kind.DEFECT, "a defect of the gateway", remedy)
+        found = Refused(Kind.DEFECT, "a defect of the gateway", remedy)
     return problem_answer(found)
