@@ -171,7 +171,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     def _group(self, membership: Membership, wanted: ShareWanted | None) -> AsyncGroup:
         admitted = None if wanted is None else self._admitted(wanted)
-        return AsyncGroup(membership, self._deliver_one, admitted)
+        return AsyncGroup(membership, self._deliver_one, self._deliver, admitted)
 
     def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
         return AsyncAdmitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)

@@ -29,6 +29,7 @@ from rollstream.streams.errors import (
 # Records of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.
 LINGER_S = 0.05
+GROUP_S = 0.01  # How long a group that has ended may wait for others, unless none ended lately.
 BEHIND_S = 0.005  # How soon it looks where a record that is due waits for one before it.
 POLL_S = 0.002  # How late an answer may be seen for which somebody waits.
 POLL_S_MAX = 0.02  # The same where none came for long.
@@ -90,6 +91,7 @@ class Engine:
         self._poll_s = POLL_S
         self._linger_ends_s: float | None = None  # None: nothing is gathered.
         self._alone = False  # Whether the last linger held one entry.
+        self._group_sent_s = -GROUP_S
         self._alone_at_s = 0.0  # When the next entry may be sent alone.
         self._look_again_s = clock.monotonic_s() + LOOK_AGAIN_S
         self._real = SystemClock()
@@ -158,14 +160,27 @@ class Engine:
             self._tell(alive)
             self._wake()
 
-    def send(self, topic: str = "", key: str = "") -> None:
-        """Sends what is gathered where this key belongs, or everything: it waits for no others."""
+    def send(self) -> None:
+        """Sends everything that is gathered: it waits for no others."""
         with self._lock:
-            if not topic:
-                self._waiting.end_turn()
-                self._sender.end_linger()
-            elif self.topics.takes(topic):
-                self._sender.end_linger(self.topics.address(topic, key))
+            self._waiting.end_turn()
+            self._sender.end_linger()
+            self._wake()
+
+    def send_group(self, topic: str, group_uid: str) -> None:
+        """Sends what is gathered where the group belongs: nothing more of it comes. Groups that end
+        within ``GROUP_S`` share records."""
+        with self._lock:
+            if not self.topics.takes(topic):
+                return
+            now_s, next_s = self._real.monotonic_s(), self._group_sent_s + GROUP_S
+            if now_s >= next_s:
+                self._group_sent_s = now_s
+                self._sender.end_linger(self.topics.address(topic, group_uid))
+            elif (self._linger_ends_s or inf) > next_s:
+                self._linger_ends_s = self._group_sent_s = next_s
+            else:
+                return
             self._wake()
 
     def stay_awake(self, sleeps_s: float) -> None:

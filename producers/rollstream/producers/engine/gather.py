@@ -119,7 +119,7 @@ class Gatherer:
             return self.has_room(outgoing[0])
         size = _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
         if size > HELD_BYTES_MAX:
-            what = f"the {len(outgoing)} steps of this call"
+            what = f"the {len(outgoing)} entries of this call"
             raise RolloutTooLarge(what, size, HELD_BYTES_MAX, "split the call")
         return self.held_bytes + size <= HELD_BYTES_MAX
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
+from rollstream.producers.rollouts.together import segments_together
 from rollstream.producers.rollouts.validate import UNSTAMPED, GroupAddress, Segment, segment
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
@@ -145,6 +146,10 @@ class Outbox:
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
         return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
+
+    def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
+        """The segments of several members of a group (``ManyArguments``)."""
+        return segments_together(given, stamped, self._clock.now_us(), self.new_uid)
 
     def appended(
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None

@@ -74,6 +74,32 @@ class RolloutArguments(MemberArguments, total=False):
     replica_id: str
 
 
+class ManyArguments(TypedDict, total=False):
+    """The whole members of a dispatched group (see ``Group.publish_many``)."""
+
+    policy: PolicyLike
+    policy_version: str
+    weight_step: int
+    policy_epoch: int
+    lineage: str
+    prompt_tokens: Ints | Sequence[Ints]
+    output_tokens: Required[Sequence[Ints]]
+    logprobs: Sequence[Floats | float | None] | None
+    loss_mask: Sequence[Flags | None] | None
+    reward: Sequence[float | None] | float | None
+    rewards: Sequence[Mapping[str, float]]
+    stop_reason: Sequence[str] | str
+    metadata: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    old_logprobs: Sequence[Floats | float | None] | None
+    old_policy_version: str
+    ref_logprobs: Sequence[Floats | None] | None
+    token_rewards: Sequence[Floats | None] | None
+    token_arrays: Sequence[Mapping[str, SupportsArray]]
+    attachments: Sequence[Mapping[str, bytes]]
+    messages: Sequence[Sequence[Mapping[str, Any]]]
+    rollout_uid: Sequence[str]
+
+
 class WholeArguments(TurnArguments, total=False):
     """One whole rollout more of a dispatched group (see ``Group.append``)."""
 

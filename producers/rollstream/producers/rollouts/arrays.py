@@ -89,12 +89,16 @@ def packed_floats(name: str, values: Any) -> bytes | None:
 
 def packed_logprobs(name: str, values: Any) -> bytes | None:
     """float32 [n], all from ``LOGPROB_MIN`` to 0, but for rounding; None for None."""
-    packed = packed_floats(name, values)
+    array = values
+    if array.__class__ is np.ndarray and array.dtype is _F4 and array.ndim == 1:
+        packed: bytes | None = array.tobytes()
+    else:
+        packed = packed_floats(name, values)
     # The fourth byte of each has the sign and most of the exponent: what is left of them may be
-    # beyond a limit.
+    # beyond a limit, or no number.
     if packed and packed[3::4].translate(None, _SOUND_LOGPROBS):
-        array = np.frombuffer(packed, _F4)
-        check_logprobs(name, array)
+        packed_floats(name, values)
+        check_logprobs(name, np.frombuffer(packed, _F4))
     return packed
 
 

@@ -6,7 +6,7 @@ them at once, as queueing does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rollstream.producers.engine.outbox import Outgoing
@@ -15,6 +15,8 @@ T = TypeVar("T")
 Steps = Coroutine[Any, Any, T]
 Send = Callable[[Outgoing], Steps[None]]
 """Gets an entry on its way, or raises; of an async producer, into the log."""
+SendTogether = Callable[[Sequence[Outgoing]], Steps[None]]
+"""The same of several entries of one group, all of them or none."""
 
 
 class Queue(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
-from rollstream.producers.rollouts.blocks import Send
+from rollstream.producers.rollouts.blocks import Send, SendTogether
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
 from rollstream.schemas.errors import InvalidRollout
@@ -59,6 +59,29 @@ class Membership:
         if given.get("is_last_segment", True):
             self._ended.add(uid)
         return uid
+
+    async def publish_many(self, given: Mapping[str, Any], send: SendTogether) -> list[str]:
+        """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
+        segments = self.outbox.together(given, self._stamped)
+        outgoing = [self.outbox.rollout(one) for one in segments]
+        uids = [one.rollout_uid for one in outgoing]
+        new = dict.fromkeys(uid for uid in uids if uid not in self._admitted)
+        size = self.address.group_size
+        if len(self._admitted) + len(new) + self._failed > size:
+            uid, remedy = self.address.group_uid, "give fewer, or dispatch a larger group_size"
+            missing = size - len(self._admitted) - self._failed
+            finding = f"{uid} lacks {missing} of its {size} members, and {len(new)} more are given"
+            raise InvalidRollout("group", uid, remedy, finding)
+        for one in segments:
+            self.sampled_by(one)
+        self._admitted.update(new)
+        try:
+            await send(outgoing)
+        except BaseException:
+            self._admitted.difference_update(new.keys() - self._ended)
+            raise
+        self._ended.update(uids)
+        return uids
 
     async def append(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one whole rollout more (``WholeArguments``), beside the members that are
