@@ -230,18 +230,20 @@ class Call:
         self._check_size(announced)
         body = bytearray()  # Of a list of small chunks each would take dozens of bytes more.
         now_s = asyncio.get_running_loop().time
+        wait_s = self.deadline.slice_s(self._config.client_timeout_s)
         try:
-            async with asyncio.timeout(None) as wait:
-                wait.reschedule(now_s() + self._longest_s())
+            async with asyncio.timeout(wait_s) as wait:
                 async for chunk in chunks:
-                    wait.reschedule(now_s() + self._longest_s())
+                    wait_s = self.deadline.slice_s(self._config.client_timeout_s)
+                    wait.reschedule(now_s() + wait_s)
                     self._check_size(len(body) + len(chunk))
                     self._hold(len(chunk))
                     body += chunk
         except TimeoutError as late:
-            setting = "timeout_s" if self.deadline.passed() else "client_timeout_s"
-            waited_s = getattr(self._config, setting)
-            finding = f"the rest of the body did not come within {waited_s:g} s, gateway.{setting}"
+            is_client = wait_s == self._config.client_timeout_s
+            setting = "client_timeout_s" if is_client else "timeout_s"
+            limit_s = getattr(self._config, setting)
+            finding = f"the rest of the body did not come within {limit_s:g} s, gateway.{setting}"
             raise Refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
         return body
 
@@ -256,9 +258,6 @@ class Call:
     def _hold(self, size: int, own: int | None = None) -> None:
         self._pending.take(self.environment, size, own=own)
         self.held += size
-
-    def _longest_s(self) -> float:
-        return self.deadline.slice_s(self._config.client_timeout_s)
 
     def _check_size(self, size: int) -> None:
         most = self._config.max_body_bytes
