@@ -34,7 +34,7 @@ if _missing:
 
 from rollstream.gateway.app import create_app  # noqa: E402 - After the check.
 from rollstream.gateway.intake import StepsWriter  # noqa: E402
-from rollstream.gateway.scores import LateScores, ScoresWriter  # noqa: E402
+from rollstream.gateway.scores import LateScores  # noqa: E402
 from rollstream.gateway.server import (  # noqa: E402
     CannotListen,
     NoTokens,
@@ -47,7 +47,6 @@ __all__ = [
     "CannotListen",
     "LateScores",
     "NoTokens",
-    "ScoresWriter",
     "StepsWriter",
     "TooFewFiles",
     "check_open_to_all",

@@ -42,7 +42,7 @@ from rollstream.gateway.models import (
     held_bytes,
 )
 from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
-from rollstream.gateway.scores import ScoresWriter
+from rollstream.gateway.scores import LateScores
 from rollstream.gateway.tokens import Tokens
 from rollstream.producers import InvalidRollout, Step
 from rollstream.runtime.clock import Clock
@@ -64,7 +64,7 @@ class _Gateway(NamedTuple):
     environments: frozenset[str]
     tokens: Tokens
     intake: Intake
-    scores: ScoresWriter | None
+    scores: LateScores | None
     probe: _Probe
 
 
@@ -86,7 +86,7 @@ def create_app(
     *,
     writer: StepsWriter,
     reach: Reach,
-    scores: ScoresWriter | None = None,
+    scores: LateScores | None = None,
     clock: Clock | None = None,
 ) -> FastAPI:
     """Returns the application. It drains and closes the writer when its server shuts down.

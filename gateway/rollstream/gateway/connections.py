@@ -26,8 +26,7 @@ class Connections:
         self.client_timeout_s = config.client_timeout_s
         self.intake = intake
         self._limit = intake.limits.connections
-        self._open: dict[Connection, str] = {}
-        self._nobodys: dict[Connection, None] = {}  # The oldest first.
+        self._nobodys: dict[Connection, None] = {}  # Those without an environment, as they came.
 
     def open(self, connection: Connection) -> None:
         """Counts it.
@@ -44,7 +43,7 @@ class Connections:
             oldest.cut_off(_too_long("no token came, and all connections are taken"))
             self.close(oldest)
             self._limit.take("")
-        self._open[connection] = ""
+        connection.environment = ""
         self._nobodys[connection] = None
 
     def claim(self, connection: Connection, environment: str) -> None:
@@ -53,7 +52,7 @@ class Connections:
         Raises:
             Refused: the environment has too many.
         """
-        before = self._open.get(connection)
+        before = connection.environment
         if before is None or before == environment:
             return
         self._limit.give(before)
@@ -62,20 +61,25 @@ class Connections:
         except Refused as full:
             self._limit.take(before)
             raise full.closing() from None
-        self._open[connection] = environment
+        connection.environment = environment
         self._nobodys.pop(connection, None)
 
     def close(self, connection: Connection) -> None:
         """Counts it no more."""
-        environment = self._open.pop(connection, None)
-        if environment is not None:
-            self._limit.give(environment)
+        if connection.environment is not None:
+            self._limit.give(connection.environment)
+            connection.environment = None
             self._nobodys.pop(connection, None)
 
 
 class Connection(HttpToolsProtocol):
-    """Cuts a client off that does not send the headers of a request in time."""
+    """Cuts a client off that does not send the headers of a request in time.
 
+    Attributes:
+        environment: of its last call; empty: there was none. None: it is not counted.
+    """
+
+    environment: str | None = None
     _connections: Connections
     _cutting: asyncio.TimerHandle | None = None
     _in_headers = False

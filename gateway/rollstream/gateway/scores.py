@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from rollstream.producers import InvalidRollout, ScoreProducer, ScoresNotDelivered
-
-
-class ScoresWriter(Protocol):
-    """What the gateway writes scores to: ``LateScores``."""
-
-    async def publish(
-        self,
-        trajectory_uid: str,
-        *,
-        environment: str,
-        prompt_uid: str,
-        reward: float,
-        scorer: str,
-        rewards: Mapping[str, float],
-        flags: Sequence[str],
-        attempt: str,
-    ) -> None:
-        """Returns once the log has the score of this trajectory."""
 
 
 class LateScores:
