@@ -293,6 +293,9 @@ def test_while_the_broker_is_away_calls_end_by_their_deadline(
         assert "harmless" in refused.json()["detail"]
         assert gateway.client.get("/readyz").status_code == 503
         assert gateway.client.get("/healthz").status_code == 200
+        score = {"prompt_uid": "p-0", "reward": 1.0, "scorer": "tests"}
+        scored = gateway.client.post("/v1/environments/math/trajectories/t-0/score", json=score)
+        assert scored.status_code in (503, 504), scored.text
         accepted = gateway.post(trajectory(2), durable=False)
         assert accepted.status_code == 202
         gateway.process.send_signal(signal.SIGTERM)

@@ -9,7 +9,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from rollstream.producers import InvalidRollout, ScoreProducer, ScoresNotDelivered
+from rollstream.producers import (
+    FlushTimedOut,
+    InvalidRollout,
+    ScoreProducer,
+    ScoresNotDelivered,
+)
+from rollstream.runtime.deadline import Deadline
+
+_LOOK_S = 0.5  # How late a thread may see that the process ends.
 
 
 class LateScores:
@@ -24,6 +32,7 @@ class LateScores:
     def __init__(self, make: Callable[[str], ScoreProducer], timeout_s: float) -> None:
         self._make = make
         self._timeout_s = timeout_s
+        self._closing = False
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._producers: dict[str, ScoreProducer] = {}
 
@@ -44,16 +53,27 @@ class LateScores:
             raise
 
     def close(self) -> None:
-        """Closes the producers; of what they still send, nobody was told that the log has it."""
+        """Closes the producers. Nobody was told of what they still send that the log has it."""
+        self._closing = True
+        for environment, producer in self._producers.items():
+            self._threads[environment].submit(_close, producer)
         for thread in self._threads.values():
-            thread.shutdown(cancel_futures=True)
-        for producer in self._producers.values():
-            with suppress(ScoresNotDelivered):
-                producer.close()
+            thread.shutdown()
 
     def _publish(self, environment: str, score: dict[str, Any]) -> None:
+        deadline = Deadline(self._timeout_s)
         producer = self._producers.get(environment)
         if producer is None:
             producer = self._producers[environment] = self._make(environment)
         producer.publish(**score)
-        producer.flush(self._timeout_s)
+        while True:
+            try:
+                return producer.flush(deadline.slice_s(_LOOK_S))
+            except FlushTimedOut:
+                if deadline.passed() or self._closing:
+                    raise
+
+
+def _close(producer: ScoreProducer) -> None:
+    with suppress(ScoresNotDelivered):
+        producer.close()

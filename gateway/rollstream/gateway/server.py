@@ -31,6 +31,7 @@ from rollstream.streams.topics.layout import Layout
 
 _LOOK_S = 0.05  # How late a signal may be seen.
 _BACKLOG = 1_024
+_SCORES_S = 5.0  # How long a score waits for room and for its topic, and an end for scores.
 _OTHER_FILES = 256  # Of the broker's connections, the log, and connections that are being closed.
 _KEEP_ALIVE_S = 75  # Longer than load balancers keep connections, so that none uses a closed one.
 _log = logging.getLogger("rollstream.gateway")
@@ -127,7 +128,7 @@ def serve(
         broker=broker,
         namespace=config.kafka.namespace,
         generation=config.kafka.generation,
-        timeout_s=config.gateway.timeout_s,
+        timeout_s=_SCORES_S,
         clock=clock,
     )
     scores = LateScores(lambda name: make(environment=name), config.gateway.timeout_s)
