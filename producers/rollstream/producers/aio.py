@@ -274,7 +274,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     def _post(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to the loop, all at once, from the thread that ended them."""
-        if self._loop is not None:
+        if ended and self._loop is not None:
             with suppress(RuntimeError):  # The loop was closed: nobody waits.
                 self._loop.call_soon_threadsafe(self._conclude, ended)
 
