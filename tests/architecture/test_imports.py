@@ -95,6 +95,16 @@ def test_package_imports_only_the_packages_below_it(package: str) -> None:
     assert wrong == []
 
 
+def test_the_gateway_imports_what_the_producers_package_hands_on() -> None:
+    inside = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in sources("gateway")
+        for module, line in imports(path)
+        if module.startswith("rollstream.producers.") and not module.split(".")[2][0].isupper()
+    ]
+    assert inside == []
+
+
 @pytest.mark.parametrize("package", NEVER)
 def test_package_never_imports_what_is_foreign_to_it(package: str) -> None:
     allowed = package_folder("runtime") / "config" if package == "runtime" else None

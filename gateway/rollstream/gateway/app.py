@@ -11,9 +11,8 @@ from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -42,7 +41,7 @@ from rollstream.gateway.models import (
     documented,
     held_bytes,
 )
-from rollstream.gateway.problems import MEDIA_TYPE, Kind, explained, refused, shown
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
 from rollstream.gateway.scores import ScoresWriter
 from rollstream.gateway.tokens import Tokens
 from rollstream.producers import InvalidRollout, Step
@@ -52,6 +51,8 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.rules import UID_PATTERN
 
 _SCHEMAS = "#/components/schemas/"
+_BEARER = "HTTPBearer"
+_SECURED: dict[str, Any] = {"security": [{_BEARER: []}]}
 REACH_TIMEOUT_S = 2.0  # How long a probe waits for the broker.
 _log = logging.getLogger("rollstream.gateway")
 Reach = Callable[[float], object]
@@ -148,6 +149,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
                 schema["properties"][name]["description"] = text
                 # Generators of clients take what has a default for what is always there.
                 schema["properties"][name].pop("default", None)
+        document["components"]["securitySchemes"] = {_BEARER: {"type": "http", "scheme": "bearer"}}
         document["components"]["schemas"] |= {**schemas, "Problem": Problem.model_json_schema()}
     return app.openapi_schema or {}
 
@@ -162,31 +164,31 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-async def _authorised(
-    request: Request,
-    environment: str,
-    given: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
-) -> None:
-    """The caller may write to the environment of the path; nothing was read of the body.
+def _admitted(request: Request) -> Intake:
+    """The bounds of a call whose caller may write to the environment of its path, and which gives
+    each query parameter once; nothing was read of the body.
 
     Raises:
         Refused: there is no such environment, or the token is missing, unknown or another's.
     """
     gateway: _Gateway = request.app.state.gateway
+    environment: str = request.path_params["environment"]
     if gateway.tokens.required:
-        if (count := len(request.headers.getlist("Authorization"))) > 1:
-            finding = f"there are {count} headers Authorization"
-            raise refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
-        allowed = gateway.tokens.environments_of(given.credentials) if given else frozenset()
+        given = request.headers.getlist("Authorization")
+        if len(given) > 1:
+            finding = f"there are {len(given)} headers Authorization"
+            raise Refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
+        scheme, _, token = given[0].partition(" ") if given else ("", "", "")
+        allowed = gateway.tokens.environments_of(token) if scheme.lower() == "bearer" else ()
         if not allowed:
-            raise refused(
+            raise Refused(
                 Kind.NO_TOKEN,
                 "the token is missing or not known",
                 "send Authorization: Bearer TOKEN with one of gateway.tokens",
                 "Authorization",
             )
         if environment not in allowed:
-            raise refused(
+            raise Refused(
                 Kind.FORBIDDEN,
                 f"the token is not one of environment {shown(environment)}",
                 f"use one of gateway.tokens.{problems.shortened(environment)}, or correct the "
@@ -194,7 +196,7 @@ async def _authorised(
                 "Authorization",
             )
     if environment not in gateway.environments:
-        raise refused(
+        raise Refused(
             Kind.UNKNOWN,
             f"environment {shown(environment)} is not configured",
             "correct the path, or add a section to the gateway's configuration",
@@ -204,13 +206,11 @@ async def _authorised(
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
         connection.claim(environment)
-
-
-async def _given_once(request: Request) -> None:
     for name in request.query_params:
         if (count := len(request.query_params.getlist(name))) > 1:
             finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
-            raise refused(Kind.QUERY, finding, remedy, name, f"{count} values")
+            raise Refused(Kind.QUERY, finding, remedy, name, f"{count} values")
+    return gateway.intake
 
 
 _Query = Annotated[CallQuery, Query()]
@@ -221,7 +221,6 @@ _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
     responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
-    dependencies=[Depends(_authorised), Depends(_given_once)],
 )
 _Route = Callable[..., Awaitable[Response]]
 
@@ -241,14 +240,14 @@ def _post(
         status_code=202 if accepts else 200,
         response_model=Accepted,
         responses={200: {"model": Accepted, "description": done}},
-        openapi_extra={"requestBody": {"required": True, "content": content}},
+        openapi_extra={**_SECURED, "requestBody": {"required": True, "content": content}},
     )
 
 
 @_post("/steps", StepsBody, STEPS, "All steps are in the log")
 async def submit_steps(request: Request, environment: str, query: _Query) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
-    intake = _intake(request)
+    intake = _admitted(request)
     async with intake.request(environment) as call:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
         steps = _steps_of(await _body(call, request, StepsBody))
@@ -267,8 +266,9 @@ async def complete_trajectory(
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
-    write = partial(_intake(request).writer.complete_trajectory, trajectory_uid)
-    return await _written(request, environment, CompleteBody, write, query.durable)
+    intake = _admitted(request)
+    write = partial(intake.writer.complete_trajectory, trajectory_uid)
+    return await _written(request, intake, CompleteBody, write, query.durable)
 
 
 @_post("/trajectories/{trajectory_uid:path}/fail", FailBody, FAIL, "The failure is in the log")
@@ -277,8 +277,9 @@ async def fail_trajectory(
 ) -> Response:
     """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
     does not wait for it."""
-    write = partial(_intake(request).writer.fail_trajectory, trajectory_uid)
-    return await _written(request, environment, FailBody, write, query.durable)
+    intake = _admitted(request)
+    write = partial(intake.writer.fail_trajectory, trajectory_uid)
+    return await _written(request, intake, FailBody, write, query.durable)
 
 
 @_post(
@@ -293,20 +294,20 @@ async def score_trajectory(
 ) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
-    scores: ScoresWriter | None = request.app.state.gateway.scores
+    intake, scores = _admitted(request), request.app.state.gateway.scores
     if scores is None:
-        raise refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
+        raise Refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
     write = partial(scores.publish, trajectory_uid)
-    return await _written(request, environment, ScoreBody, write, durable=True)
+    return await _written(request, intake, ScoreBody, write, durable=True)
 
 
-@_steps.get("/policy", response_model=NewestPolicy)
+@_steps.get("/policy", response_model=NewestPolicy, openapi_extra=_SECURED)
 async def newest_policy(
     request: Request, environment: str, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
     its version with each step. Answers 404 if no policy was published."""
-    intake = _intake(request)
+    intake = _admitted(request)
     async with intake.request(environment) as call:
         found = await intake.policy(call, query.lineage)
         return answer(NewestPolicy.model_validate(found, from_attributes=True), 200)
@@ -324,21 +325,17 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
-    _intake(request).check_ready()
-    await request.app.state.gateway.probe.ask()
+    gateway: _Gateway = request.app.state.gateway
+    gateway.intake.check_ready()
+    await gateway.probe.ask()
     return answer(Health(status="ok"), 200)
 
 
-def _intake(request: Request) -> Intake:
-    intake: Intake = request.app.state.gateway.intake
-    return intake
-
-
 async def _written(
-    request: Request, environment: str, model: type[Body], write: Write, durable: bool
+    request: Request, intake: Intake, model: type[Body], write: Write, durable: bool
 ) -> Response:
     """What became of a call about one trajectory, which is written with the fields of its body."""
-    intake = _intake(request)
+    environment: str = request.path_params["environment"]
     async with intake.request(environment) as call:
         given = msgspec.structs.asdict(await _body(call, request, model))
         await intake.deliver(call, partial(write, **given), durable=durable)
@@ -355,9 +352,9 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
         if said.partition(";")[0].strip().lower() != wanted:
             remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
-            raise refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
+            raise Refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
     if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
-        raise refused(
+        raise Refused(
             Kind.UNSUPPORTED,
             f"the headers ask for an upgrade to {shown(protocol)}",
             "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
@@ -369,7 +366,7 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
     try:
         raw = await call.body(request.stream(), size)
     except ClientDisconnect:
-        raise refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
+        raise Refused(Kind.CUT_OFF, "the connection ended first", "send it again") from None
     return bodies.read(raw, model)
 
 
@@ -391,6 +388,11 @@ def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Re
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        try:
+            _admitted(request)  # Nobody else learns what is wrong.
+        except Refused as other:
+            error = other
     if isinstance(error, RollstreamError):
         found = explained(error)
     elif isinstance(error, RequestValidationError):
@@ -401,5 +403,5 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)
     else:  # The server logs the traceback.
         remedy = "its log explains it; a retry of the call is harmless"
-        found = refused(Kind.DEFECT, "a defect of the gateway", remedy)
+        found = Refused(Kind.DEFECT, "a defect of the gateway", remedy)
     return problem_answer(found)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from rollstream.gateway.models import Body
-from rollstream.gateway.problems import Kind, Refused, refused, shortened, shown
+from rollstream.gateway.problems import Kind, Refused, shortened, shown
 
 BodyT = TypeVar("BodyT", bound=Body)
 # Objects and lists of a body, outside of its texts: up to 65,536, or one for each 64 bytes where
@@ -34,7 +34,7 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
     """
     most = max(CONTAINERS_MAX, len(raw) // _BYTES_EACH)
     if _may_have_more(raw, most):
-        raise refused(
+        raise Refused(
             Kind.TOO_LARGE,
             f"the body has more than {most} objects and lists",
             "send fewer steps a call, or what metadata has so many of as a text",
@@ -91,18 +91,18 @@ def _problem(raw: bytes | bytearray, model: type[Body]) -> Refused:
     except RecursionError:
         return _nested()
     except ValueError as error:
-        return refused(Kind.NOT_JSON, f"the body is no JSON: {error}", "send JSON in UTF-8")
+        return Refused(Kind.NOT_JSON, f"the body is no JSON: {error}", "send JSON in UTF-8")
     remedy = "give each name once, and texts of whole characters, as /openapi.json has them"
     for wrong in _wrongs(whole, model, ""):
         field, value = shortened(wrong.field) or "the body", shown(wrong.value)
         if wrong.is_missing:
-            return refused(Kind.INVALID, f"{field} is missing", wrong.remedy, field)
+            return Refused(Kind.INVALID, f"{field} is missing", wrong.remedy, field)
         if isinstance(wrong.value, _NoNumber):
             remedy = "JSON has no NaN and no Infinity: send finite numbers, or null where it may be"
             finding = f"the body is no JSON: {field} is {value}"
-            return refused(Kind.NOT_JSON, finding, remedy, field, value)
-        return refused(Kind.INVALID, f"{field} is {value}", wrong.remedy, field, value)
-    return refused(Kind.NOT_JSON, "the body is no JSON that has one meaning", remedy)
+            return Refused(Kind.NOT_JSON, finding, remedy, field, value)
+        return Refused(Kind.INVALID, f"{field} is {value}", wrong.remedy, field, value)
+    return Refused(Kind.NOT_JSON, "the body is no JSON that has one meaning", remedy)
 
 
 def _loaded(text: str) -> Any:
@@ -232,4 +232,4 @@ def _wanted(kind: inspect.Type, many: str = "") -> str:
 
 def _nested() -> Refused:
     remedy = "send it flatter, metadata as a text for example"
-    return refused(Kind.NOT_JSON, "the body has too many objects or lists in each other", remedy)
+    return Refused(Kind.NOT_JSON, "the body has too many objects or lists in each other", remedy)

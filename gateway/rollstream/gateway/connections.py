@@ -8,7 +8,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollstream.gateway.answers import problem_answer
 from rollstream.gateway.intake import Intake
-from rollstream.gateway.problems import Kind, Refused, refused
+from rollstream.gateway.problems import Kind, Refused
 from rollstream.runtime.config.gateway import GatewayConfig
 
 
@@ -137,7 +137,7 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are no HTTP."""
         remedy = "send a request of HTTP/1.1, without TLS"
-        self.cut_off(refused(Kind.NOT_HTTP, "the bytes are no request of HTTP/1.1", remedy))
+        self.cut_off(Refused(Kind.NOT_HTTP, "the bytes are no request of HTTP/1.1", remedy))
 
     def _await_headers(self) -> None:
         if self._cutting is None and not self.transport.is_closing():
@@ -154,4 +154,4 @@ class Connection(HttpToolsProtocol):
 
 
 def _too_long(finding: str) -> Refused:
-    return refused(Kind.SLOW, finding, "connect when there is something to send")
+    return Refused(Kind.SLOW, finding, "connect when there is something to send")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from rollstream.gateway.limits import Limit, Limits
-from rollstream.gateway.problems import Kind, Refused, refused
+from rollstream.gateway.problems import Kind, Refused
 from rollstream.producers import DeliveryFailed, FollowedPolicy, Step
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
@@ -172,7 +172,7 @@ class Intake:
         except TimeoutError as late:
             if isinstance(late, RollstreamError):
                 raise
-            raise refused(
+            raise Refused(
                 Kind.LATE,
                 f"the broker did not answer within {call.deadline.timeout_s:g} s, "
                 "gateway.timeout_s, and may have it",
@@ -242,7 +242,7 @@ class Call:
             setting = "timeout_s" if self.deadline.passed() else "client_timeout_s"
             waited_s = getattr(self._config, setting)
             finding = f"the rest of the body did not come within {waited_s:g} s, gateway.{setting}"
-            raise refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
+            raise Refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
         return body
 
     def recount(self, size: int) -> None:
@@ -263,7 +263,7 @@ class Call:
     def _check_size(self, size: int) -> None:
         most = self._config.max_body_bytes
         if size > most:
-            raise refused(
+            raise Refused(
                 Kind.TOO_LARGE,
                 f"the body has more than {most} bytes, gateway.max_body_bytes",
                 "send fewer steps a call",
@@ -274,4 +274,4 @@ class Call:
 
 def ends() -> Refused:
     """The problem of a call that comes while the process ends."""
-    return refused(Kind.DRAINING, "this gateway ends", "send it to another, or again soon")
+    return Refused(Kind.DRAINING, "this gateway ends", "send it to another, or again soon")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from rollstream.gateway.problems import Kind, Refused, refused
+from rollstream.gateway.problems import Kind, Refused
 from rollstream.runtime.config.gateway import GatewayConfig
 
 _SHARES_MAX = 4  # A default share is at least a quarter of all.
@@ -82,4 +82,4 @@ class Limits(NamedTuple):
 
 def _full(kind: Kind, taken: str, setting: str, most: int) -> Refused:
     finding = f"there are {taken}, and gateway.{setting} is {most}"
-    return refused(kind, finding, "send it again later, none of this call was taken")
+    return Refused(kind, finding, "send it again later, none of this call was taken")

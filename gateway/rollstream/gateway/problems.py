@@ -27,31 +27,9 @@ from rollstream.schemas.errors import RollstreamError
 
 MEDIA_TYPE = "application/problem+json"
 _CLOSE = {"Connection": "close"}
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
-
-
-class Refused(RollstreamError):
-    """A request that is answered with a problem.
-
-    Attributes:
-        problem: the answer.
-        headers: of the answer.
-        retry: whether it says when to send the request again.
-    """
-
-    def __init__(
-        self, problem: Problem, headers: Mapping[str, str] | None = None, *, retry: bool = False
-    ) -> None:
-        super().__init__(problem.detail)
-        self.problem = problem
-        self.headers = dict(headers or {})
-        self.retry = retry
-
-    def closing(self) -> Self:
-        """The same, and its connection ends with the answer."""
-        self.headers.update(_CLOSE)
-        return self
 
 
 class Kind(Enum):
@@ -85,7 +63,7 @@ class Kind(Enum):
         uid: str,
         title: str,
         retry: bool = False,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         self.status = status
         self.uid = uid
@@ -94,27 +72,48 @@ class Kind(Enum):
         self.headers = headers
 
 
-def refused(
-    kind: Kind, finding: str, remedy: str, field: str | None = None, value: str | None = None
-) -> Refused:
-    """A problem of this kind.
+class Refused(RollstreamError):
+    """A request that is answered with a problem.
 
     Args:
-        finding: what was wrong, and the value.
+        finding: what is wrong, and the value.
         remedy: what to do.
         field: where, if one value is wrong.
         value: what was there.
+        headers: of the answer, besides those of the kind.
+
+    Attributes:
+        problem: the answer.
+        headers: of the answer.
+        retry: whether it says when to send the request again.
     """
-    problem = Problem(
-        type=f"urn:rollstream:problem:{kind.uid}",
-        title=kind.title,
-        status=kind.status,
-        detail=f"{finding}; {remedy}",
-        field=field,
-        value=value,
-        remedy=remedy,
-    )
-    return Refused(problem, kind.headers, retry=kind.retry)
+
+    def __init__(
+        self,
+        kind: Kind,
+        finding: str,
+        remedy: str,
+        field: str | None = None,
+        value: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        self.problem = Problem(
+            type=f"urn:rollstream:problem:{kind.uid}",
+            title=kind.title,
+            status=kind.status,
+            detail=f"{finding}; {remedy}",
+            field=field,
+            value=value,
+            remedy=remedy,
+        )
+        self.headers = {**kind.headers, **headers}
+        self.retry = kind.retry
+        super().__init__(self.problem.detail)
+
+    def closing(self) -> Self:
+        """The same, and its connection ends with the answer."""
+        self.headers.update(_CLOSE)
+        return self
 
 
 def explained(error: RollstreamError) -> Refused:
@@ -124,9 +123,9 @@ def explained(error: RollstreamError) -> Refused:
     if isinstance(error, InvalidRollout):
         return wrong_value(error)
     if isinstance(error, SeveralLineages):
-        return refused(Kind.INVALID, str(error), "give ?lineage= with one of them", "lineage")
+        return Refused(Kind.INVALID, str(error), "give ?lineage= with one of them", "lineage")
     kind, remedy = next(found for of, found in _EXPLAINED if isinstance(error, of))
-    return refused(kind, str(error), remedy)
+    return Refused(kind, str(error), remedy)
 
 
 _HARMLESS = "send it again, a retry is harmless"
@@ -148,7 +147,7 @@ def wrong_value(error: InvalidRollout) -> Refused:
     field = f"{at}{error.field}"
     finding = f"{field} {error.finding}"
     value = None if error.value is None else shown(error.value)
-    return refused(kind, finding, error.remedy, shortened(field), value)
+    return Refused(kind, finding, error.remedy, shortened(field), value)
 
 
 def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refused:
@@ -160,10 +159,10 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     if status == Kind.NO_METHOD.status:
         remedy = f"use {allowed}, /docs lists what there is" if allowed else _LISTED
         finding = f"the method of {shortened(path)} is {shortened(method)}"
-        problem = refused(Kind.NO_METHOD, finding, remedy, "method", shown(method))
-        return Refused(problem.problem, {"Allow": allowed} if allowed else None)
+        headers = {"Allow": allowed} if allowed else _NO_HEADERS
+        return Refused(Kind.NO_METHOD, finding, remedy, "method", shown(method), headers)
     finding = f"the path is {shown(path)}, which there is not"
-    return refused(Kind.NO_PATH, finding, _LISTED, "path", shown(path))
+    return Refused(Kind.NO_PATH, finding, _LISTED, "path", shown(path))
 
 
 def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
@@ -173,9 +172,9 @@ def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
     if problem["type"] == "extra_forbidden":
         names = ", ".join(model.model_fields)
         remedy = f"leave it out, or correct its name: {names}"
-        return refused(Kind.QUERY, f"there is no query parameter {name!r}", remedy, name, value)
+        return Refused(Kind.QUERY, f"there is no query parameter {name!r}", remedy, name, value)
     remedy = "give true or false"
-    return refused(Kind.QUERY, f"the query parameter {name!r} is {value}", remedy, name, value)
+    return Refused(Kind.QUERY, f"the query parameter {name!r} is {value}", remedy, name, value)
 
 
 def shortened(text: str) -> str:

@@ -195,6 +195,7 @@ async def _until(
     while not stopping.is_set() and not serving.done():
         await asyncio.sleep(_LOOK_S)
     app.state.gateway.intake.stopping = True
+    _log.info("ending: /readyz answers 503, and calls are taken for %g s more", delay_s)
     await asyncio.wait([serving], timeout=delay_s)
     server.should_exit = True
     await serving

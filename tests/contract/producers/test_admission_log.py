@@ -276,6 +276,17 @@ def test_until_a_sampler_writes_the_second_generation_the_first_one_holds(
     assert log.shares()["a"].shares.totals.tolist() == [5]
 
 
+def test_a_deployment_may_do_without_the_first_generation(broker: Broker) -> None:
+    topic = f"test.{uuid4().hex}"
+    spec = TopicSpec(shares_topic(topic), SHARES_PARTITIONS, COMPACTED)
+    broker.admin().create([spec], TIMEOUT_S)
+    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+        assert log.wait(0, TIMEOUT_S) != 0
+        assert dict(log.policies()) == {}
+        announce(broker, spec.name, announced(7), partition=MINE)
+        read_until(log, 0, {"a": 7})
+
+
 @pytest.mark.proves("F5")
 def test_a_sampler_that_went_back_to_an_older_release_is_followed_again(
     broker: Broker, topic: str, newer: str

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from harness.brokers import LOG_CONFIG, TIMEOUT_S, World, read, until, write
+from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, read, until, write
 from rollstream.streams.broker import (
     EARLIEST,
     END,
@@ -126,6 +126,17 @@ def test_a_record_over_the_topics_limit_is_reported(world: World) -> None:
     writer.append(topic, b"x" * 6000, on_delivery=reports.append)
     assert writer.flush(TIMEOUT_S) == 0
     assert isinstance(reports[0].error, RecordTooLarge)
+
+
+def test_a_tombstone_comes_back_with_its_key_and_an_empty_value(world: World) -> None:
+    topic = world.topic(config=COMPACTED)
+    writer = world.broker().writer()
+    for value in (b"what stood there", None):
+        writer.append(topic, value, key=b"key", partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+    records = read(world.broker().reader({TopicPartition(topic, 0): EARLIEST}), 2)
+    assert [one.key for one in records] == [b"key", b"key"]
+    assert [one.value for one in records] == [b"what stood there", b""]
 
 
 def test_an_append_to_no_topic_is_reported(world: World) -> None:

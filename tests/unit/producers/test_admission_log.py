@@ -17,7 +17,7 @@ from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.newest import LIVES_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.streams.broker import Record, TopicPartition, TopicSpec
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, NotAuthorised
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.partitioning import partition_of
@@ -153,6 +153,27 @@ def test_while_shares_are_valid_nothing_is_read_of_the_first_generation() -> Non
         clock.advance(31.0)
         log.wait(0, 0.0)
         assert broker.read == {TopicPartition(spec.name, mine), TopicPartition(topic, 0)}
+
+
+@pytest.mark.proves("F5")
+def test_one_who_may_not_read_its_share_is_told_rather_than_kept_waiting() -> None:
+    """Its id says that it reads it, so no sampler writes it elsewhere."""
+
+    class Guarded(MemoryBroker):
+        def reader(self, starts: Mapping[TopicPartition, int], **kwargs: Any) -> MemoryReader:
+            for where in starts:
+                if where.topic == shares_topic(topic):
+                    raise NotAuthorised(f"{where} may not be read")
+            return super().reader(starts, **kwargs)
+
+    broker = Guarded()
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    announce(broker, topic, announced(1), granted(1))
+    with (
+        closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log,
+        pytest.raises(NotAuthorised, match=shares_topic(topic)),
+    ):
+        log.wait(0, TIMEOUT_S)
 
 
 def test_one_that_is_dropped_without_close_ends_its_thread() -> None:

@@ -21,6 +21,7 @@ from rollstream.sampler.admission.granting import (
     Observed,
     Told,
 )
+from rollstream.sampler.admission.records import Written
 from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
 from rollstream.sampler.serving.admission import ShareGranter
 from rollstream.sampler.serving.announcing import Announcer, Kind, Make
@@ -311,3 +312,20 @@ def test_a_new_owner_writes_what_nobody_did_and_removes_the_shares_of_the_dead()
     world.produce(("a", 0, 0, 1), ("b", 0, 0, 1))
     assert world.shares() == {"b": 6, "dead": None, "a": 6}
     assert world.shares() == {}
+
+
+@pytest.mark.proves("F5")
+@pytest.mark.parametrize("fleet", [40, 400])
+def test_what_is_written_grows_with_what_changes_and_not_with_the_fleet(fleet: int) -> None:
+    world = World(groups_per_step=fleet)
+    world.publish()
+    figures = {f"p{number:03}{READS_ITS_SHARE}": (0, 0, 0) for number in range(fleet)}
+    world.produce(*((name, *one) for name, one in figures.items()))
+    assert len(world.shares()) == fleet
+    gone, *begins = figures
+    del figures[gone]
+    world.seconds = 9.0  # It is silent. What it had is shared anew, and nobody waits for that.
+    world.produce(*((name, 1, 1, 0) if name in begins[:2] else (name, 0, 0, 0) for name in figures))
+    told = world.look()["math"]
+    assert told.shares == [Written(gone, None, 0)]
+    assert (told.at_once, told.older) == (False, None)

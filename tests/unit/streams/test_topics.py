@@ -29,12 +29,12 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
         "rollstream.admission.code.1",
-        "rollstream.admission.code.1.2",
+        "rollstream.admission.code.1-2",
         "rollstream.scores.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
         "rollstream.admission.math.1",
-        "rollstream.admission.math.1.2",
+        "rollstream.admission.math.1-2",
         "rollstream.scores.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
@@ -50,7 +50,7 @@ def test_logs_that_belong_together_have_the_same_partitions() -> None:
 
 def test_what_workers_are_told_is_compacted_and_spread_so_that_each_reads_a_part() -> None:
     made = specs()
-    first, second = made["rollstream.admission.math.1"], made["rollstream.admission.math.1.2"]
+    first, second = made["rollstream.admission.math.1"], made["rollstream.admission.math.1-2"]
     assert (first.partitions, second.partitions) == (1, SHARES_PARTITIONS)
     assert first.config == second.config
     assert first.config["cleanup.policy"] == "compact"

@@ -61,6 +61,7 @@ class FollowedAdmission(AdmissionLog):
         self._again_s = -inf  # When it is read next, where it does not exist.
         self._log_is_missing = False  # Or was.
         self._older = CompactedLog(broker, TopicPartition(topic, 0))
+        self._needs_older = True  # Unless it does not exist, and the second generation does.
         self._newest = NewestRecords(producer_id)
         self._loaded = False  # Whether all was read that it held then.
         self._failure: Exception | None = None  # How the last look ended.
@@ -193,7 +194,8 @@ class FollowedAdmission(AdmissionLog):
 
     def _is_loaded(self) -> bool:
         """Whether all was read that the logs held, of those that are read."""
-        return self._older.loaded or (self._log.loaded and self._has_valid_shares())
+        has_all = not self._needs_older or self._has_valid_shares()
+        return self._older.loaded or (self._log.loaded and has_all)
 
     def _has_valid_shares(self) -> bool:
         """Whether the second generation has any."""
@@ -220,7 +222,13 @@ class FollowedAdmission(AdmissionLog):
         if self._has_valid_shares():
             self._older.rewind()
             return is_new, count
-        is_older_new, older = self._read_log(self._older)
+        try:
+            is_older_new, older = self._read_log(self._older)
+        except UnknownTopic:
+            if not self._log.loaded:
+                raise
+            self._needs_older = False
+            return is_new, count
         return is_new | is_older_new, count + older
 
     def _read_log(self, log: CompactedLog) -> tuple[bool, int]:

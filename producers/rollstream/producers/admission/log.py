@@ -1,4 +1,5 @@
-"""Follows ``admission.<env>``, from its beginning: it is compacted, so that is little."""
+"""Follows ``admission.<env>`` for one producer, from its beginning: that is little, since it is
+compacted."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ class Granted(NamedTuple):
     """The newest shares of one sampler.
 
     Attributes:
+        shares: with those of the producer that follows the log, or of nobody, where the sampler
+            writes each producer's share by itself; else with those of all.
         read_s: when this process read them, by its monotonic clock: from then on they are valid
             for ``shares.valid_s``, whatever any other clock says. Of those that the log held at
             the first read, earlier by how much newer the log's last record is, in log time.

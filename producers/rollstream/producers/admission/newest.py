@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class NewestRecords:
         if isinstance(event, SharesGranted):
             return self._grant(event, record.timestamp_us, read_s)
         if isinstance(event, SharesValid):
-            granted = self._with_own(event)
+            granted = SharesGranted(**asdict(event), **self._own_columns(event.sampler))
             return self._grant(granted, record.timestamp_us, read_s, by_producer=True)
         raise UnreadableEvent("not_an_event", f"{type(event).__name__}, which env workers need not")
 
@@ -151,21 +151,6 @@ class NewestRecords:
 
     def _is_by_producer(self, shares: SharesGranted) -> bool:
         return self._claims.get(shares.sampler) == shares.epoch
-
-    def _with_own(self, valid: SharesValid) -> SharesGranted:
-        return SharesGranted(
-            sampler=valid.sampler,
-            lineage=valid.lineage,
-            epoch=valid.epoch,
-            number=valid.number,
-            valid_s=valid.valid_s,
-            idle_s=valid.idle_s,
-            idle_groups=valid.idle_groups,
-            capacity=valid.capacity,
-            limit=valid.limit,
-            most=valid.most,
-            **self._own_columns(valid.sampler),
-        )
 
     def _own_columns(self, sampler: str) -> dict[str, Any]:
         share = self._own.get(sampler)

@@ -1,4 +1,4 @@
-"""Entries of the steps that one writer submits. No I/O."""
+"""Entries of steps, from what a writer of steps is given. No I/O."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from itertools import compress
 from typing import NamedTuple
 
@@ -212,18 +213,5 @@ class _Environment:
     def older(self, valid: SharesValid) -> SharesGranted:
         """The record with the shares that were selected last."""
         ids, totals, needed = self._older or ((), self.shares.totals, self.shares.needed)
-        return SharesGranted(
-            sampler=valid.sampler,
-            lineage=valid.lineage,
-            epoch=valid.epoch,
-            number=valid.number,
-            valid_s=valid.valid_s,
-            idle_s=valid.idle_s,
-            idle_groups=valid.idle_groups,
-            capacity=valid.capacity,
-            producer_ids=ids,
-            totals=totals,
-            needed=needed if valid.valid_s > 0 else needed[:0],
-            limit=valid.limit,
-            most=valid.most,
-        )
+        needed = needed if valid.valid_s > 0 else needed[:0]
+        return SharesGranted(**asdict(valid), producer_ids=ids, totals=totals, needed=needed)

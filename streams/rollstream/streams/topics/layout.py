@@ -19,9 +19,10 @@ RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a
 # What came with a later version, so that a deployment may lack it, and what is off where it does.
 _OFF_WITHOUT = {
     "admission": "env workers learn of no policy, and nothing keeps them from running ahead",
-    "admission.2": "each env worker reads what all of them may begin",
+    "admission-2": "each env worker reads what all of them may begin",
     "scores": "late scores reach no sampler",
 }
+_SECOND = "-2"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
 
 
@@ -45,13 +46,13 @@ class BadName(RollstreamError, ValueError):
 
 def shares_topic(admission: str) -> str:
     """The second generation of a topic ``admission.<env>``."""
-    return f"{admission}.2"
+    return admission + _SECOND
 
 
 def off_without(topic: str) -> str:
     """What is off in a deployment that lacks this topic; empty: nothing works without it."""
-    _, log, _, *generations = topic.split(".")
-    return _OFF_WITHOUT.get(".".join([log, *generations[1:]]), "")
+    log = topic.split(".")[1]
+    return _OFF_WITHOUT.get(log + _SECOND if topic.endswith(_SECOND) else log, "")
 
 
 class Layout(NamedTuple):
