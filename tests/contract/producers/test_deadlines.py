@@ -36,9 +36,7 @@ class SilentBroker(FaultyBroker):
         super().__init__(MemoryBroker(), lambda append: Fate.DROP, clock=SystemClock())
         self.stopped = threading.Event()
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         return _Silent(super().writer(), self.stopped)
 
 

@@ -74,7 +74,6 @@ class Connected(Hooks):
         *,
         lingers: bool,
         gatherer: Gatherer | None = None,
-        report_offsets: bool = False,
     ) -> None:
         """Makes the engine, as the last thing."""
         # Freeing a large block tells glibc to keep what is freed later (its thresholds for mmap and
@@ -84,7 +83,7 @@ class Connected(Hooks):
         self._failures = Failures(error_of)
         self._engine = Engine(
             # Records come whole: there is nothing to linger for.
-            self._broker.writer(linger_ms=0.0, report_offsets=report_offsets),
+            self._broker.writer(linger_ms=0.0),
             self,
             self._failures,
             notify,

@@ -108,9 +108,7 @@ class ScoreProducer(Blocking):
         self._versions: dict[str, LoggedVersions] = {}  # By topic.
         # A record is of one call, and is sent at once.
         gatherer = Gatherer(record_entries_max=1, records_max=inf)
-        self._begin(
-            self._not_delivered, end_events, lingers=False, gatherer=gatherer, report_offsets=True
-        )
+        self._begin(self._not_delivered, end_events, lingers=False, gatherer=gatherer)
 
     @refuses(environment_name="environment")
     def publish(
