@@ -42,7 +42,7 @@ def arrays(length: int, number: int) -> dict[str, Any]:
     }
 
 
-def columns(members: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def columns(members: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: [member[name] for member in members] for name in members[0]}
 
 
@@ -105,12 +105,28 @@ def test_what_few_rollouts_have_is_taken_too(stage: Stage) -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], int | None, str]] = {
     "token": ({"output_tokens": [[1], [2, -1]]}, 1, "output_tokens[1]"),
-    "no number": ({"logprobs": [np.float32([-1.0]), np.float32([np.nan])]}, 1, "logprobs[0]"),
-    "positive": ({"logprobs": [np.float32([-1.0]), np.float32([1.0])]}, 1, "logprobs[0]"),
-    "length": ({"logprobs": [np.float32([-1.0]), np.float32([-1.0, -1.0])]}, 1, "logprobs"),
+    "no number": (
+        {"logprobs": [np.array([-1.0], np.float32), np.array([np.nan], np.float32)]},
+        1,
+        "logprobs[0]",
+    ),
+    "positive": (
+        {"logprobs": [np.array([-1.0], np.float32), np.array([1.0], np.float32)]},
+        1,
+        "logprobs[0]",
+    ),
+    "length": (
+        {"logprobs": [np.array([-1.0], np.float32), np.array([-1.0, -1.0], np.float32)]},
+        1,
+        "logprobs",
+    ),
     "reward": ({"reward": [0.0, float("inf")]}, 1, "reward"),
     "uid": ({"rollout_uid": ["a", 3]}, 1, "rollout_uid"),
-    "prompt": ({"prompt_tokens": [np.int32([1]), np.int32([-1])]}, 1, "prompt_tokens[0]"),
+    "prompt": (
+        {"prompt_tokens": [np.array([1], np.int32), np.array([-1], np.int32)]},
+        1,
+        "prompt_tokens[0]",
+    ),
     "count": ({"reward": [0.0]}, None, "reward"),
     "no list": ({"output_tokens": [1, 2]}, None, "output_tokens"),
     "none": ({"output_tokens": []}, None, "output_tokens"),
