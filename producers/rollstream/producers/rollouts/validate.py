@@ -116,21 +116,10 @@ def segment(
     if not whole["environment"]:
         remedy = "name it at the producer or at the call"
         raise InvalidRollout("environment", whole["environment"], remedy, "is empty")
-    plain = _plain_of(whole)  # What is rare: metadata, segment_idx, is_last_segment, loss_mask.
-    plain = (
-        example_id,
-        group_uid,
-        uid or new_uid(),
-        *plain[:3],
-        created_ts,
-        len(prompt) >> 2,
-        count,
-        reward,
-        prompt,
-        output,
-        logprobs,
-        plain[3],
-    )
+    metadata, index, is_last, mask = _rare_of(whole)
+    sampled = (len(prompt) >> 2, count, reward, prompt, output, logprobs, mask)
+    uid = uid or new_uid()
+    plain = (example_id, group_uid, uid, metadata, index, is_last, created_ts, *sampled)
     entry = _new(Entry, (combination, plain, extras or _NO_EXTRAS, EntryKind.SEGMENT, None))
     return whole["environment"], entry, size
 
@@ -304,7 +293,7 @@ _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
-_plain_of = itemgetter("metadata", "segment_idx", "is_last_segment", "loss_mask")
+_rare_of = itemgetter("metadata", "segment_idx", "is_last_segment", "loss_mask")
 _new = tuple.__new__  # As ``Entry`` itself, in one call.
 _FLOAT32_MAX = rules.FLOAT32_MAX
 _NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # One object for most entries.
