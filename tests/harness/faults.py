@@ -117,12 +117,8 @@ class FaultyBroker:
     def before_read(self) -> None:
         """Called before each read; for simulations, where others get their turn here."""
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
-        inner = self.inner.writer(
-            linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
-        )
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+        inner = self.inner.writer(linger_ms=linger_ms, retries=retries)
         return FaultyWriter(self, inner)
 
     def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:

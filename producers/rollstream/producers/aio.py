@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Self, Unpack
 
@@ -64,7 +63,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     """
 
     def _start(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._turn_ends = False  # Whether the end of this turn of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
         self._reading: dict[AdmissionQueue, asyncio.Task[None]] = {}  # One reads for all.
@@ -226,7 +224,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
             raise wait.error
 
     def _wait(self, timeout_s: float, clock: Clock, outgoing: Sequence[Outgoing] = ()) -> Wait:
-        self._loop = asyncio.get_running_loop()
         answer = _Answer()
         wait = Wait(timeout_s, clock, outgoing, delivered=bool(outgoing), ended=answer)
         answer.give_up = partial(self._engine.give_up, wait)
@@ -273,10 +270,17 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._engine.send()
 
     def _post(self, ended: Sequence[Wait]) -> None:
-        """Hands calls that have ended to the loop, all at once, from the thread that ended them."""
-        if self._loop is not None:
-            with suppress(RuntimeError):  # The loop was closed: nobody waits.
-                self._loop.call_soon_threadsafe(self._conclude, ended)
+        """Hands calls that have ended to their loop, all at once, from the thread that ended
+        them."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Wait]] = {}
+        for wait in ended:
+            by_loop.setdefault(_future(wait).get_loop(), []).append(wait)
+        for loop, waits in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(self._conclude, waits)
+            except RuntimeError:  # It was closed: nobody waits.
+                for wait in waits:
+                    self._failures.keep(wait.failed)
 
     def _conclude(self, ended: Sequence[Wait]) -> None:
         for wait in ended:

@@ -220,11 +220,15 @@ class ScoresNotDelivered(DeliveryFailed):
         broker: str,
         cause: str,
         outstanding: int = 0,
+        nothing_queued: bool = False,
     ) -> None:
-        super().__init__(uids, (), broker, cause, outstanding=outstanding)
+        super().__init__(
+            uids, (), broker, cause, outstanding=outstanding, nothing_queued=nothing_queued
+        )
         about = [*uids, *(f"group {one}" for one in group_ids)]
         shown = _first(about)
         more = f"; {outstanding} more still to be answered; flush again" if outstanding else ""
+        more += "; this call queued nothing, repeat it too" if nothing_queued else ""
         self.group_ids = tuple(group_ids)
         self.args = (
             f"scores of {counted(len(uids), 'rollout')} and {counted(len(group_ids), 'group')} "

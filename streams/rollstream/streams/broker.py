@@ -244,14 +244,9 @@ class Admin(Protocol):
 class Broker(Protocol):
     """Makes clients for logs. Making one is cheap and sends no request."""
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
-        """``report_offsets=False``: a success is reported without offset, timestamp and, where the
-        key decided, partition (-1 all), which costs no copy of the record.
-
-        ``retries=False``: each record is sent a single time, and any failure is reported as doubt
-        at once; for an owner, who settles doubt by a claim and keeps one record in flight.
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+        """``retries=False``: each record is sent a single time, and any failure is reported as
+        doubt at once; for an owner, who settles doubt by a claim and keeps one record in flight.
         """
 
     def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:

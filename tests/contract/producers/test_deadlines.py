@@ -26,6 +26,7 @@ from rollstream.streams.memory import MemoryBroker
 
 LONG_S = 300.0
 GRACE_S = 0.1
+WIDE = wide_rollout()
 
 
 class SilentBroker(FaultyBroker):
@@ -35,9 +36,7 @@ class SilentBroker(FaultyBroker):
         super().__init__(MemoryBroker(), lambda append: Fate.DROP, clock=SystemClock())
         self.stopped = threading.Event()
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         return _Silent(super().writer(), self.stopped)
 
 
@@ -92,7 +91,7 @@ def test_no_call_waits_for_another_threads_flush() -> None:
 
     def publish(environment: str, error: type[Exception]) -> None:
         with pytest.raises(error):
-            producer.publish(**{**wide_rollout(), "environment": environment})
+            producer.publish(**{**WIDE, "environment": environment})
 
     def flush() -> None:
         with pytest.raises(FlushTimedOut):
@@ -106,7 +105,7 @@ def test_no_call_waits_for_another_threads_flush() -> None:
         assert took_s(lambda: producer.publish(example_id="ex", **sampled())) < GRACE_S
         assert took_s(lambda: publish("code", BrokerUnavailable)) < 1.0 + GRACE_S
         for _ in range(FILLING - 1):
-            producer.publish(**wide_rollout())
+            producer.publish(**WIDE)
         assert took_s(lambda: publish("math", BufferFull)) < 1.0 + GRACE_S
         assert took_s(flush) < 2.0 + GRACE_S
         assert took_s(close) < 1.0 + GRACE_S

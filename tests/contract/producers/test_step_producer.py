@@ -374,7 +374,7 @@ def test_a_call_that_never_fits_is_refused_for_good_and_its_halves_are_taken(sta
     steps = [step(str(n), response_ids=wide) for n in range(4)]
 
     async def scenario(producer: Producer) -> None:
-        with pytest.raises(RolloutTooLarge, match=r"the 4 steps of this call.*split the call"):
+        with pytest.raises(RolloutTooLarge, match=r"the 4 entries of this call.*split the call"):
             await producer.submit_steps(steps)
         await producer.submit_steps(steps[:2])
         await producer.flush()

@@ -200,11 +200,9 @@ class Trainer:
 class DecidingBroker(TurningBroker):
     """What env workers are told is written by a thread, which has no part in the dice."""
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         writer = self.inner.writer if retries else super().writer
-        return writer(linger_ms=linger_ms, report_offsets=report_offsets, retries=retries)
+        return writer(linger_ms=linger_ms, retries=retries)
 
 
 class Trainers:

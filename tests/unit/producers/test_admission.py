@@ -18,7 +18,13 @@ from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
 from harness.granting import Granting
 from harness.limited_worker import StillClock, Worker, play
-from harness.producer_faults import Doubtful, NarrowBroker, leave_no_room
+from harness.producer_faults import (
+    FILLING,
+    Doubtful,
+    NarrowBroker,
+    leave_no_room,
+    wide_rollout,
+)
 from harness.producers import (
     AnyProducer,
     sampled,
@@ -441,3 +447,29 @@ def test_a_forked_child_is_refused_and_its_parent_waits_on() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert (process.returncode, process.stdout) == (0, "refused\nadmitted\n"), process.stderr
+
+
+def test_what_waits_for_room_is_one_entry_of_its_block_however_often_it_is_tried() -> None:
+    clock = StillClock()
+    broker = NarrowBroker(MemoryBroker(), clock)
+    worker = Worker(broker)
+    worker.granting.grant()
+
+    async def scenario(producer: AnyProducer) -> None:
+        with pytest.raises(NotAdmitted):
+            await play(producer, timeout_s=0)
+        await worker.grant(5)
+        broker.refusals = 1_000_000
+        for _ in range(FILLING):
+            await producer.publish(**wide_rollout())
+        async with producer.admit(groups=5):
+            publish = producer.publish(example_id="ex", **sampled())
+            publishing = asyncio.create_task(asyncio.to_thread(asyncio.run, publish))
+            await asyncio.to_thread(until, lambda: broker.refusals < 999_980)
+            broker.refusals = 0
+            await publishing
+        async with producer.admit():
+            clock.advance(ALIVE_S)
+            await asyncio.to_thread(worker.granting.until_told, 1, 0)
+
+    worker.play("sync", scenario, clock)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
-from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late
+from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late, until_sent
 from harness.producers import PARTITIONS, new_layout, sampled
 from rollstream.producers import (
     AsyncRolloutProducer,
@@ -70,6 +70,7 @@ def test_await_publish_takes_its_time_from_the_clock_it_was_given() -> None:
                     producer.publish(example_id=example, rollout_uid=uid, **sampled())
                 )
             )
+            await until_sent(broker, len(publishing))
             await turns(100)
             clock.advance(half_s)
         with pytest.raises(DeliveryFailed, match="no answer within 2e-05 s"):

@@ -82,9 +82,7 @@ class SlowBroker(FaultyBroker):
         super().__init__(MemoryBroker())
         self.answering = threading.Event()
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         return SlowWriter(self, self.inner.writer())
 
 

@@ -41,9 +41,7 @@ class GrowingBroker(FaultyBroker):
         super().__init__(MemoryBroker(), Doubtful(Fate.HOLD, "a"))
         self.more = 0
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         return GrowingWriter(self, self.inner.writer())
 
 

@@ -8,7 +8,7 @@ from math import inf
 
 from rollstream.producers.engine.failures import Failures
 from rollstream.producers.engine.gather import Gatherer
-from rollstream.producers.engine.hooks import IDLE_S, Hooks
+from rollstream.producers.engine.hooks import IDLE_S, Encoded, Hooks
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Sender
 from rollstream.producers.engine.topics import Topics
@@ -22,7 +22,6 @@ from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.errors import (
     BrokerError,
     BrokerUnavailable,
-    BufferFull,
     UnknownTopic,
 )
 
@@ -83,7 +82,10 @@ class Engine:
         self._lingers = lingers
         self._gatherer = gatherer or Gatherer()
         self._lock = threading.Lock()
-        self._sender = Sender(self._lock, writer, self._gatherer, self._encode, self._settle)
+        self._sender = Sender(
+            self._lock, writer, self._gatherer, self._encode, self._settle, broker
+        )
+        self.full = self._sender.full
         self._thread = StepThread(self._step, "rollstream-engine")
         self._waiting = Waiting(self._gatherer)
         self._asks = False  # Whether a thread asks.
@@ -123,8 +125,7 @@ class Engine:
         """
         topic = outgoing[0].topic
         with self._lock:
-            if self.refusal is not None:
-                raise self.refusal
+            self.refuse()
             if topic not in self.topics.partitions:
                 if wait is not None:
                     self._ask(topic, wait)
@@ -138,8 +139,7 @@ class Engine:
                 return False
             if wait is not None and wait.delivered:
                 self._take(wait)
-                self._waiting.turn.append(wait)  # The end of its caller's turn sends it.
-                self._waiting.awaited.append(wait)
+                self._waiting.gathered(wait)
             else:
                 self._gather(outgoing)
         return True
@@ -223,7 +223,7 @@ class Engine:
                 return False
             self.refusal = refusal
             ended = self._waiting.end([*self._waiting.queue, *self.topics.calls()], refusal)
-        self._tell_ended(ended)
+        self._notify(ended)
         self._thread.join()
         return True
 
@@ -247,10 +247,10 @@ class Engine:
         with self._lock:  # Before what they wait for fails.
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
         self._sender.abandon()  # What is on its way is reported as in doubt.
-        self._tell_ended(ended)
+        self._notify(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
-        self._tell_ended(ended)
+        self._notify(ended)
 
     def after_fork(self, refusal: RollstreamError) -> None:
         """Runs in a forked child, which has no thread; another one may have held the lock."""
@@ -263,15 +263,6 @@ class Engine:
         if topic not in self.topics.partitions:
             return self.topics.unreachable(topic, timeout_s)
         return self.full(f"no room for {timeout_s:g} s")
-
-    def full(self, waited: str) -> BufferFull:
-        """There was no room for so long."""
-        cause = f" ({self._sender.full_cause})" if self._sender.full_cause else ""
-        return BufferFull(
-            f"{waited}, with {self.outstanding} rollouts and events on their way to "
-            f"{self._broker}{cause}; check that the broker runs and can be reached, or publish "
-            "more slowly; nothing was queued"
-        )
 
     # What follows up to the next comment is called with the lock held.
 
@@ -342,10 +333,6 @@ class Engine:
 
     # What follows runs on the engine's thread, or on the one that closes the producer.
 
-    def _tell_ended(self, ended: Sequence[Wait]) -> None:
-        if ended:
-            self._notify(ended)
-
     def _step(self) -> float | None:
         try:
             return self._look()
@@ -358,7 +345,7 @@ class Engine:
             refusal = self.refusal = self.refusal or ProducerDied.of(error)
             ended = self._waiting.end_all(refusal)
             ended += self._waiting.end(self.topics.calls(), refusal)
-        self._tell_ended(ended)
+        self._notify(ended)
         self._hooks.ended(refusal)
 
     def _look(self) -> float | None:
@@ -387,7 +374,7 @@ class Engine:
                 if not wait.done:
                     wait.look()
             sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
-        self._tell_ended(ended)
+        self._notify(ended)
         return sleeps_s
 
     def _sleep_s(self, next_s: float, worked: bool) -> float:
@@ -412,10 +399,10 @@ class Engine:
         self._sender.poll(0.0)
         with self._lock:
             ended = self._serve()
-        self._tell_ended(ended)
+        self._notify(ended)
         return self._sender.send() or self._gatherer.entries != before
 
-    def _encode(self, record: Sequence[Outgoing]) -> bytes:
+    def _encode(self, record: Sequence[Outgoing]) -> Encoded:
         return self._hooks.encode(record, self.topics.partitions[record[0].topic])
 
     def _settle(
@@ -444,7 +431,7 @@ class Engine:
             self._failures.keep(kept)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()
-        self._tell_ended(ended)
+        self._notify(ended)
 
     def _look_around(self) -> None:
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
@@ -500,15 +487,12 @@ class Engine:
             self._wake()
         if dropped:
             self._settle(dropped, None, self.topics.wrong(topic))
-        self._tell_ended(ended)
+        self._notify(ended)
         return topic in self.topics.asked
 
-    def _queue_up(self, waits: Iterable[Wait]) -> list[Wait]:
+    def _queue_up(self, waits: Sequence[Wait]) -> list[Wait]:
         """Calls that waited for a topic alone end, the others wait for room."""
-        ended: list[Wait] = []
         for wait in waits:
             if wait.outgoing:
                 self._waiting.queue_up(wait, is_awaited=True)
-            else:
-                ended += self._waiting.end([wait])
-        return ended + self._serve()
+        return self._waiting.end(one for one in waits if not one.outgoing) + self._serve()

@@ -27,14 +27,25 @@ class _Buffer:
     """One partition."""
 
     __slots__ = (
-        *("due", "in_parts", "named", "on_its_way", "part_bytes", "size", "waiting", "withdrawn"),
+        *(
+            "due",
+            "entries_max",
+            "in_parts",
+            "named",
+            "on_its_way",
+            "part_bytes",
+            "size",
+            "waiting",
+            "withdrawn",
+        ),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, entries_max: int) -> None:
+        self.entries_max = entries_max
         self.waiting: list[Outgoing] = []
         self.size = 0  # Of what is waiting.
         self.due = 0  # How many of these wait for no others.
-        self.on_its_way = False
+        self.on_its_way = 0  # How many records.
         self.in_parts = 0  # How many of these, the first ones, the broker refused in one record.
         self.part_bytes = 0  # Of a record with any of them.
         self.withdrawn = 0  # How many of those that wait are not to be sent.
@@ -42,13 +53,13 @@ class _Buffer:
 
     @property
     def full(self) -> bool:
-        return self.size >= RECORD_BYTES or len(self.waiting) >= RECORD_ENTRIES_MAX
+        return self.size >= RECORD_BYTES or len(self.waiting) >= self.entries_max
 
     def next_record(self) -> list[Outgoing]:
         """As many as one record can hold, in size and by the dtypes of named arrays."""
         waiting = self.waiting
         count = len(waiting)
-        if self.named or self.in_parts or self.size > RECORD_BYTES or count > RECORD_ENTRIES_MAX:
+        if self.named or self.in_parts or self.size > RECORD_BYTES or count > self.entries_max:
             count = self._fitting()
         record, self.waiting = waiting[:count], waiting[count:]
         if self.withdrawn:
@@ -71,7 +82,7 @@ class _Buffer:
             size += outgoing.size
             if count and (
                 size > size_max
-                or count == RECORD_ENTRIES_MAX
+                or count == self.entries_max
                 or len(signatures.keys() | named.keys()) > TOKEN_ARRAYS_MAX
                 or any(signatures.get(name, a[:2]) != a[:2] for name, a in named.items())
             ):
@@ -84,12 +95,20 @@ class _Buffer:
 class Gatherer:
     """Gathers entries by partition, in the order of calls, and hands them out as records.
 
+    Args:
+        record_entries_max: most entries of a record.
+        records_max: most records of a partition that are on their way.
+
     Attributes:
         held_bytes: of what is gathered or on its way.
         entries: how many that are.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, record_entries_max: int = RECORD_ENTRIES_MAX, records_max: float = 1
+    ) -> None:
+        self._record_entries_max = record_entries_max
+        self._records_max = records_max
         self.held_bytes = 0
         self.entries = 0
         self._buffers: dict[Address, _Buffer] = {}
@@ -127,7 +146,7 @@ class Gatherer:
         """Gathers an entry; returns whether a record is full, so that it can be sent."""
         buffer = self._buffers.get(outgoing.address)
         if buffer is None:
-            buffer = self._buffers[outgoing.address] = _Buffer()
+            buffer = self._buffers[outgoing.address] = _Buffer(self._record_entries_max)
         buffer.waiting.append(outgoing)
         size = outgoing.size
         buffer.size += size
@@ -153,15 +172,16 @@ class Gatherer:
         """
         buffer = self._buffers[address]
         record: list[Outgoing] = []
-        while not record and not buffer.on_its_way and (buffer.due or buffer.full):
+        while not record and buffer.on_its_way < self._records_max and (buffer.due or buffer.full):
             record = buffer.next_record()
         for one in record:
-            buffer.on_its_way = one.left = True
+            one.left = True
+        buffer.on_its_way += bool(record)
         return record
 
     def answered(self, record: Sequence[Outgoing]) -> None:
         """The record is in the log, or failed; the next one of its partition may go."""
-        self._buffers[record[0].address].on_its_way = False
+        self._buffers[record[0].address].on_its_way -= 1
         self._release(record)
 
     def put_back(self, record: Sequence[Outgoing], *, too_large: bool = False) -> None:
@@ -170,7 +190,7 @@ class Gatherer:
         ``too_large``: they will go in parts.
         """
         buffer = self._buffers[record[0].address]
-        buffer.on_its_way = False
+        buffer.on_its_way -= 1
         size = _size_of(record)
         if too_large:
             buffer.in_parts += len(record)

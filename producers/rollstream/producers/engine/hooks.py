@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.broker import Delivery
+from rollstream.streams.broker import Delivery, Headers
 
 IDLE_S = 60.0  # With nothing to do the engine looks once in this time; a call wakes it.
+
+
+class Encoded(NamedTuple):
+    """A record as it is sent."""
+
+    value: bytes
+    headers: Headers = ()
+    key: bytes | None = None
 
 
 class Hooks:
     """What a producer does beside sending; called on the engine's thread, without its lock."""
 
-    def encode(self, record: Sequence[Outgoing], partitions: int) -> bytes:
+    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         """The record of these entries, of a topic of ``partitions``."""
         raise NotImplementedError
 

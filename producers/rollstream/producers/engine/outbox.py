@@ -132,6 +132,11 @@ class Outbox:
         self.standings: dict[str, Standing] = {}
         given = {"environment": environment, "lineage": lineage or "", "replica_id": replica_id}
         self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
+        self._of_control: Mapping[str, Any] = {
+            **{name: field.default for name, field in row_fields().items() if not field.extra},
+            **{name: self._stamped[name] for name in ("lineage", "replica_id")},
+            **dict.fromkeys(REQUIRED_ARRAYS, b""),
+        }
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
@@ -274,12 +279,8 @@ class Outbox:
         own: Mapping[str, Any] = _NOTHING,
     ) -> Outgoing:
         named = {"rollout_uid": uid or (self.new_uid() if failure else "")}
-        fields = {
-            **{name: field.default for name, field in row_fields().items() if not field.extra},
-            **{name: self._stamped[name] for name in ("lineage", "replica_id")},
-            **{**address._asdict(), **named, **own, "created_ts": self._clock.now_us()},
-            **dict.fromkeys(REQUIRED_ARRAYS, b""),
-        }
+        created_ts = self._clock.now_us()
+        fields = {**self._of_control, **address._asdict(), **named, **own, "created_ts": created_ts}
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
 

@@ -83,7 +83,7 @@ class Connected(Hooks):
         self._failures = Failures(error_of)
         self._engine = Engine(
             # Records come whole: there is nothing to linger for.
-            self._broker.writer(linger_ms=0.0, report_offsets=False),
+            self._broker.writer(linger_ms=0.0),
             self,
             self._failures,
             notify,

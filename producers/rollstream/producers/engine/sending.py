@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.hooks import Encoded
 from rollstream.producers.engine.outbox import Address, Outgoing
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.schemas.ingest.wire import record_headers
 from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull, RecordTooLarge
 
-Encode = Callable[[Sequence[Outgoing]], bytes]
+Encode = Callable[[Sequence[Outgoing]], Encoded]
 Settle = Callable[[Sequence[Outgoing], Delivery | None, RollstreamError | None], None]
 
 
@@ -26,6 +26,7 @@ class Sender:
         lock: held while ``gatherer`` or ``ready`` is used, and never while a record is encoded,
             sent or settled.
         settle: called for the entries of one record together.
+        broker: its name, for messages.
 
     Attributes:
         gatherer: what is gathered or on its way.
@@ -40,7 +41,9 @@ class Sender:
         gatherer: Gatherer,
         encode: Encode,
         settle: Settle,
+        broker: str,
     ) -> None:
+        self._broker = broker
         self.gatherer = gatherer
         self.ready: dict[Address, None] = {}
         self.full_cause = ""
@@ -81,6 +84,15 @@ class Sender:
             dropped = self.gatherer.drop()
         self._settle(dropped, None, BrokerUnavailable("it was never sent: the broker took no more"))
 
+    def full(self, waited: str) -> BufferFull:
+        """There was no room for so long."""
+        cause = f" ({self.full_cause})" if self.full_cause else ""
+        return BufferFull(
+            f"{waited}, with {self.gatherer.entries} rollouts and events on their way to "
+            f"{self._broker}{cause}; check that the broker runs and can be reached, or publish "
+            "more slowly; nothing was queued"
+        )
+
     def _send(self, address: Address) -> bool:
         topic, partition = address
         sent = False
@@ -89,14 +101,15 @@ class Sender:
                 record = self.gatherer.take(address)
             if not record:
                 return sent
-            value = self._encode(record)
+            value, headers, key = self._encode(record)
             on_delivery = partial(self._answer, record)
             try:
                 self._writer.append(
                     topic,
                     value,
+                    key=key,
                     partition=partition,
-                    headers=record_headers(),
+                    headers=headers,
                     on_delivery=on_delivery,
                 )
             except BufferFull as full:

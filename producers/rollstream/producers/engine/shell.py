@@ -18,7 +18,7 @@ from rollstream.producers.admission.policies import Announced, PolicyLike, Wante
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.producers.admission.waiting import AdmissionQueue
-from rollstream.producers.engine.hooks import IDLE_S
+from rollstream.producers.engine.hooks import IDLE_S, Encoded
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Connected
 from rollstream.producers.rollouts.fields import checked
@@ -29,6 +29,7 @@ from rollstream.producers.settings import at_least_1, check_policy_request, chec
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.ingest.wire import record_headers
 from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
@@ -225,8 +226,8 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     def _trajectory(self, turns: Turns) -> TrajectoryT:
         """The block of ``trajectory``."""
 
-    def encode(self, record: Sequence[Outgoing], partitions: int) -> bytes:
-        return self._outbox.encode(record, partitions)
+    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
+        return Encoded(self._outbox.encode(record, partitions), record_headers())
 
     def ended(self, refusal: RollstreamError) -> None:
         for admission in list(self._admitting.values()):

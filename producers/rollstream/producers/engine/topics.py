@@ -51,6 +51,7 @@ class Topics:
             lambda key: (topic, partition_of(key.encode(), count))
         )
         self.partitions[topic] = count
+        self.gathered[topic] = 0
 
     def mismatch(self, topic: str, found: int) -> None:
         """From now on the topic is not published to: half of its keys would move to partitions
@@ -80,7 +81,7 @@ class Topics:
         address = self._places[topic]
         for one in outgoing:
             one.address = address(one.key)
-        self.gathered[topic] = self.gathered.get(topic, 0) + len(outgoing)
+        self.gathered[topic] += len(outgoing)
 
     def next_question(self) -> tuple[str, float] | None:
         """The topic to ask for now, and how long the question may take: no call is late by it."""

@@ -112,6 +112,13 @@ class Waiting:
         if wait.delivered and not is_awaited:
             self.awaited.append(wait)
 
+    def gathered(self, wait: Wait) -> None:
+        """The call waits for the delivery of what it gathered."""
+        self.awaited.append(wait)
+        # The end of its caller's turn sends it, where it has any.
+        awaits = isinstance(wait.ended, asyncio.Future)
+        (self.turn if awaits else self.new).append(wait)
+
     def first(self) -> Wait | None:
         """The call that waits for room for longest."""
         while self.queue and self.queue[0].done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ class Membership:
         self.outbox = outbox
         self._stamped = outbox.stamped(address)
         self._stamped_appended = outbox.stamped(address._replace(group_size=0))  # As it is by then.
+        self._lock = threading.Lock()  # Held while members are counted: threads share a group.
         self._admitted: set[str] = set()
         self._ended: set[str] = set()
         self._failed = 0
@@ -65,20 +67,13 @@ class Membership:
         segments = self.outbox.together(given, self._stamped)
         outgoing = [self.outbox.rollout(one) for one in segments]
         uids = [one.rollout_uid for one in outgoing]
-        new = dict.fromkeys(uid for uid in uids if uid not in self._admitted)
-        size = self.address.group_size
-        if len(self._admitted) + len(new) + self._failed > size:
-            uid, remedy = self.address.group_uid, "give fewer, or dispatch a larger group_size"
-            missing = size - len(self._admitted) - self._failed
-            finding = f"{uid} lacks {missing} of its {size} members, and {len(new)} more are given"
-            raise InvalidRollout("group", uid, remedy, finding)
+        new = self.admit(*uids)
         for one in segments:
             self.sampled_by(one)
-        self._admitted.update(new)
         try:
             await send(outgoing)
         except BaseException:
-            self._admitted.difference_update(new.keys() - self._ended)
+            self._admitted.difference_update(new - self._ended)
             raise
         self._ended.update(uids)
         return uids
@@ -130,13 +125,21 @@ class Membership:
         if missing > 0:
             await self.fail(send, LEFT_EARLY if error is None else reason_of(error), missing)
 
-    def admit(self, rollout_uid: str) -> None:
-        """Counts a member in, or refuses one too many."""
+    def admit(self, *uids: str) -> set[str]:
+        """Counts members in, or refuses them if they are too many; returns those that are new."""
         size = self.address.group_size
-        if rollout_uid not in self._admitted and len(self._admitted) + self._failed >= size:
-            uid, remedy = self.address.group_uid, "dispatch another group, or a larger group_size"
-            raise InvalidRollout("group", uid, remedy, f"{uid} has all its {size} members")
-        self._admitted.add(rollout_uid)
+        with self._lock:
+            new = {*uids} - self._admitted
+            missing = size - len(self._admitted) - self._failed
+            if len(new) > missing:
+                uid = self.address.group_uid
+                remedy = "give fewer members, dispatch another group, or a larger group_size"
+                finding = f"{uid} has all its {size} members"
+                if missing > 0:
+                    finding = f"{uid} lacks {missing} of its {size} members, and gets {len(new)}"
+                raise InvalidRollout("group", uid, remedy, finding)
+            self._admitted |= new
+        return new
 
     def sampled_by(self, segment: Segment) -> None:
         """A segment of a member is to be published."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ _PLAIN = frozenset(
     (*_FOR_ALL, "prompt_tokens", "output_tokens", "logprobs", "reward", "stop_reason")
 ) | {"rollout_uid"}
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+_DTYPES = {"prompt_tokens": _INT32, "output_tokens": _INT32, "logprobs": _FLOAT32}
 _Columns = Mapping[str, Sequence[Any]]
 
 
@@ -92,16 +93,27 @@ def _alike(
     example_id, group_uid, uid, metadata, index, is_last, created_ts = entry.plain[:7]
     _, _, reward, prompt, output, logprobs, mask = entry.plain[7:]
     size -= len(prompt) + len(output) + len(logprobs or b"") + len(uid)
-    outputs = _joined(columns["output_tokens"], _INT32)
-    prompts = _joined(columns["prompt_tokens"], _INT32) if "prompt_tokens" in columns else None
-    probs = _joined(columns["logprobs"], _FLOAT32) if "logprobs" in columns else None
+    joined: dict[str, list[memoryview]] = {}
+    for name, dtype in _DTYPES.items():
+        if name in columns:
+            views = _joined(columns[name], dtype)
+            if views is None:
+                return None
+            joined[name] = views
     rewards = columns.get("reward", (reward,) * count)
     uids = columns.get("rollout_uid") or [uid, *(new_uid() for _ in range(count - 1))]
-    if None in (outputs, prompts or (), probs or ()) or entry.extras or not _all_sound(uids):
+    if entry.extras or not _all_sound(uids):
         return None
     found: list[Segment] = []
-    shared, extras, none = entry.shared, entry.extras, repeat(None)
-    each = zip(uids, rewards, prompts or repeat(prompt), outputs or (), probs or none, strict=False)
+    shared, extras = entry.shared, entry.extras
+    each = zip(
+        uids,
+        rewards,
+        joined.get("prompt_tokens", (prompt,) * count),
+        joined["output_tokens"],
+        joined.get("logprobs", (None,) * count),
+        strict=True,
+    )
     for uid, reward, prompt, output, logprobs in each:
         if reward.__class__ is not float or not abs(reward) <= FLOAT32_MAX:
             return None

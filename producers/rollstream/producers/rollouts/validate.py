@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import is_not, itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from rollstream.producers.rollouts.fields import (
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
-from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, NamedArray
+from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, EntryKind, NamedArray
 from rollstream.schemas.order import PolicyRef
 
 _COMBINATIONS_KEPT = 1_024
@@ -93,31 +94,34 @@ def segment(
     except TypeError:
         combination = tuple(map(checked, SHARED, combination))
     reward = whole["reward"]
-    if reward is not None:
+    if reward is not None and (reward.__class__ is not float or not abs(reward) <= _FLOAT32_MAX):
         reward = checked_reward("reward", reward)
     prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
     output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
     if not prompt and not output and whole["split"] != "eval":
         raise InvalidRollout("prompt_tokens", None, *_WITHOUT_TOKENS)
-    logprobs = _logprobs(whole["logprobs"], extras)
-    size = _ENTRY_BYTES + sum(map(len, names)) + len(prompt) + len(output)
-    count = len(output) >> 2
+    logprobs = whole["logprobs"]
+    if logprobs is not None:
+        logprobs = _logprobs(logprobs, extras)
+    example_id, group_uid, uid = names
+    length = len(output)
+    size = _ENTRY_BYTES + len(example_id) + len(group_uid) + len(uid) + len(prompt) + length
+    count = length >> 2
     if logprobs is not None:
         size += len(logprobs)
-        if len(logprobs) != len(output):
+        if len(logprobs) != length:
             rules.check_lengths({"logprobs": logprobs}, _TOKEN_BYTES, count)
     if extras or not _RARE.isdisjoint(given):
         size += _add_rare(given, whole, extras, count)
     if not whole["environment"]:
         remedy = "name it at the producer or at the call"
         raise InvalidRollout("environment", whole["environment"], remedy, "is empty")
-    example_id, group_uid, uid = names
-    plain = (
-        *(example_id, group_uid, uid or new_uid(), whole["metadata"]),
-        *(whole["segment_idx"], whole["is_last_segment"], created_ts),
-        *(len(prompt) >> 2, count, reward, prompt, output, logprobs, whole["loss_mask"]),
-    )
-    return whole["environment"], Entry(combination, plain, extras), size
+    metadata, index, is_last, mask = _rare_of(whole)
+    sampled = (len(prompt) >> 2, count, reward, prompt, output, logprobs, mask)
+    uid = uid or new_uid()
+    plain = (example_id, group_uid, uid, metadata, index, is_last, created_ts, *sampled)
+    entry = _new(Entry, (combination, plain, extras or _NO_EXTRAS, EntryKind.SEGMENT, None))
+    return whole["environment"], entry, size
 
 
 def policy_of(segment: Segment) -> PolicyRef:
@@ -157,7 +161,8 @@ def _is_one_number(name: str, value: Any) -> bool:
 
 def _logprobs(value: Any, extras: dict[str, Any]) -> bytes | None:
     """Those of each token, packed; their sum alone becomes an extra."""
-    if value is None or not _is_one_number("logprobs", value):
+    is_array = value.__class__ is np.ndarray and value.ndim == 1
+    if is_array or not _is_one_number("logprobs", value):
         return arrays.packed_logprobs("logprobs", value)
     extras["logprob_sum"] = checked_reward("logprobs", value)
     rules.check_logprob_sum("logprobs", extras["logprob_sum"])
@@ -288,6 +293,10 @@ _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
 _names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
+_rare_of = itemgetter("metadata", "segment_idx", "is_last_segment", "loss_mask")
+_new = tuple.__new__  # As ``Entry`` itself, in one call.
+_FLOAT32_MAX = rules.FLOAT32_MAX
+_NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # One object for most entries.
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
 _GIVEN_NOTHING = {name: one.default for name, one in FIELDS.items() if one.default is not NEEDED}
 UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS, "metadata": "{}"}

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Self
+from math import inf
+from typing import Any
 
-from rollstream.producers.engine.connecting import connection
-from rollstream.producers.engine.process import watch
-from rollstream.producers.errors import (
-    IF_NO_TOPIC,
-    FlushTimedOut,
-    ForkedProducer,
-    ProducerClosed,
-    ScoresNotDelivered,
-    VersionConflict,
-)
+from rollstream.producers.engine.failures import Failed
+from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.hooks import Encoded
+from rollstream.producers.engine.outbox import Outgoing
+from rollstream.producers.engine.producer import TIMEOUT_S, Blocking
+from rollstream.producers.engine.waits import Wait, end_events
+from rollstream.producers.errors import ScoresNotDelivered, VersionConflict
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.scores.records import Flags, Score, ScoreRecord, as_score, score_record
 from rollstream.producers.scores.versions import LoggedVersions
-from rollstream.producers.settings import check_timeout
-from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.ingest.entry import Entry, EntryKind
 from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker, Delivery, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, BufferFull, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE, BadName
 
-TIMEOUT_S = 30.0
-OUTSTANDING_MAX = 16_384  # Records on their way: a broker that is slow holds up who publishes.
-_POLL_S = 0.05
-_log = logging.getLogger(__name__)
+_NO_ENTRY = Entry((), ("", ""), {}, EntryKind.ALIVE)
 
 
-class ScoreProducer:
+class _OutgoingScores(Outgoing):
+    """A record of scores on its way.
+
+    Attributes:
+        record: the scores.
+        delivery: what became of it; None: that is not known so far.
+    """
+
+    __slots__ = ("delivery", "record")
+
+    def __init__(self, topic: str, record: ScoreRecord) -> None:
+        super().__init__(topic, _NO_ENTRY, len(record.value), record.rollout_uid)
+        self.key = record.key.decode()
+        self.group_uid = record.event.group_id
+        self.record = record
+        self.delivery: Delivery | None = None
+
+
+class ScoreProducer(Blocking):
     """Publishes scores: rewards that come after a rollout has ended.
 
     A score is in the log when ``flush``, or the end of the ``with`` block, returns without an
@@ -90,20 +101,14 @@ class ScoreProducer:
         clock: Clock | None = None,
     ) -> None:
         origin = {"environment": environment}
-        made = connection(bootstrap, broker, timeout_s, origin, namespace, generation)
-        self._broker, self._own_broker, self._broker_name, self._layout = made
+        super().__init__(bootstrap, broker, timeout_s, origin, namespace, generation, clock)
         self._environment = environment
         self._scorer = scorer
-        self._timeout_s = timeout_s
-        self._clock = clock or SystemClock()
-        self._writer = self._broker.writer()
-        self._lock = threading.Lock()  # Held by whoever uses the writer, or reads.
-        self._topics: dict[str, int] = {}  # Those that exist, with how many partitions.
+        self._reading = threading.Lock()  # Held by whoever reads scores.
         self._versions: dict[str, LoggedVersions] = {}  # By topic.
-        self._outstanding = 0
-        self._failed: list[tuple[ScoreRecord, RollstreamError]] = []
-        self._refusal: RollstreamError | None = None
-        watch(self)
+        # A record is of one call, and is sent at once.
+        gatherer = Gatherer(record_entries_max=1, records_max=inf)
+        self._begin(self._not_delivered, end_events, lingers=False, gatherer=gatherer)
 
     @refuses(environment_name="environment")
     def publish(
@@ -203,65 +208,21 @@ class ScoreProducer:
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
         self._send(each, group_id, attempt, scorer, environment, prompt_uid, expect_version)
 
-    def flush(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Returns when everything published before is in the log.
+    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
+        (one,) = record
+        assert isinstance(one, _OutgoingScores), one
+        return Encoded(one.record.value, key=one.record.key)
 
-        Raises:
-            ScoresNotDelivered: some failed.
-            FlushTimedOut: some were still on their way; they stay queued.
-            InvalidSettings: ``timeout_s`` is no number of seconds.
-        """
-        check_timeout(timeout_s, zero_allowed=True)
-        with self._lock:
-            self._refuse()
-            self._drain(Deadline(timeout_s, self._clock))
-            self._raise_failures()
-            if self._outstanding:
-                raise FlushTimedOut(self._broker_name, self._outstanding, timeout_s)
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
+        for one in record:
+            assert isinstance(one, _OutgoingScores), one
+            one.delivery = delivery
 
-    def close(self) -> None:
-        """Flushes within ``timeout_s`` and releases everything. Idempotent.
-
-        Raises:
-            ScoresNotDelivered: names scores that are not, or perhaps not, in the log.
-        """
-        with self._lock:
-            if self._refusal is not None:
-                return
-            self._refusal = ProducerClosed()
-            self._drain(Deadline(self._timeout_s, self._clock))
-            self._writer.abandon()  # What is still on its way is reported as in doubt.
-            for versions in self._versions.values():
-                versions.close()
-        if self._own_broker is not None:
-            self._own_broker.close()
-        self._raise_failures()
-
-    def after_fork(self) -> None:
-        """Runs in a forked child: the producer stays the parent's."""
-        self._lock = threading.Lock()  # Another thread may have held it.
-        self._refusal = ForkedProducer(
-            "this producer was made before the process was forked off; make one in each process"
-        )
-
-    def at_exit(self, timeout_s: float) -> None:
-        """Runs at the end of the process."""
-        self._timeout_s = min(self._timeout_s, timeout_s)
-        try:
-            self.close()
-        except Exception as error:  # noqa: BLE001  The other producers are to be ended too.
-            _log.error("a producer of scores was not closed: %s", error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.close()
-        except ScoresNotDelivered as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))  # What the caller's block raised stays in front.
+    def _release(self) -> None:
+        for versions in self._versions.values():
+            versions.close()
 
     def _send(
         self,
@@ -283,68 +244,40 @@ class ScoreProducer:
             expect_version=expect_version,
         )
         topic = self._topic(named or self._environment)
+        outgoing = _OutgoingScores(topic, record)
+        if expect_version is None:
+            self._put((outgoing,))
+            return
         deadline = Deadline(self._timeout_s, self._clock)
-        with self._lock:
-            self._refuse()
-            self._find(topic, deadline)
-            self._writer.poll(0.0)
-            self._raise_failures()
-            delivered: list[Delivery] = []
-            while not self._append(topic, record, delivered):
-                if deadline.passed():
-                    raise BufferFull(
-                        f"no room for {self._timeout_s:g} s, with the scores of "
-                        f"{self._outstanding} records on their way to {self._broker_name}; check "
-                        "that the broker runs and can be reached; nothing was queued"
-                    )
-                self._writer.poll(deadline.slice_s(_POLL_S))
-                deadline.log_waiting(lambda: f"room in the buffer for {self._broker_name}")
-            if expect_version is not None:
-                self._await_delivery(topic, delivered, deadline)
-                self._check_counts(record, delivered[0], deadline)
-
-    def _await_delivery(
-        self, topic: str, delivered: Sequence[Delivery], deadline: Deadline
-    ) -> None:
-        while not delivered:
-            if deadline.passed():
+        self._failures.raise_all(nothing_queued=True)
+        wait = Wait(self._timeout_s, self._clock, (outgoing,), delivered=True)
+        self._wait_for(wait)
+        if wait.failed:
+            if wait.late:
                 raise BrokerUnavailable(
                     f"{self._broker_name} did not say within {self._timeout_s:g} s that the scores "
                     f"are in {topic}; check that it runs and can be reached, then repeat the call"
                 )
-            self._writer.poll(deadline.slice_s(_POLL_S))
-            deadline.log_waiting(lambda: f"{self._broker_name} to take scores")
-        self._raise_failures()
+            raise self._not_delivered(wait.failed)
+        assert outgoing.delivery is not None, "it is in the log"
+        self._check_counts(record, outgoing.delivery, deadline)
 
     def _check_counts(self, record: ScoreRecord, at: Delivery, deadline: Deadline) -> None:
-        versions = self._versions.get(at.topic)
-        if versions is None:
-            versions = LoggedVersions(self._broker, at.topic, self._topics[at.topic])
-            self._versions[at.topic] = versions
         where = TopicPartition(at.topic, at.partition)
-        found = versions.lost(where, at.offset, deadline)
+        if not self._reading.acquire(timeout=deadline.left_s()):
+            raise BrokerUnavailable(f"{where} was not read up to offset {at.offset} in time")
+        try:
+            versions = self._versions.get(at.topic)
+            if versions is None:
+                partitions = self._engine.topics.partitions[at.topic]
+                versions = LoggedVersions(self._broker, at.topic, partitions)
+                self._versions[at.topic] = versions
+            found = versions.lost(where, at.offset, deadline)
+        finally:
+            self._reading.release()
         if found:
             given = {record.given.get(uid, uid): version for uid, version in found.items()}
             raise VersionConflict(record.event, given)
-
-    def _append(self, topic: str, record: ScoreRecord, delivered: list[Delivery]) -> bool:
-        if self._outstanding >= OUTSTANDING_MAX:
-            return False
-        try:
-            answered = partial(self._on_delivery, record, delivered)
-            self._writer.append(topic, record.value, key=record.key, on_delivery=answered)
-        except BufferFull:
-            return False
-        self._outstanding += 1
-        return True
-
-    def _on_delivery(
-        self, record: ScoreRecord, delivered: list[Delivery], delivery: Delivery
-    ) -> None:
-        self._outstanding -= 1
-        delivered.append(delivery)
-        if delivery.error is not None:
-            self._failed.append((record, delivery.error))
 
     def _topic(self, environment: Any) -> str:
         if not environment:
@@ -355,38 +288,12 @@ class ScoreProducer:
         except BadName as wrong:
             raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
 
-    def _find(self, topic: str, deadline: Deadline) -> None:
-        while topic not in self._topics:
-            try:
-                found = self._writer.partitions(topic, deadline.slice_s(_POLL_S * 10))
-                self._topics[topic] = found
-            except UnknownTopic as error:
-                raise UnknownTopic(
-                    f"topic {topic} does not exist on {self._broker_name}; {IF_NO_TOPIC}"
-                ) from error
-            except BrokerUnavailable:
-                if deadline.passed():
-                    raise
-                deadline.log_waiting(lambda: f"{self._broker_name} to say whether {topic} exists")
-
-    def _drain(self, deadline: Deadline) -> None:
-        while self._outstanding:
-            self._writer.poll(deadline.slice_s(_POLL_S))
-            if deadline.passed():
-                break
-            deadline.log_waiting(lambda: f"{self._broker_name} to take what was published")
-
-    def _refuse(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
-
-    def _raise_failures(self) -> None:
-        if not self._failed:
-            return
-        failed, self._failed = self._failed, []
+    def _not_delivered(
+        self, failed: Failed, outstanding: int = 0, nothing_queued: bool = False
+    ) -> ScoresNotDelivered:
         uids = dict.fromkeys(one.rollout_uid for one, _ in failed if one.rollout_uid)
-        groups = dict.fromkeys(one.event.group_id for one, _ in failed if one.event.group_id)
+        groups = dict.fromkeys(one.group_uid for one, _ in failed if one.group_uid)
         cause = str(failed[0][1])
-        raise ScoresNotDelivered(
-            list(uids), list(groups), self._broker_name, cause, self._outstanding
+        return ScoresNotDelivered(
+            list(uids), list(groups), self._broker_name, cause, outstanding, nothing_queued
         )

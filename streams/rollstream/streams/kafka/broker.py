@@ -52,15 +52,10 @@ class KafkaBroker(Broker):
         """The bootstrap address, as errors name it."""
         return self._bootstrap
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> KafkaWriter:
-        wanted = properties.writer(
-            linger_ms=linger_ms, report_offsets=report_offsets, retries=retries
-        )
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> KafkaWriter:
+        wanted = properties.writer(linger_ms=linger_ms, retries=retries)
         writer = KafkaWriter(
             lambda: kept_in_children(Producer(self._properties(wanted))),
-            report_offsets=report_offsets,
             reached=self._outages.reached,
         )
         self._opened.here().writers.add(writer)
@@ -121,7 +116,7 @@ class KafkaBroker(Broker):
         if not self._client:
             return
         # Only librdkafka knows all properties. Without an address its clients connect to nobody.
-        as_writer = properties.writer(linger_ms=0.0, report_offsets=True, retries=True)
+        as_writer = properties.writer(linger_ms=0.0, retries=True)
         as_member = {**properties.MEMBER, "group.id": "unused"}
         try:
             Producer({**as_writer, **self._client, "logger": properties.LOG})

@@ -89,7 +89,7 @@ MEMBER: Final[Mapping[str, Any]] = {
 }
 
 
-def writer(*, linger_ms: float, report_offsets: bool, retries: bool) -> dict[str, Any]:
+def writer(*, linger_ms: float, retries: bool) -> dict[str, Any]:
     return {
         # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
         # asked for either, which librdkafka does half a second after it connected.
@@ -108,6 +108,5 @@ def writer(*, linger_ms: float, report_offsets: bool, retries: bool) -> dict[str
         "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
         "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
         "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
-        "delivery.report.only.error": not report_offsets,
         "socket.nagle.disable": True,
     }

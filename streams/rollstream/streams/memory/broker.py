@@ -35,10 +35,8 @@ class MemoryBroker(Broker):
         self._readers: weakref.WeakSet[MemoryReader] = weakref.WeakSet()
         self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
 
-    def writer(
-        self, *, linger_ms: float = 5.0, report_offsets: bool = True, retries: bool = True
-    ) -> MemoryWriter:
-        writer = MemoryWriter(self.logs, report_offsets=report_offsets)
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> MemoryWriter:
+        writer = MemoryWriter(self.logs)
         self._writers.add(writer)
         return writer
 

@@ -24,9 +24,8 @@ QUEUED_RECORDS_MAX = 100_000  # Reports that wait for `poll`; append raises Buff
 class MemoryWriter:
     """A ``Writer``: ``append`` puts the record into the log, its report waits for ``poll``."""
 
-    def __init__(self, logs: MemoryLogs, *, report_offsets: bool) -> None:
+    def __init__(self, logs: MemoryLogs) -> None:
         self._logs = logs
-        self._report_offsets = report_offsets
         self._reports: deque[tuple[OnDelivery, Delivery]] = deque()
         self._keyless = 0
         self._abandoned = False
@@ -94,8 +93,6 @@ class MemoryWriter:
             number = -1 if partition is None else partition
             refused = value if isinstance(error, RecordTooLarge) else b""
             return Delivery(topic, number, -1, error, value=refused)
-        if not self._report_offsets:
-            return Delivery(topic, -1 if partition is None else partition, -1, None)
         return Delivery(topic, number, record.offset, None, record.timestamp_us)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
