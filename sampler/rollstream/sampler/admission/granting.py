@@ -77,6 +77,7 @@ class Granting:
         self._config = config
         self._loads = Loads(config)
         self._of: dict[str, _Environment] = {}
+        self._adopted: set[str] = set()
         self._epoch = -1
         self._valid_s = VALID_S  # By the newest records.
 
@@ -102,11 +103,12 @@ class Granting:
 
     def knows(self, environment: str) -> bool:
         """Whether ``adopt`` was called for it."""
-        return environment in self._of
+        return environment in self._adopted
 
     def adopt(self, environment: str, written: Mapping[str, int]) -> None:
         """Takes over the totals that earlier owners wrote for the environment's producers; call it
         before the first ``changes`` with the environment, if there are any."""
+        self._adopted.add(environment)
         self._of[environment] = _Environment(ShareRecords(written))
 
     def changes(

@@ -69,7 +69,7 @@ class ShareGranter:
         seen = self._observe()
         if seen is not None:
             self._producers = sum(len(load.producers) for load in seen.loads.values())
-            for environment in seen.loads:
+            for environment in seen.loads if seen.valid_s > 0 else ():
                 if not self._granting.knows(environment):
                     written = self._announcer.shares_written(environment)
                     self._granting.adopt(environment, written)
