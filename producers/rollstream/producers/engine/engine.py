@@ -411,23 +411,23 @@ class Engine:
         delivery: Delivery | None,
         error: RollstreamError | None,
     ) -> None:
-        for one in record:
-            one.answered = True
         self._hooks.settled(record, delivery, error)
         kept: list[tuple[Outgoing, RollstreamError]] = []
         with self._lock:
             ended: list[Wait] = []
-            for one in record:
-                wait, one.wait = one.wait, None
-                if wait is None:
+            if error is not None or self._waiting.awaited:  # Else nobody waits for any.
+                for one in record:
+                    wait, one.wait = one.wait, None
+                    one.answered = True
+                    if wait is None:
+                        if error is not None:
+                            kept.append((one, error))
+                        continue
+                    wait.left -= 1
                     if error is not None:
-                        kept.append((one, error))
-                    continue
-                wait.left -= 1
-                if error is not None:
-                    wait.failed.append((one, error))
-                if not wait.left:
-                    ended += self._waiting.end([wait])
+                        wait.failed.append((one, error))
+                    if not wait.left:
+                        ended += self._waiting.end([wait])
             self._failures.keep(kept)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()

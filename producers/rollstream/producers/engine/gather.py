@@ -65,7 +65,7 @@ class _Buffer:
         if self.withdrawn:
             record = [one for one in record if not one.withdrawn]
             self.withdrawn -= count - len(record)
-        self.size -= _size_of(record)
+        self.size -= _size_of(record) if self.waiting else self.size
         self.due = max(0, self.due - count)
         self.in_parts = max(0, self.in_parts - count)
         return record
