@@ -62,9 +62,8 @@ class Group:
     def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:
         """Publishes several members and returns their uids at once; queues all of them, or none.
 
-        It costs about half of as many calls of ``publish``. Arguments are those of ``publish``.
-        Each may be one value for all members, or a list with a value for each. A policy is one for
-        all.
+        Arguments are those of ``publish``. Each may be one value for all members, or a list with a
+        value for each. A policy is one for all.
 
         Args:
             output_tokens: a list with an array for each member; so it says how many there are.
