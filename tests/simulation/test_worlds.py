@@ -10,7 +10,7 @@ import pytest
 from simulation.sampler.snapshots import DAMAGE
 from simulation.worlds import BROKEN, WORLDS, first_caught, run_seed
 
-SEEDS = 12
+SEEDS = 16
 REACHED = {
     "owners": {"crashes", "adoptions", "fenced", "in doubt", "records of strangers"},
     "sealers": {
