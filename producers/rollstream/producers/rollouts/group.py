@@ -66,8 +66,9 @@ class Group:
         value for each. A policy is one for all.
 
         Args:
-            output_tokens: a list with an array for each member; so it says how many there are.
-            prompt_tokens: one array for all, or a list of arrays.
+            output_tokens (list of int32 [n]): an array for each member; so it says how many there
+                are.
+            prompt_tokens (int32 [prompt], or a list of these): one array for all, or one for each.
 
         Raises:
             InvalidRollout: names the member's index, field, value and remedy; nothing was queued.
