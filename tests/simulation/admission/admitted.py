@@ -89,6 +89,8 @@ class Admitted(Network):
         self._disturbed_s = self._back_s = 0.0
         self._dead_sealers = 0  # That keep partitions still.
         self._in_flight: dict[str, dict[str, Worker]] = {n: {} for n in self._environments}
+        # Groups of which no sampler knows before they are sealed.
+        self._untold: dict[str, dict[str, Worker]] = {name: {} for name in self._environments}
         # Of each sampler's loads, by environment.
         self._most: defaultdict[Loads, Counter[str]] = defaultdict(Counter)
         self._shares_read: dict[tuple[Worker, str], tuple[int, int]] = {}
@@ -140,13 +142,13 @@ class Admitted(Network):
         """The same at each call for the step."""
         return self._mixes[step // 6 % len(self._mixes)]
 
-    def begun(self, worker: Worker, uid: str) -> None:
-        """A worker dispatched the group."""
-        self._in_flight[worker.environment][uid] = worker
+    def begun(self, worker: Worker, uid: str, *, is_told: bool) -> None:
+        """A worker began the group, and dispatched it, if ``is_told``."""
+        (self._in_flight if is_told else self._untold)[worker.environment][uid] = worker
 
     def forgive(self, worker: Worker | None) -> None:
         """What this one, or any, has in flight counts no more."""
-        for uids in self._in_flight.values():
+        for uids in [*self._in_flight.values(), *self._untold.values()]:
             for uid in [uid for uid, of in uids.items() if worker in (None, of)]:
                 del uids[uid]
 
@@ -417,9 +419,10 @@ class Admitted(Network):
             # What is begun where a dead sealer keeps the partition, no sampler knows.
             in_flight = 0 if self._dead_sealers else len(self._in_flight[environment])
             held = in_flight + trainer.ready(environment) + trainer.in_hand(environment)
-            # What a rewind gives back, or was ready before a sampler began, nobody granted.
+            # What a rewind gives back, or was begun before a sampler began, that one did not grant.
             reads = self.now_s < trainer.resumed_s + READS_S
-            trainer.unbounded[environment] &= reads or held > most + lacking
+            held_ever = held + len(self._untold[environment])
+            trainer.unbounded[environment] &= reads or held_ever > most + lacking
             if trainer.unbounded[environment] or held <= (1 if calm else 2) * most + lacking:
                 return
             problems.append(
@@ -434,7 +437,7 @@ class Admitted(Network):
                 ended = [group.example_id for group in one.event.groups]
                 for part in one.event.unsealed:
                     ended += part.example_ids
-                for uids in self._in_flight.values():
+                for uids in [*self._in_flight.values(), *self._untold.values()]:
                     for uid in ended:
                         uids.pop(uid, None)
 

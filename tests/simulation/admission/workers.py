@@ -144,8 +144,9 @@ class Worker:
             block.policy = newest.policy_version, newest.policy_epoch, newest.step
         block.ends_s = world.now_s + self._takes_s * world.dice.uniform(0.3, 1.7)
         world.reached["groups begun"] += len(block.uids)
+        for uid in block.uids:
+            world.begun(self, uid, is_told=block.is_dispatched)
         if block.is_dispatched:
-            world.begun(self, block.uids[0])
             self._queued.append(make_dispatched(**self._group(block.uids[0])))
 
     def _end_blocks(self) -> None:
