@@ -213,7 +213,9 @@ def played(
     ]
     unsealed = [one for one in drive.decisions if one.group is None]
     assume(not any(s.reason == "broken_chain" for one in unsealed for s in one.settled))
-    return sealed, reasons(drive)
+    # A repeat, under its other name, of a step beyond the size is settled as that step was.
+    either = {"duplicate", "beyond_size"}
+    return sealed, ["repeat or beyond" if one in either else one for one in reasons(drive)]
 
 
 def resumed(before: Drive, read: list[Entry]) -> Drive:
