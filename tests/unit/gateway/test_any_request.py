@@ -20,9 +20,9 @@ POSTS = [
     "/v1/environments/{environment}/steps",
     "/v1/environments/{environment}/trajectories/{trajectory_uid}/complete",
 ]
-# What a JSON Schema cannot refuse, and the gateway does: an integer that is written 1.0, base64 whose
-# bytes are a token id or a log-prob that no model gives, and arrays that are not of their dtype and
-# shape.
+# What a JSON Schema cannot refuse, and the gateway does: an integer that is written 1.0, base64
+# whose bytes are a token id or a log-prob that no model gives, and arrays that do not have their
+# dtype and shape.
 WHOLE = re.compile(r"-?\d+(\.0|e\+\d+)")
 NO_MODEL = "no model gives that: base64"
 # What is made of a schema is filtered much.
