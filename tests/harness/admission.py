@@ -48,6 +48,16 @@ def announced(step: int = 1, **overrides: Any) -> PolicyAnnounced:
     return PolicyAnnounced(**{**fields, **overrides})
 
 
+SHARES = {
+    "sampler": "a",
+    "lineage": "",
+    "epoch": 0,
+    "valid_s": 30.0,
+    "idle_s": 600.0,
+    "idle_groups": 1,
+}
+
+
 def granted(
     number: int = 1,
     totals: Mapping[str, int] | None = None,
@@ -58,13 +68,8 @@ def granted(
     totals, needed = totals or {}, needed or {}
     assert not needed or [*needed] == [*totals]
     fields: dict[str, Any] = {
-        "sampler": "a",
-        "lineage": "",
-        "epoch": 0,
+        **SHARES,
         "number": number,
-        "valid_s": 30.0,
-        "idle_s": 600.0,
-        "idle_groups": 1,
         "capacity": sum(totals.values()),
         "producer_ids": tuple(totals),
         "totals": np.array([*totals.values()], np.int64),
@@ -76,13 +81,8 @@ def granted(
 def valid(number: int = 1, **overrides: Any) -> SharesValid:
     """For how long the shares of ``share`` are valid."""
     fields: dict[str, Any] = {
-        "sampler": "a",
-        "lineage": "",
-        "epoch": 0,
+        **SHARES,
         "number": number,
-        "valid_s": 30.0,
-        "idle_s": 600.0,
-        "idle_groups": 1,
         "capacity": 0,
         "limit": "",
         "most": 0,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from harness.raw_connections import connection, received
 from harness.served_gateway import TIMEOUT_S, served
 from harness.step_writers import STEP, STEPS, bearer
 
@@ -41,20 +40,6 @@ def hasty_port() -> Iterator[int]:
     """Of one that waits for a client for a second."""
     with served(timeout_s=1.0) as port:
         yield port
-
-
-@contextmanager
-def connection(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connected:
-        yield connected
-
-
-def received(connected: socket.socket) -> bytes:
-    """All that came until the gateway ended the connection."""
-    parts = []
-    while part := connected.recv(65_536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def problem(answer: bytes, status: int) -> dict[str, Any]:

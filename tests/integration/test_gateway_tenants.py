@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import select
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import httpx2
 import pytest
 
+from harness.raw_connections import connection, received
 from harness.served_gateway import TIMEOUT_S, served
 from harness.step_writers import STEP, STEPS, bearer
 
@@ -25,21 +24,6 @@ def head(announced: int) -> bytes:
         f"POST {STEPS} HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer()['Authorization']}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
     ).encode()
-
-
-@contextmanager
-def connection(port: int, sent: bytes = b"") -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connected:
-        connected.sendall(sent)
-        yield connected
-
-
-def received(connected: socket.socket) -> bytes:
-    """All that came until the gateway ended the connection."""
-    parts = []
-    while part := connected.recv(65_536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 def problem(answer: bytes, status: int) -> dict[str, Any]:

@@ -46,12 +46,11 @@ class Standing:
         waiting: requests that wait, in their order.
         groups_waiting: of these together.
         open: requests that were admitted and whose block has not ended.
-        told: how often it was to tell that it waits, or lives.
     """
 
     def __init__(self, producer_id: str) -> None:
         self.waiting: dict[Request, None] = {}
-        self.groups_waiting = self.told = 0
+        self.groups_waiting = 0
         self.open: dict[Request, None] = {}
         self._producer_id = producer_id
         self._begun = 0
@@ -157,7 +156,6 @@ class Standing:
 
     def _tell(self, now_s: float) -> None:
         self._told_s, self._told_waiting = now_s, self.groups_waiting
-        self.told += 1
 
     def _stop_waiting(self, request: Request) -> None:
         del self.waiting[request]
