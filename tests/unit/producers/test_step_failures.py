@@ -207,7 +207,10 @@ def test_what_is_known_of_steps_takes_no_more_where_their_names_are_long() -> No
             for number in range(500):
                 one = step(f"{number:08d}".ljust(chars, "t"), f"{number:08d}".ljust(chars, "p"))
                 uid = step_rollout_uid(one.prompt_uid, one.trajectory_uid)
-                submitted.add([one], [uid], [1], [number], 0.0)
+                draft = submitted.draft(0.0)
+                draft.size_of(one)
+                draft.take(one, uid, number)
+                submitted.add(draft)
             return tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()

@@ -211,13 +211,6 @@ class Outbox:
         own[_TRAJECTORY_UID], of = uid, step_rollout_uid(address.group_uid, uid)
         return _of_trajectory(self._control(address, EntryKind.ENDED, uid=of, own=own), uid)
 
-    def step(self, of: Segment, trajectory_uid: str) -> Outgoing:
-        """``rollout`` of a step of this trajectory."""
-        environment, entry, size = of
-        entry = entry._replace(extras={**entry.extras, _TRAJECTORY_UID: trajectory_uid})
-        step = self.rollout((environment, entry, size + len(trajectory_uid.encode())))
-        return _of_trajectory(step, trajectory_uid)
-
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
         environment = self._environments[outgoing[0].topic]

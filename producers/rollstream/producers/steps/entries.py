@@ -3,103 +3,91 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.errors import Contradiction
 from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.membership import reason_of
 from rollstream.producers.rollouts.validate import GroupAddress, group_address
-from rollstream.producers.steps.policies import KnownPolicies
-from rollstream.producers.steps.segments import (
-    Step,
-    at_index,
-    checked_steps,
-    segment_arguments,
-)
-from rollstream.producers.steps.submitted import Submitted, contents_of
+from rollstream.producers.steps.policies import KnownPolicies, is_one_number
+from rollstream.producers.steps.segments import Step, at_index, checked_step
+from rollstream.producers.steps.submitted import Submitted
+from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
-from rollstream.schemas.ingest.entry import EntryKind
+from rollstream.schemas.ingest.entry import PLAIN, SHARED, EntryKind
+from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 from rollstream.schemas.rules import whole_number
+
+_RARE = ("metadata", "loss_mask", "token_arrays")
+# What a step leaves out of these is known from elsewhere, or not yet.
+_RESOLVED = ("group_size", "policy_version", "weight_step", "policy_epoch", "lineage")
+_shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name not in _RESOLVED))
+_policy_of = attrgetter("policy_version", "policy_epoch", "lineage")
+_plain_of = itemgetter(*(index for index, name in enumerate(PLAIN) if name != "created_ts"))
 
 
 class Submission(NamedTuple):
-    """Checked steps of one environment, their groups' sizes, their entries, and what tells their
-    contents apart."""
+    """What a call submits.
 
-    environment: str
-    steps: Sequence[Step]
-    sizes: Sequence[int]
+    Attributes:
+        outgoing: its entries.
+        note: notes what was submitted. It is called once the entries are queued.
+    """
+
     outgoing: Sequence[Outgoing]
-    contents: Sequence[int]
+    note: Callable[[], None]
 
 
 class StepEntries:
-    """Makes entries of steps, and knows which prompts are open, and what was submitted. No I/O."""
+    """Makes entries of steps, and knows which prompts are open, and what was submitted. No I/O.
+    The topic of each environment is known to exist."""
 
-    def __init__(self, outbox: Outbox, max_open_prompts: int) -> None:
+    def __init__(self, outbox: Outbox, max_open_prompts: int, clock: Clock) -> None:
         self._outbox = outbox
         self._max_open_prompts = max_open_prompts
-        # By environment; kept once steps were queued, and so its topic exists.
-        self._submitted: dict[str, Submitted] = {}
+        self._clock = clock
+        self._submitted: dict[str, Submitted] = {}  # By environment.
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
 
-    def make(
-        self, steps: Iterable[Step], environment: str, policies: KnownPolicies, now_s: float
-    ) -> Submission:
-        self._forget_lost()
-        given = checked_steps(steps)
-        found = given.copy()
-        for index, step in enumerate(given):
-            try:
-                found[index] = policies.resolved(step)
-            except InvalidRollout as wrong:
-                raise at_index(wrong, index) from None
-        known = self._known(environment)
-        sizes = known.sizes(found, now_s)
+    def steps(self, steps: Iterable[Step], environment: str, log: AdmissionLog) -> Submission:
+        """These steps, in their order."""
+        if isinstance(steps, Step) or not isinstance(steps, Iterable):
+            raise InvalidRollout("steps", steps, "give a sequence of Steps")
+        submitted = self._submitted_to(environment)
+        draft = submitted.draft(self._clock.monotonic_s())
+        policies = KnownPolicies(log.policies(), log.versions())
+        policy_of = lru_cache(typed=True)(policies.sampled_by)
         outgoing = []
-        for index, (step, size) in enumerate(zip(found, sizes, strict=True)):
+        for index, one in enumerate(steps):
+            if not isinstance(one, Step):
+                raise InvalidRollout(f"steps[{index}]", one, "give a Step")
             try:
-                arguments = segment_arguments(step, environment, size)
-                of, entry, bytes_ = self._outbox.segment(arguments)
-                kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
-                entry = entry._replace(kind=kind)
-                outgoing.append(self._outbox.step((of, entry, bytes_), step.trajectory_uid))
+                step = checked_step(one)
+                size = draft.size_of(step)
+                each = not (step.weight_step is None or is_one_number(step.weight_step))
+                said = (*_policy_of(step), UNKNOWN_STEP if each else step.weight_step)
+                try:
+                    policy = policy_of(*said)
+                except TypeError:  # One of them is of a type that is refused.
+                    policy = policies.sampled_by(*said)
+                entry = self._entry(step, environment, size, policy, each=each)
+                draft.take(step, entry.rollout_uid, _content(step, entry))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
-        contents = contents_of(given, outgoing)
-        uids = [one.rollout_uid for one in outgoing]
-        known.check(found, uids, contents)
-        return Submission(environment, found, sizes, outgoing, contents)
+            outgoing.append(entry)
+        return Submission(outgoing, partial(submitted.add, draft))
 
-    def add(self, submission: Submission, now_s: float) -> None:
-        environment, steps, sizes, outgoing, contents = submission
-        uids = [one.rollout_uid for one in outgoing]
-        submitted = self._submitted.setdefault(environment, self._known(environment))
-        submitted.add(steps, uids, sizes, contents, now_s)
-
-    def lose(self, outgoing: Iterable[Outgoing]) -> None:
-        """These did not reach the log, or perhaps did not: others may come in their place, from the
-        next call on."""
-        self._lost.extend(outgoing)
-
-    def lose_unanswered(self, outgoing: Sequence[Outgoing]) -> None:
-        """Those of these that are not known to be in the log."""
-        self.lose(one for one in outgoing if not one.answered)
-
-    def _forget_lost(self) -> None:
-        while self._lost:
-            lost = self._lost.popleft()
-            submitted = self._submitted.get(self._outbox.environment_of(lost.topic))
-            if submitted is not None:
-                submitted.forget(lost)
-
-    def make_end(
+    def end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
-    ) -> Outgoing:
+    ) -> Submission:
+        """The end of a trajectory."""
         uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
         count = 0 if steps is None else whole_number("steps", steps)
         if steps is not None and count < 1:
@@ -107,10 +95,10 @@ class StepEntries:
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
         end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
-        self._known(environment).check_end(end, count)
-        return end
+        self._submitted_to(environment).check_end(end, count)
+        return self._ends(environment, end, count)
 
-    def make_failure(
+    def failure(
         self,
         environment: str,
         trajectory_uid: str,
@@ -118,9 +106,10 @@ class StepEntries:
         reason: str | BaseException,
         n_rollouts: int | None,
         example_id: str,
-    ) -> Outgoing:
+    ) -> Submission:
+        """The end of a trajectory that failed."""
         uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
-        submitted = self._known(environment)
+        submitted = self._submitted_to(environment)
         rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
         submitted.check_failure(rollout_uid, uid)
         example = example_id or submitted.example_of(prompt) or prompt
@@ -128,16 +117,47 @@ class StepEntries:
         said = reason_of(reason) if isinstance(reason, BaseException) else reason
         failed = self._outbox.failed(address, checked("reason", said), 1, rollout_uid)
         failed.trajectory_uid = uid
-        return failed
+        return self._ends(environment, failed, 0)
+
+    def lose(self, outgoing: Iterable[Outgoing]) -> None:
+        """These did not reach the log, or perhaps did not: others may come in their place, from the
+        next call on."""
+        self._lost.extend(outgoing)
+
+    def _entry(
+        self, step: Step, environment: str, size: int, policy: tuple[str, PolicyRef], *, each: bool
+    ) -> Outgoing:
+        """The step's entry; ``each``: its ``weight_step`` has one number a token."""
+        prompt, name = step.prompt_uid, step.trajectory_uid
+        version, ref = policy
+        address = GroupAddress(environment, step.example_id or prompt, prompt, size, "train")
+        checked_before = {"segment_idx": step.step_index, "is_last_segment": step.is_last}
+        given: Mapping[str, Any] = {
+            "rollout_uid": step_rollout_uid(prompt, name),
+            "policy_version": version,
+            "weight_step": step.weight_step if each else ref.step,
+            "policy_epoch": ref.epoch,
+            "lineage": ref.lineage,
+            "prompt_tokens": step.prompt_ids,
+            "output_tokens": step.response_ids,
+            "logprobs": step.logprobs,
+            "reward": step.reward,
+            **{field: value for field in _RARE if (value := getattr(step, field)) is not None},
+        }
+        stamped = {**self._outbox.stamped(address), **checked_before}
+        _, entry, bytes_ = self._outbox.segment(given, stamped)
+        kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
+        entry = entry._replace(kind=kind, extras={**entry.extras, "trajectory_uid": name})
+        outgoing = self._outbox.rollout((environment, entry, bytes_ + len(name.encode())))
+        outgoing.trajectory_uid = name
+        return outgoing
 
     def _named(
         self, environment: str, trajectory_uid: str, prompt_uid: str
     ) -> tuple[str, str, bool]:
         """The uid and the prompt of a trajectory, and whether the uid is its rollout's."""
-        checked("environment", environment)
-        self._forget_lost()
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        submitted = self._known(environment)
+        submitted = self._submitted_to(environment)
         known = submitted.prompt_of_rollout(uid)
         prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
         if known not in ("", prompt):
@@ -145,11 +165,28 @@ class StepEntries:
             raise Contradiction("prompt_uid", prompt, "name that one", before)
         return uid, prompt, bool(known)
 
-    def end(self, environment: str, ended: Outgoing, steps: int | None, now_s: float) -> None:
-        uids = ended.rollout_uid, ended.trajectory_uid, ended.group_uid
-        submitted = self._submitted.setdefault(environment, self._known(environment))
-        submitted.end(*uids, steps or 0, now_s)
+    def _ends(self, environment: str, end: Outgoing, count: int) -> Submission:
+        now_s = self._clock.monotonic_s()
+        return Submission([end], partial(self._submitted_to(environment).end, end, count, now_s))
 
-    def _known(self, environment: str) -> Submitted:
-        known = self._submitted.get(environment)
-        return Submitted(self._max_open_prompts) if known is None else known
+    def _submitted_to(self, environment: str) -> Submitted:
+        """What was submitted, but for what was lost since."""
+        while self._lost:
+            lost = self._lost.popleft()
+            found = self._submitted.get(self._outbox.environment_of(lost.topic))
+            if found is not None:
+                found.forget(lost)
+        found = self._submitted.get(environment)
+        if found is None:
+            found = self._submitted[environment] = Submitted(self._max_open_prompts)
+        return found
+
+
+def _content(step: Step, outgoing: Outgoing) -> int:
+    """Of a step as it was given, that has not left: equal for equal ones, whenever they come, in
+    this process."""
+    entry = outgoing.entry
+    assert entry is not None, "it has not left"
+    arrays = sorted(entry.extras.get("token_arrays", {}).items())
+    policy = (*_policy_of(step), str(step.weight_step))
+    return hash((entry.kind, _shared_of(entry.shared), _plain_of(entry.plain), *policy, *arrays))

@@ -14,7 +14,6 @@ from rollstream.producers.admission.policies import (
     lineages_of,
 )
 from rollstream.producers.rollouts.fields import checked
-from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch
 
@@ -32,72 +31,74 @@ class KnownPolicies(NamedTuple):
     announced: Announced
     versions: Mapping[tuple[str, str], PolicyRef]
 
-    def resolved(self, step: Step) -> Step:
-        """The step with the whole policy that sampled it. A policy ahead of those that are known is
-        taken: its announcement may come later than what it sampled.
+    def sampled_by(
+        self, version: Any, policy_epoch: Any, lineage: Any, weight_step: Any
+    ) -> tuple[str, PolicyRef]:
+        """The whole policy that sampled a step, of which it says these. A policy ahead of those
+        that are known is taken: its announcement may come later than what it sampled.
+
+        Args:
+            version: its name, or a number: its weights'.
+            policy_epoch: None: it does not say.
+            lineage: the same.
+            weight_step: one number; None: it does not say. ``UNKNOWN_STEP``: they are not known, or
+                each token has its own.
 
         Raises:
             InvalidRollout: two policies fit, or none; or it is of another lineage, or of weights
                 that the trainer went back behind.
         """
-        if step.lineage is not None:
-            checked("lineage", step.lineage)
-        if step.policy_epoch is not None:
-            checked("policy_epoch", step.policy_epoch)
-        version, weight_step = _said(step)
-        found = self._announced_policy(version, weight_step, step)
+        if lineage is not None:
+            checked("lineage", lineage)
+        if policy_epoch is not None:
+            checked("policy_epoch", policy_epoch)
+        name, number = _said(version, weight_step)
+        found = self._announced_policy(name, number, policy_epoch, lineage)
         if found is None:
-            if weight_step is None:
-                finding = f"is {version!r:.80}, which no trainer announced here lately"
+            if number is None:
+                finding = f"is {name!r:.80}, which no trainer announced here lately"
                 remedy = f"give weight_step and policy_epoch too: {_ASK}"
-                raise InvalidRollout("policy_version", version, remedy, finding)
-            lineage, epoch = self._lineage(step.lineage), step.policy_epoch
-            epoch = self._epoch(lineage, weight_step) if epoch is None else epoch
-            name = f"step-{weight_step}" if version is None else version
-            found = name, PolicyRef(lineage, epoch, weight_step)
+                raise InvalidRollout("policy_version", name, remedy, finding)
+            lineage = self._lineage(lineage)
+            epoch = self._epoch(lineage, number) if policy_epoch is None else policy_epoch
+            name = f"step-{number}" if name is None else name
+            found = name, PolicyRef(lineage, epoch, number)
         name, ref = found
-        given = step.weight_step
         known = going_on(self.announced, ref.lineage)
         if known and all(off_branch(ref, branches_of(one)) for one in known):
-            finding = (
-                f"is {name!r:.80} (weights {ref.step} of epoch {ref.epoch}), which its trainer "
-            )
-            finding += "went back behind"
+            finding = f"is {name!r:.80} (weights {ref.step} of epoch {ref.epoch}), which its "
             remedy = f"sample with its newest policy: {_ASK}"
-            raise InvalidRollout("policy_version", name, remedy, finding)
-        return step._replace(
-            policy_version=name,
-            lineage=ref.lineage,
-            policy_epoch=ref.epoch,
-            # Weights of each token stay as they were given.
-            weight_step=ref.step if given is None or _is_one(given) else given,
-        )
+            went_back = f"{finding}trainer went back behind"
+            raise InvalidRollout("policy_version", name, remedy, went_back)
+        return found
 
     def _announced_policy(
-        self, version: str | None, weight_step: int | None, step: Step
+        self,
+        version: str | None,
+        weight_step: int | None,
+        policy_epoch: int | None,
+        lineage: str | None,
     ) -> tuple[str, PolicyRef] | None:
         """The policy of this version, or, where none is given, of these weights; None: no trainer
         announced it."""
-        lineages = lineages_of(self.announced) if step.lineage is None else [step.lineage]
+        lineages = lineages_of(self.announced) if lineage is None else [lineage]
         if version is not None:
-            found = [(one, version) for one in lineages if (one, version) in self.versions]
-            if len(found) > 1:
+            named = [
+                self.versions[one, version] for one in lineages if (one, version) in self.versions
+            ]
+            if len(named) > 1:
                 raise _of_several(lineages)
-            for key in found:
-                _check_alike(version, self.versions[key], weight_step, step.policy_epoch)
-                return version, self.versions[key]
-            return None
+            for ref in named:
+                _check_alike(version, ref, weight_step, policy_epoch)
+            return (version, named[0]) if named else None
         fits = [
             (name, ref)
-            for (lineage, name), ref in self.versions.items()
-            if lineage in lineages
-            and ref.step == weight_step
-            and step.policy_epoch in (None, ref.epoch)
+            for (of, name), ref in self.versions.items()
+            if of in lineages and ref.step == weight_step and policy_epoch in (None, ref.epoch)
         ]
         if len(fits) > 1:
-            finding = (
-                f"is {weight_step}, and policies {[name for name, _ in fits]} are of these weights"
-            )
+            names = [name for name, _ in fits]
+            finding = f"is {weight_step}, and policies {names} are of these weights"
             remedy = "give the version of the one that sampled, or policy_epoch"
             raise InvalidRollout("policy_version", weight_step, remedy, finding)
         return fits[0] if fits else None
@@ -135,23 +136,20 @@ class KnownPolicies(NamedTuple):
         )
 
 
-def _said(step: Step) -> tuple[str | None, int | None]:
-    """The version and the weights that the step names; a version that is a number is
-    the weights'."""
-    number = step.weight_step
-    if number is not None:  # -1 for one a token; what else is wrong with it is found later.
-        number = index(number) if _is_one(number) else UNKNOWN_STEP
-    if isinstance(step.policy_version, str):
-        return str.__str__(step.policy_version), number
-    version: int = checked("weight_step", step.policy_version)
-    if number not in (None, version):
+def _said(version: Any, weight_step: Any) -> tuple[str | None, int | None]:
+    """The version and the weights that a step names; a version that is a number is the weights'."""
+    number = None if weight_step is None else index(weight_step)
+    if isinstance(version, str):
+        return str.__str__(version), number
+    step: int = checked("weight_step", version)
+    if number not in (None, step):
         remedy = "a policy_version that is a number is the weight_step: give it once"
-        finding = f"is {number}, and policy_version is {version}"
+        finding = f"is {number}, and policy_version is {step}"
         raise InvalidRollout("weight_step", number, remedy, finding)
-    return None, version
+    return None, step
 
 
-def _is_one(weight_step: Any) -> bool:
+def is_one_number(weight_step: Any) -> bool:
     """Whether it is one whole number."""
     try:
         index(weight_step)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from rollstream.producers.admission.asking import SharedWait
+from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S
-from rollstream.producers.engine.waits import Wait
+from rollstream.producers.engine.shell import AdmittedT, GroupT, ProducerShell, TrajectoryT
 from rollstream.producers.rollouts.fields import checked
+from rollstream.producers.rollouts.group import AsyncGroup, Group
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.settings import at_least_1
-from rollstream.producers.steps.entries import StepEntries
-from rollstream.producers.steps.policies import KnownPolicies
-from rollstream.producers.steps.segments import (
-    Step,
-)
+from rollstream.producers.steps.entries import StepEntries, Submission
+from rollstream.producers.steps.segments import Step
 from rollstream.producers.steps.submitted import MAX_OPEN_PROMPTS
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
@@ -32,7 +33,43 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 _AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
-class StepProducer(RolloutProducer):
+class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
+    """What both producers of steps are made with."""
+
+    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
+    def __init__(
+        self,
+        bootstrap: str | None = None,
+        *,
+        max_open_prompts: int = MAX_OPEN_PROMPTS,
+        worker_id: str = "",
+        namespace: str = DEFAULT_NAMESPACE,
+        generation: int = 1,
+        timeout_s: float = TIMEOUT_S,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        at_least_1("max_open_prompts", max_open_prompts)
+        super().__init__(
+            bootstrap,
+            worker_id=worker_id,
+            namespace=namespace,
+            generation=generation,
+            timeout_s=timeout_s,
+            broker=broker,
+            clock=clock,
+        )
+        self._entries = StepEntries(self._outbox, max_open_prompts, self._clock)
+        self._follows: set[str] = set()  # Environments whose policies were read once.
+
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
+        if error is not None:
+            self._entries.lose(record)
+
+
+class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
     """Publishes steps of trajectories in batches, in the background. It never waits for readers.
 
     A step is a rollout segment of the group ``prompt_uid``. The prompt is finished, and ready for a
@@ -71,38 +108,9 @@ class StepProducer(RolloutProducer):
         ...     )
     """
 
-    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        max_open_prompts: int = MAX_OPEN_PROMPTS,
-        worker_id: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        at_least_1("max_open_prompts", max_open_prompts)
-        super().__init__(
-            bootstrap,
-            worker_id=worker_id,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
-        self._entries = StepEntries(self._outbox, max_open_prompts)
-        self._follows: set[str] = set()  # Environments whose policies were read once.
+    def _start(self) -> None:
+        super()._start()
         self._submitting = threading.Lock()
-
-    def settled(
-        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
-    ) -> None:
-        if error is not None:
-            self._entries.lose(record)
 
     def submit_step(self, step: Step, *, environment: str) -> None:
         """Submits one step, as ``submit_steps`` does."""
@@ -126,21 +134,13 @@ class StepProducer(RolloutProducer):
             DeliveryFailed: steps of earlier calls failed. This call queued nothing: repeat it too.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        self._engine.refuse()
-        self._outbox.topic(checked("environment", environment))
+        self._find_of(environment)
+        log = self._admission(environment)
         if environment not in self._follows:
             with suppress(UnknownTopic):  # As in an older deployment: none is known.
-                self._admission(environment).wait(0, self._timeout_s)
+                log.wait(0, self._timeout_s)
             self._follows.add(environment)
-        log = self._admission(environment)
-        policies = KnownPolicies(log.policies(), log.versions())
-        self._find(self._outbox.topic(environment), Deadline(self._timeout_s))
-        with self._submitting:
-            now_s = self._clock.monotonic_s()
-            submission = self._entries.make(steps, environment, policies, now_s)
-            if submission.outgoing:
-                self._put_now(submission.outgoing)
-                self._entries.add(submission, self._clock.monotonic_s())
+        self._submit(partial(self._entries.steps, steps, environment, log))
 
     def complete_trajectory(
         self,
@@ -172,10 +172,7 @@ class StepProducer(RolloutProducer):
                 ``submit_steps``.
         """
         self._find_of(environment)
-        with self._submitting:
-            end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
-            self._put_now([end])
-            self._entries.end(environment, end, steps, self._clock.monotonic_s())
+        self._submit(partial(self._entries.end, environment, trajectory_uid, prompt_uid, steps))
 
     def fail_trajectory(
         self,
@@ -199,12 +196,8 @@ class StepProducer(RolloutProducer):
                 submitted here, else ``prompt_uid``.
         """
         self._find_of(environment)
-        with self._submitting:
-            failed = self._entries.make_failure(
-                environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
-            )
-            self._put_now([failed])
-            self._entries.end(environment, failed, None, self._clock.monotonic_s())
+        of = environment, trajectory_uid, prompt_uid
+        self._submit(partial(self._entries.failure, *of, reason, n_rollouts, example_id))
 
     def _find_of(self, environment: str) -> None:
         """Returns once it is known how many partitions the environment's topic has."""
@@ -212,8 +205,17 @@ class StepProducer(RolloutProducer):
         topic = self._outbox.topic(checked("environment", environment))
         self._find(topic, Deadline(self._timeout_s))
 
+    def _submit(self, made: Callable[[], Submission]) -> None:
+        with self._submitting:
+            submission = made()
+            if submission.outgoing:
+                self._put_now(submission.outgoing)
+                submission.note()
 
-class AsyncStepProducer(AsyncRolloutProducer):
+
+class AsyncStepProducer(
+    _StepWriter[AsyncGroup, AsyncTrajectory, AsyncAdmitted], AsyncRolloutProducer
+):
     """Publishes steps with ``await``: a call returns when the steps are in the log.
 
     All coroutines of one event loop may share it. The arguments are those of ``StepProducer``.
@@ -223,38 +225,6 @@ class AsyncStepProducer(AsyncRolloutProducer):
         >>> async with AsyncStepProducer("kafka:9092") as producer:
         ...     await producer.submit_steps(steps, environment="web")
     """
-
-    @refuses(environment="it to submit_step", environment_name="environment to submit_step")
-    def __init__(
-        self,
-        bootstrap: str | None = None,
-        *,
-        max_open_prompts: int = MAX_OPEN_PROMPTS,
-        worker_id: str = "",
-        namespace: str = DEFAULT_NAMESPACE,
-        generation: int = 1,
-        timeout_s: float = TIMEOUT_S,
-        broker: Broker | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        at_least_1("max_open_prompts", max_open_prompts)
-        super().__init__(
-            bootstrap,
-            worker_id=worker_id,
-            namespace=namespace,
-            generation=generation,
-            timeout_s=timeout_s,
-            broker=broker,
-            clock=clock,
-        )
-        self._entries = StepEntries(self._outbox, max_open_prompts)
-        self._follows: set[str] = set()  # Environments whose policies were read once.
-
-    def settled(
-        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
-    ) -> None:
-        if error is not None:
-            self._entries.lose(record)
 
     async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
         """Submits one step, as ``submit_steps`` does."""
@@ -282,13 +252,8 @@ class AsyncStepProducer(AsyncRolloutProducer):
         await self._find_of(environment)
         if environment not in self._follows:
             await self._read_policies(environment)
-        log, now_s = self._admission(environment), self._clock.monotonic_s()
-        policies = KnownPolicies(log.policies(), log.versions())
-        submission = self._entries.make(steps, environment, policies, now_s)
-        if submission.outgoing:
-            wait = self._put_now(submission.outgoing, durable)
-            self._entries.add(submission, self._clock.monotonic_s())
-            await self._submitted(submission.outgoing, wait)
+        log = self._admission(environment)
+        await self._submit(self._entries.steps(steps, environment, log), durable)
 
     async def complete_trajectory(
         self,
@@ -303,8 +268,8 @@ class AsyncStepProducer(AsyncRolloutProducer):
         the log. ``durable`` and the errors are those of ``submit_steps``.
         """
         await self._find_of(environment)
-        end = self._entries.make_end(environment, trajectory_uid, prompt_uid, steps)
-        await self._submit_end(environment, end, steps, durable)
+        end = self._entries.end(environment, trajectory_uid, prompt_uid, steps)
+        await self._submit(end, durable)
 
     async def fail_trajectory(
         self,
@@ -321,17 +286,9 @@ class AsyncStepProducer(AsyncRolloutProducer):
         returns when that is in the log. ``durable`` and the errors are those of ``submit_steps``.
         """
         await self._find_of(environment)
-        failed = self._entries.make_failure(
-            environment, trajectory_uid, prompt_uid, reason, n_rollouts, example_id
-        )
-        await self._submit_end(environment, failed, None, durable)
-
-    async def _submit_end(
-        self, environment: str, end: Outgoing, steps: int | None, durable: bool
-    ) -> None:
-        wait = self._put_now([end], durable)
-        self._entries.end(environment, end, steps, self._clock.monotonic_s())
-        await self._submitted([end], wait)
+        of = environment, trajectory_uid, prompt_uid
+        failed = self._entries.failure(*of, reason, n_rollouts, example_id)
+        await self._submit(failed, durable)
 
     async def _find_of(self, environment: str) -> None:
         """Returns once it is known how many partitions the environment's topic has."""
@@ -358,22 +315,22 @@ class AsyncStepProducer(AsyncRolloutProducer):
             return False
         return True
 
-    async def _submitted(self, outgoing: Sequence[Outgoing], wait: Wait | None) -> None:
-        if wait is None:
+    async def _submit(self, submission: Submission, durable: bool) -> None:
+        """Gathers all of it, of a topic that is known, or raises ``BufferFull`` at once; returns
+        when it is in the log, if that is awaited."""
+        outgoing, note = submission
+        if not outgoing:
             return
-        try:
-            await self._concluded(wait)
-        except BaseException:
-            self._entries.lose_unanswered(outgoing)
-            raise
-
-    def _put_now(self, outgoing: Sequence[Outgoing], durable: bool) -> Wait | None:
-        """Gathers all of them, of a topic that is known, or raises ``BufferFull`` at once; returns
-        what ends when they are in the log, where that is awaited."""
         if not durable:
             self._failures.raise_all(nothing_queued=True)
         wait = self._wait(self._timeout_s, self._clock, outgoing) if durable else None
         if not self._engine.put(outgoing, wait, at_once=True):
             raise self._engine.full("no room now")
         self._send_at_end_of_turn()
-        return wait
+        note()
+        if wait is not None:
+            try:
+                await self._concluded(wait)
+            except BaseException:
+                self._entries.lose([one for one in outgoing if not one.answered])
+                raise

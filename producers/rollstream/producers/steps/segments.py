@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rollstream.producers.rollouts.fields import (
-    checked_flag,
-    checked_uid,
-)
+from rollstream.producers.rollouts.fields import checked, checked_flag, checked_uid
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.metadata import ObjectText
 from rollstream.schemas.rules import whole_number
 
@@ -86,60 +82,23 @@ _NAMES = {
 }
 
 
-def checked_steps(steps: Any) -> list[Step]:
-    """The steps, once what their order and groups depend on was checked.
+def checked_step(step: Step) -> Step:
+    """The step, once what its order and its group depend on was checked.
 
     Raises:
-        InvalidRollout: names the index, field, value and remedy.
+        InvalidRollout: names field, value and remedy.
     """
-    if isinstance(steps, Step) or not isinstance(steps, Iterable):
-        raise InvalidRollout("steps", steps, "give a sequence of Steps")
-    return [_checked(index, step) for index, step in enumerate(steps)]
-
-
-def _checked(index: int, step: Any) -> Step:
-    if not isinstance(step, Step):
-        raise InvalidRollout(f"steps[{index}]", step, "give a Step")
-    try:
-        size = step.n_rollouts
-        if size is not None:
-            size = whole_number("n_rollouts", size)
-            if size < 1:
-                raise InvalidRollout("n_rollouts", size, "a prompt has at least 1")
-        return step._replace(
-            trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
-            prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
-            step_index=whole_number("step_index", step.step_index),
-            is_last=checked_flag("is_last", step.is_last),
-            awaits_score=checked_flag("awaits_score", step.awaits_score),
-            n_rollouts=size,
-        )
-    except InvalidRollout as wrong:
-        raise at_index(wrong, index) from None
-
-
-def segment_arguments(step: Step, environment: str, size: int) -> dict[str, Any]:
-    """``RolloutArguments`` of the step; ``size`` of its group, 0: the environment's."""
-    rare = {"loss_mask": step.loss_mask, "token_arrays": step.token_arrays}
-    return {
-        **{name: value for name, value in rare.items() if value is not None},
-        "environment": environment,
-        "example_id": step.example_id or step.prompt_uid,
-        "group_uid": step.prompt_uid,
-        "group_size": size,
-        "rollout_uid": step_rollout_uid(step.prompt_uid, step.trajectory_uid),
-        "segment_idx": step.step_index,
-        "is_last_segment": step.is_last,
-        "policy_version": step.policy_version,
-        "weight_step": step.weight_step,
-        "policy_epoch": step.policy_epoch,
-        "lineage": step.lineage,
-        "prompt_tokens": step.prompt_ids,
-        "output_tokens": step.response_ids,
-        "logprobs": step.logprobs,
-        "reward": step.reward,
-        "metadata": step.metadata or {},
-    }
+    size = step.n_rollouts
+    if size is not None and (size := whole_number("n_rollouts", size)) < 1:
+        raise InvalidRollout("n_rollouts", size, "a prompt has at least 1")
+    return step._replace(
+        trajectory_uid=checked_uid("trajectory_uid", step.trajectory_uid),
+        prompt_uid=checked_uid("prompt_uid", step.prompt_uid),
+        step_index=checked("segment_idx", step.step_index),
+        is_last=checked_flag("is_last", step.is_last),
+        awaits_score=checked_flag("awaits_score", step.awaits_score),
+        n_rollouts=size,
+    )
 
 
 def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:

@@ -4,18 +4,15 @@ has open are bounded. Pure."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from xxhash import xxh3_128_intdigest
 
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.errors import Contradiction
-from rollstream.producers.steps.segments import Step, at_index
+from rollstream.producers.steps.segments import Step
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.ingest.entry import PLAIN, SHARED
 from rollstream.streams.errors import BufferFull
 
 # Steps, trajectories and prompts of one environment, each; of more, those that came first are
@@ -28,11 +25,9 @@ MAX_OPEN_PROMPTS = 16_384  # At 54 prompts a second, as many as go on in ``OPEN_
 # (``seal_timeout_s``).
 OPEN_PROMPT_S = 300.0
 _SHOWN = 5  # Prompts that a message names.
-# What a step leaves out of these is known from elsewhere, or not yet.
-_RESOLVED = ("group_size", "policy_version", "weight_step", "policy_epoch", "lineage")
-_shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name not in _RESOLVED))
-_plain_of = itemgetter(*(index for index, name in enumerate(PLAIN) if name != "created_ts"))
 ValueT = TypeVar("ValueT")
+Length = tuple[int, int]
+"""How many steps a trajectory has, 0: not known; and one more than the newest index."""
 
 
 @dataclass(slots=True)
@@ -68,11 +63,10 @@ class Submitted:
     """
 
     def __init__(self, prompts_max: int) -> None:
-        self._prompts_max = prompts_max
+        self.prompts_max = prompts_max
         # What came longest ago is the first, in all. By rollout and index, what a step holds.
         self._contents: OrderedDict[int, int] = OrderedDict()
-        # How many steps a trajectory has, 0: not known; and one more than the newest index.
-        self._lengths: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._lengths: OrderedDict[int, Length] = OrderedDict()
         self._sizes: OrderedDict[int, int] = OrderedDict()
         self._open: OrderedDict[str, _Prompt] = OrderedDict()
         # By the digests of their rollout uids; and those by the digests of their own.
@@ -83,81 +77,53 @@ class Submitted:
         """How many prompts are open."""
         return len(self._open)
 
-    def sizes(self, steps: Sequence[Step], now_s: float) -> list[int]:
-        """The size of each step's group, where all of them may be submitted; 0: not known.
+    def draft(self, now_s: float) -> Draft:
+        """A call's steps, none so far."""
+        before_s = now_s - OPEN_PROMPT_S
+        while self._trajectories and next(iter(self._trajectories.values())).seen_s <= before_s:
+            self._forget_first()
+        while self._open and next(iter(self._open.values())).seen_s <= before_s:
+            self._open.popitem(last=False)
+        return Draft(self, now_s)
 
-        Raises:
-            BufferFull: they begin prompts, and too many would be open.
-            Contradiction: a step contradicts one before it.
-        """
-        self._forget_old(now_s)
-        found: list[int] = []
-        sizes: dict[str, int] = {}
-        begun: dict[str, str] = {}  # The example of each.
-        for index, step in enumerate(steps):
-            uid = step.prompt_uid
-            known = self._open.get(uid)
-            size = known.size if known else 0
-            size = sizes.get(uid) or size or self._sizes.get(_digest(uid), 0)
-            if step.n_rollouts is not None and size not in (0, step.n_rollouts):
-                raise _unlike(index, "n_rollouts", step.n_rollouts, size, uid)
-            example = known.example_id if known else begun.get(uid, step.example_id)
-            if step.example_id != example:
-                raise _unlike(index, "example_id", step.example_id, example, uid)
-            sizes[uid] = size = step.n_rollouts or size
-            found.append(size)
-            if known is None and step.step_index == 0:
-                begun[uid] = example
-        if begun and len(self._open) + len(begun) > self._prompts_max:
-            raise BufferFull(
-                f"{len(self._open)} prompts that were begun here have not ended, and "
-                f"{len(begun)} more would be over max_open_prompts, {self._prompts_max}; nothing "
-                "was queued: go on with those that are open, or complete them, and then submit "
-                f"again. One of which nothing comes for {OPEN_PROMPT_S:g} s counts no more"
-            )
-        return found
+    def content_of(self, at: int) -> int | None:
+        """What the step of this digest holds; None: not known."""
+        return self._contents.get(at)
 
-    def check(self, steps: Sequence[Step], uids: Sequence[str], contents: Sequence[int]) -> None:
-        """They, steps of these rollouts, contradict neither each other nor what was submitted.
+    def length_of(self, trajectory: int) -> Length:
+        """Of the trajectory whose rollout has this digest."""
+        return self._lengths.get(trajectory, (0, 0))
 
-        Raises:
-            Contradiction: names the index, field, value, and what it contradicts.
-        """
-        firsts: dict[int, int] = {}
-        lengths: dict[str, tuple[int, int]] = {}
-        for index, (step, uid, content) in enumerate(zip(steps, uids, contents, strict=True)):
-            at = _digest(uid, step.step_index)
-            first = firsts.setdefault(at, self._contents.get(at, content))
-            length = lengths.get(uid) or self._length(uid)
-            try:
-                _check(step, content != first, *length)
-            except Contradiction as wrong:
-                raise at_index(wrong, index) from None
-            lengths[uid] = _longer(length, step)
+    def size_of(self, prompt_uid: str) -> int:
+        """The ``n_rollouts`` of a prompt; 0: not known."""
+        prompt = self._open.get(prompt_uid)
+        return (prompt.size if prompt else 0) or self._sizes.get(_digest(prompt_uid), 0)
 
-    def add(
-        self,
-        steps: Sequence[Step],
-        uids: Sequence[str],
-        sizes: Sequence[int],
-        contents: Sequence[int],
-        now_s: float,
-    ) -> None:
-        """The steps, of these rollouts, sizes and contents, were submitted."""
-        for step, uid, size, content in zip(steps, uids, sizes, contents, strict=True):
-            _put(self._contents, _digest(uid, step.step_index), content)
-            _put(self._lengths, _digest(uid), _longer(self._length(uid), step))
+    def example_of(self, prompt_uid: str) -> str | None:
+        """The ``example_id`` of an open prompt; None: it is not open."""
+        prompt = self._open.get(prompt_uid)
+        return None if prompt is None else prompt.example_id
+
+    def add(self, draft: Draft) -> None:
+        """The steps of the draft were submitted."""
+        now_s = draft.now_s
+        for at, content in draft.contents.items():
+            _put(self._contents, at, content)
+        for trajectory, length in draft.lengths.items():
+            _put(self._lengths, trajectory, length)
+        for step, trajectory, size in draft.steps:
+            name = step.prompt_uid
             if step.n_rollouts is not None:
-                _put(self._sizes, _digest(step.prompt_uid), step.n_rollouts)
-            prompt = self._open.get(step.prompt_uid)
+                _put(self._sizes, _digest(name), size)
+            prompt = self._open.get(name)
             if prompt is None and step.step_index == 0:
-                prompt = self._open[step.prompt_uid] = _Prompt(step.prompt_uid, step.example_id)
+                prompt = self._open[name] = _Prompt(name, step.example_id)
             if prompt is not None:
                 prompt.size, prompt.seen_s = size, now_s
-                self._open.move_to_end(step.prompt_uid)
-            self._see(uid, step.trajectory_uid, step.prompt_uid, now_s)
-            if step.is_last:
-                self.end(uid, step.trajectory_uid, step.prompt_uid, 0, now_s)
+                self._open.move_to_end(name)
+            known = self._see(trajectory, step.trajectory_uid, name, now_s)
+            if step.is_last and prompt is not None:
+                self._count_end(known, prompt)
 
     def forget(self, lost: Outgoing) -> None:
         """It is not known whether this step, or end, is in the log: another one may be submitted in
@@ -174,7 +140,7 @@ class Submitted:
         Raises:
             Contradiction: names the value and what it contradicts.
         """
-        ended, seen = self._length(end.rollout_uid)
+        ended, seen = self.length_of(_digest(end.rollout_uid))
         if count and ended not in (0, count):
             remedy = "complete it with the same number, or leave it out"
             before = f"trajectory {end.named} has ended with {ended}"
@@ -189,34 +155,20 @@ class Submitted:
         Raises:
             Contradiction: it has ended.
         """
-        ended, _ = self._length(rollout_uid)
+        ended, _ = self.length_of(_digest(rollout_uid))
         if ended:
             remedy = "a trajectory fails before its last step, or not at all"
             before = f"this trajectory has ended with {ended} steps"
             raise Contradiction("trajectory_uid", named, remedy, before)
 
-    def end(
-        self, rollout_uid: str, trajectory_uid: str, prompt_uid: str, count: int, now_s: float
-    ) -> None:
-        """A trajectory of this prompt has ended with so many steps; 0: those that came."""
+    def end(self, end: Outgoing, count: int, now_s: float) -> None:
+        """A trajectory has ended with so many steps; 0: those that came."""
+        key, prompt = _digest(end.rollout_uid), self._open.get(end.group_uid)
         if count:
-            _, seen = self._length(rollout_uid)
-            _put(self._lengths, _digest(rollout_uid), (count, seen))
-        prompt = self._open.get(prompt_uid)
-        if prompt is None:
-            return
-        known = self._see(rollout_uid, trajectory_uid, prompt_uid, now_s)
-        if not known.ended:
-            known.ended = True  # Known on, so that a repeated end counts once.
-            prompt.open -= 1
-            prompt.ended += 1
-        if prompt.ended >= prompt.size if prompt.size else not prompt.open:
-            del self._open[prompt_uid]
-
-    def example_of(self, prompt_uid: str) -> str:
-        """The ``example_id`` of an open prompt; empty: not known."""
-        prompt = self._open.get(prompt_uid)
-        return "" if prompt is None else prompt.example_id
+            _put(self._lengths, key, (count, self.length_of(key)[1]))
+        if prompt is not None:
+            known = self._see(key, end.trajectory_uid, prompt.uid, now_s)
+            self._count_end(known, prompt)
 
     def prompt_of_rollout(self, uid: str) -> str:
         """The prompt of a trajectory of which steps were submitted here, by the uid of its rollout;
@@ -241,13 +193,8 @@ class Submitted:
             why = f"trajectories of prompts {which} have the uid {trajectory_uid}"
         raise InvalidRollout("prompt_uid", "", "name its prompt", f"is empty, and {why}")
 
-    def _length(self, rollout_uid: str) -> tuple[int, int]:
-        return self._lengths.get(_digest(rollout_uid), (0, 0))
-
-    def _see(self, uid: str, trajectory_uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
-        prompt = self._open.get(prompt_uid)
-        key = _digest(uid)
-        known = self._trajectories.get(key)
+    def _see(self, key: int, trajectory_uid: str, prompt_uid: str, now_s: float) -> _Trajectory:
+        prompt, known = self._open.get(prompt_uid), self._trajectories.get(key)
         if known is None:
             named = _digest(trajectory_uid)
             # The prompt's own text: each step has one that is equal.
@@ -262,6 +209,14 @@ class Submitted:
             prompt.open += 1
         return known
 
+    def _count_end(self, known: _Trajectory, prompt: _Prompt) -> None:
+        if not known.ended:
+            known.ended = True  # Known on, so that a repeated end counts once.
+            prompt.open -= 1
+            prompt.ended += 1
+        if prompt.ended >= prompt.size if prompt.size else not prompt.open:
+            del self._open[prompt.uid]
+
     def _forget_first(self) -> None:
         key, known = self._trajectories.popitem(last=False)
         others = tuple(other for other in self._named.pop(known.named) if other != key)
@@ -270,26 +225,72 @@ class Submitted:
         if known.counted is not None:
             known.counted.open -= not known.ended
 
-    def _forget_old(self, now_s: float) -> None:
-        before_s = now_s - OPEN_PROMPT_S
-        while self._trajectories and next(iter(self._trajectories.values())).seen_s <= before_s:
-            self._forget_first()
-        while self._open and next(iter(self._open.values())).seen_s <= before_s:
-            self._open.popitem(last=False)
 
+class Draft:
+    """The steps of one call, in their order. They are compared with each other and with what was
+    submitted, which they join once they are queued.
 
-def contents_of(steps: Sequence[Step], outgoing: Sequence[Outgoing]) -> list[int]:
-    """Of steps as they were given, that have not left: equal for equal ones, whenever they come, in
-    this process."""
-    found = []
-    for step, one in zip(steps, outgoing, strict=True):
-        assert one.entry is not None
-        policy = (step.policy_version, str(step.weight_step), step.policy_epoch, step.lineage)
-        entry = one.entry
-        shared, plain = _shared_of(entry.shared), _plain_of(entry.plain)
-        arrays = sorted(entry.extras.get("token_arrays", {}).items())
-        found.append(hash((entry.kind, shared, plain, *policy, *arrays)))
-    return found
+    Attributes:
+        now_s: when the call came.
+        contents: what the steps hold, by the digests of rollout and index.
+        lengths: of their trajectories, by the digests of their rollouts.
+        steps: each with the digest of its rollout and the size of its group, 0: not known.
+    """
+
+    def __init__(self, submitted: Submitted, now_s: float) -> None:
+        self.now_s = now_s
+        self.contents: dict[int, int] = {}
+        self.lengths: dict[int, Length] = {}
+        self.steps: list[tuple[Step, int, int]] = []
+        self._submitted = submitted
+        self._sizes: dict[str, int] = {}
+        self._begun: dict[str, str] = {}  # The examples of prompts that these steps begin.
+
+    def size_of(self, step: Step) -> int:
+        """The size of the step's group; 0: not known.
+
+        Raises:
+            BufferFull: it begins a prompt, and too many would be open.
+            Contradiction: an earlier step of the prompt said otherwise.
+        """
+        prompt = step.prompt_uid
+        size = self._sizes.get(prompt) or self._submitted.size_of(prompt)
+        if step.n_rollouts is not None and size not in (0, step.n_rollouts):
+            raise _unlike("n_rollouts", step.n_rollouts, size, prompt)
+        known = self._submitted.example_of(prompt)
+        example = self._begun.get(prompt, step.example_id) if known is None else known
+        if step.example_id != example:
+            raise _unlike("example_id", step.example_id, example, prompt)
+        if known is None and step.step_index == 0:
+            self._begun[prompt] = example
+            self._check_room()
+        self._sizes[prompt] = size = step.n_rollouts or size
+        return size
+
+    def take(self, step: Step, uid: str, content: int) -> None:
+        """The step, of this rollout and content, is one of the call's.
+
+        Raises:
+            Contradiction: names the field, value, and what it contradicts.
+        """
+        at, trajectory = _digest(uid, step.step_index), _digest(uid)
+        first = self.contents.get(at, self._submitted.content_of(at))
+        ended, seen = self.lengths.get(trajectory) or self._submitted.length_of(trajectory)
+        _check(step, first not in (None, content), ended, seen)
+        after = step.step_index + 1
+        self.contents[at] = content
+        self.lengths[trajectory] = after if step.is_last else ended, max(seen, after)
+        self.steps.append((step, trajectory, self._sizes[step.prompt_uid]))
+
+    def _check_room(self) -> None:
+        is_open, begun, most = len(self._submitted), len(self._begun), self._submitted.prompts_max
+        if is_open + begun > most:
+            raise BufferFull(
+                f"{is_open} prompts that were begun here have not ended, and {begun} more would be "
+                f"over max_open_prompts, {most}; nothing was queued: go on with those that are "
+                "open, or complete them, and then submit again. One of which nothing comes for "
+                f"{OPEN_PROMPT_S:g} s counts no more"
+            )
 
 
 def _check(step: Step, other: bool, ended: int, seen: int) -> None:
@@ -313,15 +314,9 @@ def _check(step: Step, other: bool, ended: int, seen: int) -> None:
         raise Contradiction("is_last", True, "give it to the last of them, or to none", as_ended)
 
 
-def _unlike(index: int, field: str, value: Any, first: Any, prompt_uid: str) -> InvalidRollout:
+def _unlike(field: str, value: Any, first: Any, prompt_uid: str) -> Contradiction:
     before = f"was {first!r:.80} in an earlier step of prompt {prompt_uid}"
-    return at_index(Contradiction(field, value, "give all of them the same", before), index)
-
-
-def _longer(length: tuple[int, int], step: Step) -> tuple[int, int]:
-    ended, seen = length
-    after = step.step_index + 1
-    return (after if step.is_last else ended), max(seen, after)
+    return Contradiction(field, value, "give all of them the same", before)
 
 
 def _put(known: OrderedDict[int, ValueT], key: int, value: ValueT) -> None:
