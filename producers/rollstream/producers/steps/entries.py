@@ -20,7 +20,7 @@ from rollstream.producers.steps.submitted import Submitted
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import step_rollout_uid
-from rollstream.schemas.ingest.entry import PLAIN, SHARED, EntryKind
+from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, EntryKind
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 from rollstream.schemas.rules import whole_number
 
@@ -64,6 +64,7 @@ class StepEntries:
         draft = submitted.draft(self._clock.monotonic_s())
         policies = KnownPolicies(log.policies(), log.versions())
         policy_of = lru_cache(typed=True)(policies.sampled_by)
+        stamped = {**self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))}
         outgoing = []
         for index, one in enumerate(steps):
             if not isinstance(one, Step):
@@ -77,7 +78,7 @@ class StepEntries:
                     policy = policy_of(*said)
                 except TypeError:  # One of them is of a type that is refused.
                     policy = policies.sampled_by(*said)
-                entry = self._entry(step, environment, size, policy, each=each)
+                entry = self._entry(step, stamped, size, policy, each=each)
                 draft.take(step, entry.rollout_uid, _content(step, entry))
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
@@ -125,14 +126,27 @@ class StepEntries:
         self._lost.extend(outgoing)
 
     def _entry(
-        self, step: Step, environment: str, size: int, policy: tuple[str, PolicyRef], *, each: bool
+        self,
+        step: Step,
+        stamped: dict[str, Any],
+        size: int,
+        policy: tuple[str, PolicyRef],
+        *,
+        each: bool,
     ) -> Outgoing:
-        """The step's entry; ``each``: its ``weight_step`` has one number a token."""
+        """The step's entry.
+
+        Args:
+            stamped: what all steps of the call have; what is checked of this one is put there.
+            each: whether its ``weight_step`` has one number a token.
+        """
         prompt, name = step.prompt_uid, step.trajectory_uid
         version, ref = policy
-        address = GroupAddress(environment, step.example_id or prompt, prompt, size, "train")
-        checked_before = {"segment_idx": step.step_index, "is_last_segment": step.is_last}
+        stamped["segment_idx"], stamped["is_last_segment"] = step.step_index, step.is_last
         given: Mapping[str, Any] = {
+            "example_id": step.example_id or prompt,
+            "group_uid": prompt,
+            "group_size": size,
             "rollout_uid": step_rollout_uid(prompt, name),
             "policy_version": version,
             "weight_step": step.weight_step if each else ref.step,
@@ -144,10 +158,10 @@ class StepEntries:
             "reward": step.reward,
             **{field: value for field in _RARE if (value := getattr(step, field)) is not None},
         }
-        stamped = {**self._outbox.stamped(address), **checked_before}
-        _, entry, bytes_ = self._outbox.segment(given, stamped)
+        environment, segment, bytes_ = self._outbox.segment(given, stamped)
         kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
-        entry = entry._replace(kind=kind, extras={**entry.extras, "trajectory_uid": name})
+        extras = {**segment.extras, "trajectory_uid": name}
+        entry = Entry(segment.shared, segment.plain, extras, kind)
         outgoing = self._outbox.rollout((environment, entry, bytes_ + len(name.encode())))
         outgoing.trajectory_uid = name
         return outgoing
