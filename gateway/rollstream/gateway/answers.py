@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+import msgspec
 from starlette.responses import Response
 
+from rollstream.gateway.models import Answer
 from rollstream.gateway.problems import MEDIA_TYPE, Refused
 from rollstream.runtime.entropy import SystemEntropy
 
@@ -12,9 +13,9 @@ RETRY_AFTER_MAX_S = 5
 _entropy = SystemEntropy()
 
 
-def answer(model: BaseModel, status: int) -> Response:
+def answer(holds: Answer, status: int = 200) -> Response:
     """The answer that holds this."""
-    return Response(model.model_dump_json(), status, media_type="application/json")
+    return Response(msgspec.json.encode(holds), status, media_type="application/json")
 
 
 def problem_answer(found: Refused) -> Response:
@@ -24,5 +25,5 @@ def problem_answer(found: Refused) -> Response:
     if found.retry:
         after_s = 1 + int(_entropy.token(4), 16) % RETRY_AFTER_MAX_S
         headers = {**headers, "Retry-After": str(after_s)}
-    content = found.problem.model_dump_json(exclude_none=True)
+    content = msgspec.json.encode(found.problem)
     return Response(content, found.problem.status, headers, MEDIA_TYPE)

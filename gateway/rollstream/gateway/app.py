@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel
@@ -27,6 +27,7 @@ from rollstream.gateway.examples import COMPLETE, FAIL, SCORE, STEPS
 from rollstream.gateway.intake import Call, Intake, StepsWriter, Write
 from rollstream.gateway.models import (
     Accepted,
+    Answer,
     Body,
     CallQuery,
     CompleteBody,
@@ -38,8 +39,8 @@ from rollstream.gateway.models import (
     Problem,
     ScoreBody,
     StepsBody,
-    documented,
     held_bytes,
+    schemas,
 )
 from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
 from rollstream.gateway.scores import LateScores
@@ -137,34 +138,30 @@ def create_app(
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the schemas of what FastAPI does not parse."""
+    """The OpenAPI document, with the schemas of what FastAPI neither parses nor writes."""
     if app.openapi_schema is None:
-        document = FastAPI.openapi(app)
-        bodies = Body.__subclasses__()
-        _, schemas = msgspec.json.schema_components(bodies, ref_template=f"{_SCHEMAS}{{name}}")
-        for body in bodies:
-            schema = schemas[body.__name__]
-            schema["description"], described = documented(body)
-            for name, text in described.items():
-                schema["properties"][name]["description"] = text
-                # Generators of clients take what has a default for what is always there.
-                schema["properties"][name].pop("default", None)
-        document["components"]["securitySchemes"] = {_BEARER: {"type": "http", "scheme": "bearer"}}
-        document["components"]["schemas"] |= {**schemas, "Problem": Problem.model_json_schema()}
+        components = FastAPI.openapi(app).setdefault("components", {})
+        components["securitySchemes"] = {_BEARER: {"type": "http", "scheme": "bearer"}}
+        components.setdefault("schemas", {}).update(schemas(f"{_SCHEMAS}{{name}}"))
     return app.openapi_schema or {}
+
+
+def _holds(model: type[Body | Answer], media_type: str = "application/json") -> dict[str, Any]:
+    """What a body holds, for the OpenAPI document."""
+    return {"content": {media_type: {"schema": {"$ref": f"{_SCHEMAS}{model.__name__}"}}}}
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": "; ".join(one.title for one in Kind if one.status == status),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": f"{_SCHEMAS}Problem"}}},
+            **_holds(Problem, MEDIA_TYPE),
         }
         for status in statuses
     }
 
 
-def _admitted(request: Request) -> Intake:
+async def _admitted(request: Request, environment: str) -> Intake:
     """The bounds of a call whose caller may write to the environment of its path, and which gives
     each query parameter once; nothing was read of the body.
 
@@ -172,7 +169,6 @@ def _admitted(request: Request) -> Intake:
         Refused: there is no such environment, or the token is missing, unknown or another's.
     """
     gateway: _Gateway = request.app.state.gateway
-    environment: str = request.path_params["environment"]
     if gateway.tokens.required:
         given = request.headers.getlist("Authorization")
         if len(given) > 1:
@@ -213,6 +209,7 @@ def _admitted(request: Request) -> Intake:
     return gateway.intake
 
 
+_Admitted = Annotated[Intake, Depends(_admitted)]
 _Query = Annotated[CallQuery, Query()]
 # The writer checks it, as it does a step's.
 _TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
@@ -220,6 +217,7 @@ _QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_tra
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
+    default_response_class=Response,
     responses=_problems(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 504),
 )
 _Route = Callable[..., Awaitable[Response]]
@@ -233,21 +231,25 @@ def _post(
     Args:
         accepts: whether it answers 202, too.
     """
-    schema = {"$ref": f"{_SCHEMAS}{model.__name__}"}
-    content = {"application/json": {"schema": schema, "example": example}}
+    body = _holds(model)
+    body["content"]["application/json"]["example"] = example
+    taken = {202: "It was taken, and is on its way"} if accepts else {}
     return _steps.post(
         path,
-        status_code=202 if accepts else 200,
-        response_model=Accepted,
-        responses={200: {"model": Accepted, "description": done}},
-        openapi_extra={**_SECURED, "requestBody": {"required": True, "content": content}},
+        status_code=min({200, *taken}),
+        responses={
+            status: {"description": text, **_holds(Accepted)}
+            for status, text in {**taken, 200: done}.items()
+        },
+        openapi_extra={**_SECURED, "requestBody": {"required": True, **body}},
     )
 
 
 @_post("/steps", StepsBody, STEPS, "All steps are in the log")
-async def submit_steps(request: Request, environment: str, query: _Query) -> Response:
+async def submit_steps(
+    request: Request, environment: str, intake: _Admitted, query: _Query
+) -> Response:
     """Submits steps: all of them, or none. A step that is submitted again counts once."""
-    intake = _admitted(request)
     async with intake.request(environment) as call:
         # Of its lists of numbers nothing is left: they take many times the arrays of the steps.
         steps = _steps_of(await _body(call, request, StepsBody))
@@ -261,23 +263,29 @@ async def submit_steps(request: Request, environment: str, query: _Query) -> Res
     "/trajectories/{trajectory_uid:path}/complete", CompleteBody, COMPLETE, "The end is in the log"
 )
 async def complete_trajectory(
-    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
+    request: Request,
+    environment: str,
+    trajectory_uid: _TrajectoryUid,
+    intake: _Admitted,
+    query: _Query,
 ) -> Response:
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
-    intake = _admitted(request)
     write = partial(intake.writer.complete_trajectory, trajectory_uid)
     return await _written(request, intake, CompleteBody, write, query.durable)
 
 
 @_post("/trajectories/{trajectory_uid:path}/fail", FailBody, FAIL, "The failure is in the log")
 async def fail_trajectory(
-    request: Request, environment: str, trajectory_uid: _TrajectoryUid, query: _Query
+    request: Request,
+    environment: str,
+    trajectory_uid: _TrajectoryUid,
+    intake: _Admitted,
+    query: _Query,
 ) -> Response:
     """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
     does not wait for it."""
-    intake = _admitted(request)
     write = partial(intake.writer.fail_trajectory, trajectory_uid)
     return await _written(request, intake, FailBody, write, query.durable)
 
@@ -289,46 +297,46 @@ async def fail_trajectory(
 async def score_trajectory(
     request: Request,
     environment: str,
+    intake: _Admitted,
     trajectory_uid: _TrajectoryUid,
     query: Annotated[NoQuery, Query()],
 ) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
-    intake, scores = _admitted(request), request.app.state.gateway.scores
+    scores = request.app.state.gateway.scores
     if scores is None:
         raise Refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
     write = partial(scores.publish, trajectory_uid)
     return await _written(request, intake, ScoreBody, write, durable=True)
 
 
-@_steps.get("/policy", response_model=NewestPolicy, openapi_extra=_SECURED)
+@_steps.get("/policy", responses={200: _holds(NewestPolicy)}, openapi_extra=_SECURED)
 async def newest_policy(
-    request: Request, environment: str, query: Annotated[PolicyQuery, Query()]
+    environment: str, intake: _Admitted, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
     its version with each step. Answers 404 if no policy was published."""
-    intake = _admitted(request)
     async with intake.request(environment) as call:
         found = await intake.policy(call, query.lineage)
-        return answer(NewestPolicy.model_validate(found, from_attributes=True), 200)
+        return answer(msgspec.convert(found, NewestPolicy, from_attributes=True))
 
 
 @_probes.head("/healthz", include_in_schema=False)
-@_probes.get("/healthz", response_model=Health)
+@_probes.get("/healthz", responses={200: _holds(Health)})
 async def healthz() -> Response:
     """Answers 200 while the process lives."""
-    return answer(Health(status="ok"), 200)
+    return answer(Health(status="ok"))
 
 
 @_probes.head("/readyz", include_in_schema=False)
-@_probes.get("/readyz", response_model=Health, responses=_problems(503))
+@_probes.get("/readyz", responses={200: _holds(Health), **_problems(503)})
 async def readyz(request: Request) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
     gateway: _Gateway = request.app.state.gateway
     gateway.intake.check_ready()
     await gateway.probe.ask()
-    return answer(Health(status="ok"), 200)
+    return answer(Health(status="ok"))
 
 
 async def _written(
@@ -388,11 +396,6 @@ def _accepted(intake: Intake, environment: str, count: int, durable: bool) -> Re
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestValidationError):
-        try:
-            _admitted(request)  # Nobody else learns what is wrong.
-        except Refused as other:
-            error = other
     if isinstance(error, RollstreamError):
         found = explained(error)
     elif isinstance(error, RequestValidationError):

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, Field
 
 from rollstream.producers import Step
 from rollstream.schemas.errors import InvalidRollout
@@ -53,12 +53,18 @@ _Ints = Literal["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", 
 _Floats = Literal["float16", "float32", "float64"]
 _B64 = "[A-Za-z0-9+/]"
 # So many characters as values of 4 bytes have.
+_ATTRIBUTE = r"^    (\w+): (.*(?:\n     .*)*)"  # Of a docstring.
 _WORDS = f"^({_B64}{{16}})*({_B64}{{5}}[AQgw]==|{_B64}{{10}}[AEIMQUYcgkosw048]=)?$"
 _Words = Annotated[bytes, Meta(extra_json_schema={"pattern": _WORDS})]
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """No unknown keys, and no text or truth value for a number."""
+class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request, or a part of one: no unknown keys, and no text or truth value for a
+    number."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The body of an answer."""
 
 
 class PackedTokens(Body, frozen=True):
@@ -238,11 +244,19 @@ class ScoreBody(Body, frozen=True):
     attempt: _Name = ""
 
 
-def documented(model: type) -> tuple[str, dict[str, str]]:
-    """What the docstring of a body says of it, and of its fields."""
-    about, _, attributes = cleandoc(model.__doc__ or "").partition("\n\nAttributes:\n")
-    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", attributes, re.MULTILINE)
-    return about, {name: " ".join(text.split()) for name, text in found}
+def schemas(ref_template: str) -> dict[str, dict[str, Any]]:
+    """The JSON Schemas of all bodies by name, with what their docstrings say of each field."""
+    models = [*Answer.__subclasses__(), *Body.__subclasses__()]
+    _, found = msgspec.json.schema_components(models, ref_template=ref_template)
+    for model in models:
+        about, _, attributes = cleandoc(model.__doc__ or "").partition("\n\nAttributes:\n")
+        schema = found[model.__name__]
+        schema["description"] = about
+        for name, text in re.findall(_ATTRIBUTE, attributes, re.MULTILINE):
+            schema["properties"][name]["description"] = " ".join(text.split())
+        for each in schema["properties"].values():
+            each.pop("default", None)  # Generators of clients take it for what is always there.
+    return found
 
 
 def held_bytes(step: Step) -> int:
@@ -309,81 +323,79 @@ def _token_array(name: str, given: TokenArray) -> NDArray[Any]:
     return found.reshape(given.shape)
 
 
-class _Query(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class CallQuery(_Query):
-    """The query parameters of a call."""
-
-    durable: bool = False
-    """true: answers 200 when it is in the log. false: answers 202 at once."""
-
-
-class PolicyQuery(_Query):
-    """The query parameters of a request for the policy."""
-
-    lineage: str | None = None
-    """The model. Needed if two are in training."""
-
-
-class NoQuery(_Query):
+class NoQuery(BaseModel, extra="forbid"):
     """A call without query parameters."""
 
 
-class Accepted(BaseModel):
-    """The answer to a call that was taken."""
+class CallQuery(NoQuery):
+    """The query parameters of a call."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    durable: bool = Field(False, description="true: 200 when it is in the log. false: 202 at once.")
+
+
+class PolicyQuery(NoQuery):
+    """The query parameters of a request for the policy."""
+
+    lineage: str | None = Field(None, description="The model. Needed if two are in training.")
+
+
+class Accepted(Answer, frozen=True):
+    """The answer to a call that was taken.
+
+    Attributes:
+        accepted: Steps, ends, or scores of trajectories that this call submitted.
+        durable: Whether they are in the log. If not, they are on their way.
+        undelivered: Steps and ends of this environment that this process answered with 202 and lost
+            since it started. If it rises, submit those steps again.
+    """
 
     accepted: int
-    """Steps, ends, or scores of trajectories that this call submitted."""
     durable: bool
-    """Whether they are in the log. If not, they are on their way."""
     undelivered: int
-    """Steps and ends of this environment that this process answered with 202 and lost since it
-    started. If it rises, submit those steps again."""
 
 
-class NewestPolicy(BaseModel):
-    """The newest policy that the environment's trainer published."""
+class NewestPolicy(Answer, frozen=True):
+    """The newest policy that the environment's trainer published.
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    Attributes:
+        version: Its name: the `policy_version` of the steps that it samples.
+        step: Optimizer steps behind it: the `weight_step` of the steps that it samples.
+        epoch: Counts the branches of its trainer: the `policy_epoch` of the steps that it samples.
+        lineage: The model in training.
+        weights: Where its weights are, as the trainer published it.
+        metadata: What else the trainer published.
+    """
 
     version: str
-    """Its name: the `policy_version` of the steps that it samples."""
     step: int
-    """Optimizer steps behind it: the `weight_step` of the steps that it samples."""
     epoch: int
-    """Counts the branches of its trainer: the `policy_epoch` of the steps that it samples."""
     lineage: str
-    """The model in training."""
     weights: str
-    """Where its weights are, as the trainer published it."""
     metadata: dict[str, Any]
-    """What else the trainer published."""
 
 
-class Health(BaseModel):
+class Health(Answer, frozen=True):
     """The answer to a probe."""
 
     status: str
 
 
-class Problem(BaseModel):
-    """Problem details (RFC 9457). `field` and `value` are there if one value is wrong."""
+class Problem(Answer, frozen=True, omit_defaults=True):
+    """Problem details (RFC 9457). `field` and `value` are there if one value is wrong.
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    Attributes:
+        type: The kind of problem, for programs.
+        detail: What is wrong, the value, and what to do.
+        field: The wrong value's place, such as `steps[3].prompt_ids[7]`, or the part of the
+            request.
+        value: The wrong value, shortened.
+        remedy: What to do.
+    """
 
     type: str
-    """The kind of problem, for programs."""
     title: str
     status: int
     detail: str
-    """What is wrong, the value, and what to do."""
     field: str | None = None
-    """The wrong value's place, such as `steps[3].prompt_ids[7]`, or the part of the request."""
     value: str | None = None
-    """The wrong value, shortened."""
     remedy: str | None = None
-    """What to do."""
