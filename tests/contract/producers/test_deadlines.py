@@ -5,6 +5,7 @@ The only timed assertions: each call ends within its time and 0.1 s.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import traceback
@@ -18,7 +19,13 @@ from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
 from harness.producer_faults import FILLING, NarrowBroker, fill, wide_rollout
 from harness.producers import new_layout, published, sampled, segments_of
-from rollstream.producers import BrokerUnavailable, BufferFull, FlushTimedOut, RolloutProducer
+from rollstream.producers import (
+    AsyncRolloutProducer,
+    BrokerUnavailable,
+    BufferFull,
+    FlushTimedOut,
+    RolloutProducer,
+)
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Writer
@@ -30,25 +37,31 @@ WIDE = wide_rollout()
 
 
 class SilentBroker(FaultyBroker):
-    """Takes records and answers nothing, from when it is silent on; its polls take their time."""
+    """Takes records and answers nothing, from when it is silent on; its polls take their time.
+
+    Attributes:
+        asking: the threads that asked for a topic.
+    """
 
     def __init__(self) -> None:
         super().__init__(MemoryBroker(), lambda append: Fate.DROP, clock=SystemClock())
         self.stopped = threading.Event()
+        self.asking: list[threading.Thread] = []
 
     def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
-        return _Silent(super().writer(), self.stopped)
+        return _Silent(super().writer(), self)
 
 
 class _Silent:
     """A ``Writer`` that is asked for topics in vain once the broker has stopped."""
 
-    def __init__(self, inner: Writer, stopped: threading.Event) -> None:
+    def __init__(self, inner: Writer, broker: SilentBroker) -> None:
         self._inner = inner
-        self._stopped = stopped
+        self._broker = broker
 
     def partitions(self, topic: str, timeout_s: float) -> int:
-        if self._stopped.is_set():
+        self._broker.asking.append(threading.current_thread())
+        if self._broker.stopped.is_set():
             SystemClock().wait(threading.Event(), timeout_s)
             raise BrokerUnavailable("no broker answers")
         return self._inner.partitions(topic, timeout_s)
@@ -109,6 +122,26 @@ def test_no_call_waits_for_another_threads_flush() -> None:
         assert took_s(lambda: publish("math", BufferFull)) < 1.0 + GRACE_S
         assert took_s(flush) < 2.0 + GRACE_S
         assert took_s(close) < 1.0 + GRACE_S
+
+
+def test_a_loop_goes_on_while_a_topic_is_unknown_and_the_broker_away() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker.inner)
+    broker.stopped.set()
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, timeout_s=1.0
+        )
+        publishing = asyncio.ensure_future(producer.publish(example_id="ex", **sampled()))
+        while not broker.asking:  # Each turn of the loop comes, though no answer does.
+            await asyncio.sleep(0)
+        with pytest.raises(BrokerUnavailable):
+            await publishing
+        await producer.close()
+
+    asyncio.run(scenario())
+    assert threading.current_thread() not in broker.asking
 
 
 def test_threads_that_wait_for_room_are_served_in_the_order_of_their_arrival() -> None:
