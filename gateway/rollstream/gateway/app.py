@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
@@ -211,8 +212,6 @@ async def _admitted(request: Request, environment: str) -> Intake:
 
 _Admitted = Annotated[Intake, Depends(_admitted)]
 _Query = Annotated[CallQuery, Query()]
-# The writer checks it, as it does a step's.
-_TrajectoryUid = Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
 _QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_trajectory": NoQuery}
 _probes = APIRouter()
 _steps = APIRouter(
@@ -259,55 +258,54 @@ async def submit_steps(
         return _accepted(intake, environment, len(steps), query.durable)
 
 
-@_post(
-    "/trajectories/{trajectory_uid:path}/complete", CompleteBody, COMPLETE, "The end is in the log"
-)
-async def complete_trajectory(
-    request: Request,
-    environment: str,
-    trajectory_uid: _TrajectoryUid,
-    intake: _Admitted,
-    query: _Query,
-) -> Response:
+@dataclass
+class _OfTrajectory:
+    """A call about one trajectory."""
+
+    request: Request
+    environment: str
+    # The writer checks it, as it does a step's.
+    trajectory_uid: Annotated[str, Path(json_schema_extra={"pattern": UID_PATTERN})]
+    intake: _Admitted
+
+    async def written(self, model: type[Body], write: Write, *, durable: bool = True) -> Response:
+        """The answer once what the body says of the trajectory was written."""
+        async with self.intake.request(self.environment) as call:
+            given = msgspec.structs.asdict(await _body(call, self.request, model))
+            write = partial(write, self.trajectory_uid, **given)
+            await self.intake.deliver(call, write, durable=durable)
+            return _accepted(self.intake, self.environment, 1, durable)
+
+
+_Trajectory = Annotated[_OfTrajectory, Depends()]
+_PATH = "/trajectories/{trajectory_uid:path}"
+
+
+@_post(f"{_PATH}/complete", CompleteBody, COMPLETE, "The end is in the log")
+async def complete_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
     nothing."""
-    write = partial(intake.writer.complete_trajectory, trajectory_uid)
-    return await _written(request, intake, CompleteBody, write, query.durable)
+    write = trajectory.intake.writer.complete_trajectory
+    return await trajectory.written(CompleteBody, write, durable=query.durable)
 
 
-@_post("/trajectories/{trajectory_uid:path}/fail", FailBody, FAIL, "The failure is in the log")
-async def fail_trajectory(
-    request: Request,
-    environment: str,
-    trajectory_uid: _TrajectoryUid,
-    intake: _Admitted,
-    query: _Query,
-) -> Response:
+@_post(f"{_PATH}/fail", FailBody, FAIL, "The failure is in the log")
+async def fail_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
     """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
     does not wait for it."""
-    write = partial(intake.writer.fail_trajectory, trajectory_uid)
-    return await _written(request, intake, FailBody, write, query.durable)
+    write = trajectory.intake.writer.fail_trajectory
+    return await trajectory.written(FailBody, write, durable=query.durable)
 
 
-@_post(
-    *("/trajectories/{trajectory_uid:path}/score", ScoreBody, SCORE, "The score is in the log"),
-    accepts=False,
-)
-async def score_trajectory(
-    request: Request,
-    environment: str,
-    intake: _Admitted,
-    trajectory_uid: _TrajectoryUid,
-    query: Annotated[NoQuery, Query()],
-) -> Response:
+@_post(f"{_PATH}/score", ScoreBody, SCORE, "The score is in the log", accepts=False)
+async def score_trajectory(trajectory: _Trajectory, query: Annotated[NoQuery, Query()]) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
-    scores = request.app.state.gateway.scores
+    scores = trajectory.request.app.state.gateway.scores
     if scores is None:
         raise Refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
-    write = partial(scores.publish, trajectory_uid)
-    return await _written(request, intake, ScoreBody, write, durable=True)
+    return await trajectory.written(ScoreBody, scores.publish)
 
 
 @_steps.get("/policy", responses={200: _holds(NewestPolicy)}, openapi_extra=_SECURED)
@@ -337,17 +335,6 @@ async def readyz(request: Request) -> Response:
     gateway.intake.check_ready()
     await gateway.probe.ask()
     return answer(Health(status="ok"))
-
-
-async def _written(
-    request: Request, intake: Intake, model: type[Body], write: Write, durable: bool
-) -> Response:
-    """What became of a call about one trajectory, which is written with the fields of its body."""
-    environment: str = request.path_params["environment"]
-    async with intake.request(environment) as call:
-        given = msgspec.structs.asdict(await _body(call, request, model))
-        await intake.deliver(call, partial(write, **given), durable=durable)
-        return _accepted(intake, environment, 1, durable)
 
 
 async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from rollstream.schemas.errors import InvalidRollout, RollstreamError, shown
+from rollstream.schemas.errors import InvalidRollout, RollstreamError, WrongValue, shown
 from rollstream.schemas.events import Scored
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -21,8 +21,16 @@ class ProducerError(RollstreamError):
     """A producer could not do what was asked."""
 
 
-class InvalidSettings(ProducerError, ValueError):
-    """An argument is wrong. The message names it, its value and what to give instead."""
+class InvalidSettings(WrongValue, ProducerError):
+    """An argument is wrong. The message names it, its value and what to give instead.
+
+    Attributes:
+        field: the argument.
+        value: the wrong value: a number, text or None as it was given, and of anything else the
+            beginning of its ``repr``.
+        finding: what is wrong with the value, for example ``is 0``.
+        remedy: what to give instead.
+    """
 
 
 class ProducerClosed(ProducerError):
@@ -183,20 +191,12 @@ class DeliveryFailed(ProducerError):
         nothing_queued: bool = False,
         entries: int | None = None,
     ) -> None:
-        failed = [counted(len(uids), "rollout")] if uids else []
-        failed += [counted(len(group_uids), "control event")] if group_uids else []
+        counts = ((uids, "rollout"), (group_uids, "control event"))
+        failed = " and ".join(counted(len(each), noun) for each, noun in counts if each)
         verb = "was" if len(uids) + len(group_uids) == 1 else "were"
-        message = f"{' and '.join(failed)} {verb} not delivered to {broker}"
-        if uids:
-            shown = _first(uids)
-            remedy = "publish them again with the same rollout_uid, duplicates are settled as such"
-            message += f" ({shown}): {cause}; {remedy}"
-        else:
-            message += f": {cause}"
-        if nothing_queued:
-            message += "; this call queued nothing, repeat it too"
-        if outstanding:
-            message += f"; {_entries(outstanding, 'more ')} still to be answered; flush again"
+        remedy = "publish them again with the same rollout_uid, duplicates are settled as such"
+        cause = f"{cause}; {remedy}" if uids else cause
+        message = _undelivered(f"{failed} {verb}", uids, broker, cause, outstanding, nothing_queued)
         super().__init__(message)
         self.uids = tuple(uids)
         self.group_uids = tuple(group_uids)
@@ -225,16 +225,12 @@ class ScoresNotDelivered(DeliveryFailed):
         super().__init__(
             uids, (), broker, cause, outstanding=outstanding, nothing_queued=nothing_queued
         )
-        about = [*uids, *(f"group {one}" for one in group_ids)]
-        shown = _first(about)
-        more = f"; {outstanding} more still to be answered; flush again" if outstanding else ""
-        more += "; this call queued nothing, repeat it too" if nothing_queued else ""
         self.group_ids = tuple(group_ids)
-        self.args = (
-            f"scores of {counted(len(uids), 'rollout')} and {counted(len(group_ids), 'group')} "
-            f"were not delivered to {broker} ({shown}): {cause}; publish them again, what is in "
-            f"the log already counts once{more}",
-        )
+        names = [*uids, *(f"group {one}" for one in group_ids)]
+        of = f"{counted(len(uids), 'rollout')} and {counted(len(group_ids), 'group')}"
+        cause += "; publish them again, what is in the log already counts once"
+        said = f"scores of {of} were", names, broker, cause, outstanding, nothing_queued
+        self.args = (_undelivered(*said),)
 
 
 class VersionConflict(ProducerError):
@@ -255,32 +251,21 @@ class VersionConflict(ProducerError):
         expected = event.expect_version
         assert expected is not None, event
         others = [f"{version} of {uid}" for uid, version in found.items() if version != expected]
-        same_attempt = [uid for uid, version in found.items() if version == expected]
-        self.counted = tuple(
-            one.rollout_uid for one in event.scores if one.rollout_uid not in found
-        )
-        wrong = []
+        again = [uid for uid, version in found.items() if version == expected]
+        counting = tuple(one.rollout_uid for one in event.scores if one.rollout_uid not in found)
+        wrong = f"scores of group {event.group_id} by {event.scorer!r}"
         if others:
-            wrong.append(
-                f"the newest version was expected to be {expected}, but is {_first(others)}"
-            )
-        if same_attempt:
-            wrong.append(
-                f"version {expected} of {_first(same_attempt)} is of attempt {event.attempt!r} "
-                "already, which counts once"
-            )
-        remedy = "Look at what was said (open_scores, rollstream show), then score anew"
-        if others:
-            remedy += " and expect the newest version"
-        if same_attempt:
-            remedy += ", under another attempt or none"
+            wrong += f": the newest version was expected to be {expected}, but is {_first(others)}"
+        if again:
+            wrong += f": version {expected} of {_first(again)} is of attempt {event.attempt!r} "
+            wrong += "already, which counts once"
         does = f"do not count: the scores of {_first([*found])}"
-        if self.counted:
-            does += f"; do count: those of {_first(self.counted)}"
+        does += f"; do count: those of {_first(counting)}" if counting else ""
         super().__init__(
-            f"scores of group {event.group_id} by {event.scorer!r}: {'; '.join(wrong)}; {does}. "
-            f"{remedy}"
+            f"{wrong}; {does}. Look at what was said (open_scores, rollstream show), then score "
+            "anew: expect the newest version, under another attempt or none"
         )
+        self.counted = counting
         self.group_id = event.group_id
         self.scorer = event.scorer
         self.expected = expected
@@ -299,6 +284,22 @@ class FlushTimedOut(BrokerUnavailable):
             "check that the broker runs and can be reached from here, then flush again"
         )
         self.outstanding = outstanding
+
+
+def _undelivered(
+    what: str,
+    names: Sequence[str],
+    broker: str,
+    cause: str,
+    outstanding: int,
+    nothing_queued: bool,
+) -> str:
+    message = f"{what} not delivered to {broker}{f' ({_first(names)})' if names else ''}: {cause}"
+    if nothing_queued:
+        message += "; this call queued nothing, repeat it too"
+    if outstanding:
+        message += f"; {_entries(outstanding, 'more ')} still to be answered; flush again"
+    return message
 
 
 def _first(names: Sequence[str]) -> str:

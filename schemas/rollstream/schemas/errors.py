@@ -15,7 +15,35 @@ class MissingExtra(RollstreamError, ImportError):
     """A library that this needs is not installed; the message says how to install it."""
 
 
-class InvalidRollout(RollstreamError, ValueError):
+class WrongValue(RollstreamError, ValueError):
+    """A value breaks a rule. The message has the field, what is wrong and what to do.
+
+    Attributes:
+        field: the argument, with key or index if one of its values is wrong: ``logprobs[3]``,
+            ``metadata['a']``.
+        value: the wrong value: a number, text or None as it was given, and of anything else the
+            beginning of its ``repr``.
+        finding: what is wrong with the value, for example ``is -1``.
+        remedy: what to give instead.
+    """
+
+    def __init__(self, field: str, value: Any, remedy: str, finding: str = "") -> None:
+        # The message is made of these when it is asked for: who knows more adds it, as an index.
+        self.field = field
+        self.value = _kept(value)
+        self.remedy = remedy
+        self.finding = finding or f"is {shown(value)}"
+        super().__init__(field, self.value, remedy, self.finding)  # And not the value itself.
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.finding}; {self.remedy}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses processes, also those kinds whose arguments are others."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+class InvalidRollout(WrongValue):
     """A rollout, score or dispatch breaks a rule. If a producer raises it, nothing was published.
 
     Attributes:
@@ -29,28 +57,15 @@ class InvalidRollout(RollstreamError, ValueError):
         of: the name of that list, for the message.
     """
 
-    def __init__(self, field: str, value: Any, remedy: str, finding: str = "") -> None:
-        # The message is made of these when it is asked for: who knows more adds it, as an index.
-        self.field = field
-        self.value = _kept(value)
-        self.remedy = remedy
-        self.finding = finding or f"is {shown(value)}"
-        self.index: int | None = None
-        self.of = "steps"
-        super().__init__(field, self.value, remedy, self.finding)  # And not the value itself.
+    index: int | None = None
+    of = "steps"
 
     def __str__(self) -> str:
         at = "" if self.index is None else f"{self.of}[{self.index}]: "
-        return f"{at}{self.field} {self.finding}; {self.remedy}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """It crosses processes, also those kinds whose arguments are others."""
-        return _restored, (type(self), self.args, self.__dict__)
+        return f"{at}{super().__str__()}"
 
 
-def _restored(
-    kind: type[InvalidRollout], args: tuple[Any, ...], state: dict[str, Any]
-) -> InvalidRollout:
+def _restored(kind: type[WrongValue], args: tuple[Any, ...], state: dict[str, Any]) -> WrongValue:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

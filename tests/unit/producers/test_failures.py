@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -426,8 +427,12 @@ def test_an_environment_that_no_topic_can_have_is_refused_at_once() -> None:
 def test_a_wrong_setting_is_named_with_what_to_give(
     kind: Any, wrong: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(InvalidSettings, match=re.escape(told)):
+    with pytest.raises(InvalidSettings, match=re.escape(told)) as refused:
         kind(**{"broker": MemoryBroker(), "environment": "math", **wrong})
+    field, value = [*wrong.items()][-1]
+    error = pickle.loads(pickle.dumps(refused.value))
+    assert str(error) == f"{field} {error.finding}; {error.remedy}"
+    assert (error.field, repr(error.value)[:40]) == (field, repr(value)[:40])
 
 
 @pytest.mark.parametrize("timeout_s", ["x", None, -3, float("inf"), True])
