@@ -337,25 +337,22 @@ async def readyz(request: Request) -> Response:
     return answer(Health(status="ok"))
 
 
+_PLAIN = "send Content-Type: application/json, not compressed"
+_HEADERS = (  # Of a body: what it is where it is not given, and what it has to be.
+    ("Content-Type", "", "application/json", _PLAIN),
+    ("Content-Encoding", "identity", "identity", _PLAIN),
+    ("Transfer-Encoding", "chunked", "chunked", _PLAIN),
+    # uvicorn passes over the body. Some clients, as Java's, ask for HTTP/2 unless told otherwise.
+    ("Upgrade", "", "", "speak HTTP/1.1 alone, and ask for no other protocol"),
+)
+
+
 async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
-    for header, usual, wanted in (
-        ("Content-Type", "", "application/json"),
-        ("Content-Encoding", "identity", "identity"),
-        ("Transfer-Encoding", "chunked", "chunked"),
-    ):
+    for header, usual, wanted, remedy in _HEADERS:
         said = ", ".join(request.headers.getlist(header)) or usual
         if said.partition(";")[0].strip().lower() != wanted:
-            remedy = "send Content-Type: application/json, not compressed"
             finding = f"{header} is {shown(said)}"
             raise Refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
-    if (protocol := request.headers.get("Upgrade")) is not None:  # uvicorn passes over the body.
-        raise Refused(
-            Kind.UNSUPPORTED,
-            f"the headers ask for an upgrade to {shown(protocol)}",
-            "speak HTTP/1.1 alone: some clients, as Java's, ask for HTTP/2 unless told otherwise",
-            "Upgrade",
-            shown(protocol),
-        )
     announced = request.headers.get("content-length", "0")
     size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
     try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from math import inf
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -33,8 +33,16 @@ _LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
 
 
-class Kind(Enum):
-    """The kinds of problems: status, name, title, whether to come again, and further headers."""
+class _Kind(NamedTuple):
+    status: int
+    uid: str
+    title: str
+    retry: bool = False  # Whether to come again.
+    headers: Mapping[str, str] = _NO_HEADERS
+
+
+class Kind(_Kind, Enum):
+    """The kinds of problems."""
 
     NOT_JSON = 400, "not-json", "The body is not JSON"
     NOT_HTTP = 400, "not-http", "The bytes are not HTTP", False, _CLOSE
@@ -57,20 +65,6 @@ class Kind(Enum):
     DRAINING = 503, "draining", "This gateway ends", True
     UNAVAILABLE = 503, "broker-unavailable", "The broker did not take it", True
     LATE = 504, "no-answer-in-time", "The broker did not answer in time", True
-
-    def __init__(
-        self,
-        status: int,
-        uid: str,
-        title: str,
-        retry: bool = False,
-        headers: Mapping[str, str] = _NO_HEADERS,
-    ) -> None:
-        self.status = status
-        self.uid = uid
-        self.title = title
-        self.retry = retry
-        self.headers = headers
 
 
 class Refused(RollstreamError):

@@ -213,9 +213,23 @@ def played(
     ]
     unsealed = [one for one in drive.decisions if one.group is None]
     assume(not any(s.reason == "broken_chain" for one in unsealed for s in one.settled))
-    # A repeat, under its other name, of a step beyond the size is settled as that step was.
-    either = {"duplicate", "beyond_size"}
-    return sealed, ["repeat or beyond" if one in either else one for one in reasons(drive)]
+    return sealed, reasons_of_repeats(drive, [(*one[:3], one[4] == "end") for one in submitted])
+
+
+def reasons_of_repeats(drive: Drive, entries: list[tuple[str, str, int, bool]]) -> list[str]:
+    """Why entries ended, in their order. A repeat of a step that was settled as beyond the size,
+    in a prompt that is not sealed, is one too under its other name: its sealer remembers no such
+    trajectory, nor does its successor. It counts for nothing in either case."""
+    settled = {offset: reason.value for offset, reason in drive.settled_offsets().items()}
+    found, first = [], dict[tuple[str, str, int, bool], int]()
+    for offset, entry in enumerate(entries):
+        began, reason = first.setdefault(entry, offset), settled.get(offset)
+        if began < offset and settled.get(began) == "beyond_size" and not entry[3]:
+            assert reason in ("duplicate", "beyond_size"), (offset, reason)
+            reason = "repeat beyond the size"
+        if reason is not None:
+            found.append(reason)
+    return found
 
 
 def resumed(before: Drive, read: list[Entry]) -> Drive:
