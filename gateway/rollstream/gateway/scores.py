@@ -21,8 +21,8 @@ _LOOK_S = 0.5  # How late a thread may see that the process ends.
 
 
 class LateScores:
-    """Each call returns once the log has its score. Calls of one environment take turns in its
-    thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
+    """Each call returns once the log has its score. Calls of one environment follow one another in
+    its thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
 
     Args:
         make: returns the producer of an environment.

@@ -37,11 +37,11 @@ class Submission(NamedTuple):
 
     Attributes:
         outgoing: its entries.
-        note: notes what was submitted. It is called once the entries are queued.
+        remember: keeps what was submitted in mind. It is called once the entries are queued.
     """
 
     outgoing: Sequence[Outgoing]
-    note: Callable[[], None]
+    remember: Callable[[], None]
 
 
 class StepEntries:

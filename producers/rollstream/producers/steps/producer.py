@@ -210,7 +210,7 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
             submission = made()
             if submission.outgoing:
                 self._put_now(submission.outgoing)
-                submission.note()
+                submission.remember()
 
 
 class AsyncStepProducer(
@@ -318,7 +318,7 @@ class AsyncStepProducer(
     async def _submit(self, submission: Submission, durable: bool) -> None:
         """Gathers all of it, of a topic that is known, or raises ``BufferFull`` at once; returns
         when it is in the log, if that is awaited."""
-        outgoing, note = submission
+        outgoing, remember = submission
         if not outgoing:
             return
         if not durable:
@@ -327,7 +327,7 @@ class AsyncStepProducer(
         if not self._engine.put(outgoing, wait, at_once=True):
             raise self._engine.full("no room now")
         self._send_at_end_of_turn()
-        note()
+        remember()
         if wait is not None:
             try:
                 await self._concluded(wait)
