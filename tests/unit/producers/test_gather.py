@@ -62,7 +62,8 @@ def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) 
     records: list[list[Outgoing]] = []
     for step in [*steps, None]:
         if step is None:
-            for _, partition in gatherer.end_linger():
+            gatherer.end_linger()
+            for _, partition in gatherer.take_ready():
                 records += taken(gatherer, partition)
             continue
         partition, size, signature = step
@@ -178,7 +179,8 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
     left = HELD_BYTES_MAX - gatherer.held_bytes
     assert not gatherer.has_room(entry(left))
     assert gatherer.has_room(entry(left // 2))
-    assert gatherer.end_linger() == [(TOPIC, partition) for partition in range(39, -1, -1)]
+    gatherer.end_linger()
+    assert gatherer.take_ready() == [(TOPIC, partition) for partition in range(39, -1, -1)]
     record = gatherer.take((TOPIC, 39))
     # What is on its way counts until it is answered.
     assert not gatherer.has_room(entry(left))

@@ -164,7 +164,7 @@ class Engine:
         """Sends everything that is gathered: it waits for no others."""
         with self._lock:
             self._waiting.end_turn()
-            self._sender.end_linger()
+            self._gatherer.end_linger()
             self._wake()
 
     def send_group(self, topic: str, group_uid: str) -> None:
@@ -176,7 +176,7 @@ class Engine:
             now_s, next_s = self._real.monotonic_s(), self._group_sent_s + GROUP_S
             if now_s >= next_s:
                 self._group_sent_s = now_s
-                self._sender.end_linger(self.topics.address(topic, group_uid))
+                self._gatherer.end_linger(self.topics.address(topic, group_uid))
             elif (self._linger_ends_s or inf) > next_s:
                 self._linger_ends_s = self._group_sent_s = next_s
             else:
@@ -196,7 +196,7 @@ class Engine:
             self.refuse()
             if not self._gatherer.entries:
                 return True
-            self._sender.end_linger()
+            self._gatherer.end_linger()
             self._waiting.flushes.append(wait)
             self._waiting.new.append(wait)
             self._wake()
@@ -238,8 +238,8 @@ class Engine:
                 self._tell(one)
         while self._gatherer.entries:
             with self._lock:
-                self._sender.end_linger()
-            self._sender.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
+                self._gatherer.end_linger()
+            self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
             if deadline.passed():
                 break
             deadline.log_waiting(lambda: f"{self._broker} to take what was published")
@@ -290,12 +290,17 @@ class Engine:
         self._gather(wait.outgoing)
 
     def _gather(self, outgoing: Sequence[Outgoing]) -> None:
-        self.topics.place(outgoing)
-        is_full = self._sender.gather(outgoing)
+        topic = outgoing[0].topic
+        address_of, append, is_ready = self.topics.places[topic], self._gatherer.append, False
+        for one in outgoing:
+            one.address = address_of(one.key)
+            if append(one):
+                is_ready = True
+        self.topics.gathered[topic] += len(outgoing)
         if self._lingers and self._linger_ends_s is None:
             self._begin_linger()
             self._wake()
-        elif is_full:
+        elif is_ready:
             self._wake()
 
     def _begin_linger(self) -> None:
@@ -304,7 +309,7 @@ class Engine:
         now_s = self._clock.monotonic_s()
         if self._alone and now_s >= self._alone_at_s:
             self._alone_at_s = now_s + LINGER_S
-            self._sender.end_linger()
+            self._gatherer.end_linger()
             return
         self._alone = False
         self._linger_ends_s = self._real.monotonic_s() + LINGER_S
@@ -312,8 +317,8 @@ class Engine:
     def _tell(self, alive: Outgoing) -> None:
         if self.topics.takes(alive.topic) and self._gatherer.has_room(alive):
             alive.address = self.topics.address(alive.topic, alive.key)
-            self._sender.gather((alive,))
-            self._sender.end_linger(alive.address)
+            self._gatherer.append(alive)
+            self._gatherer.end_linger(alive.address)
 
     def _serve(self) -> list[Wait]:
         """Gathers for those that waited longest; returns the calls that this ends."""
@@ -325,7 +330,7 @@ class Engine:
                     break
                 self._take(wait)
                 if wait.delivered:  # Its caller's turn has ended.
-                    self._sender.end_linger()
+                    self._gatherer.end_linger()
             self._waiting.queue.popleft()
             if error is not None or not wait.delivered:
                 ended += self._waiting.end([wait], error)
@@ -364,7 +369,7 @@ class Engine:
             if lingered or self._waiting.flushes or self._waiting.queue:
                 self._alone = self._gatherer.waiting == 1
                 self._linger_ends_s = None
-                self._sender.end_linger()
+                self._gatherer.end_linger()
         worked = False
         while self._work():
             worked = True
@@ -396,7 +401,7 @@ class Engine:
     def _work(self) -> bool:
         """Settles what the broker answered, and sends what may be sent; whether anything was."""
         before = self._gatherer.entries
-        self._sender.poll(0.0)
+        self._writer.poll(0.0)
         with self._lock:
             ended = self._serve()
         self._notify(ended)

@@ -7,6 +7,7 @@ again in parts; what comes meanwhile is gathered behind it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
 from rollstream.producers.engine.outbox import Address, Outgoing
@@ -26,20 +27,6 @@ _size = attrgetter("size")
 class _Buffer:
     """One partition."""
 
-    __slots__ = (
-        *(
-            "due",
-            "entries_max",
-            "in_parts",
-            "named",
-            "on_its_way",
-            "part_bytes",
-            "size",
-            "waiting",
-            "withdrawn",
-        ),
-    )
-
     def __init__(self, entries_max: int) -> None:
         self.entries_max = entries_max
         self.waiting: list[Outgoing] = []
@@ -57,39 +44,34 @@ class _Buffer:
 
     def next_record(self) -> list[Outgoing]:
         """As many as one record can hold, in size and by the dtypes of named arrays."""
-        waiting = self.waiting
-        count = len(waiting)
-        if self.named or self.in_parts or self.size > RECORD_BYTES or count > self.entries_max:
-            count = self._fitting()
-        record, self.waiting = waiting[:count], waiting[count:]
+        size_max = self.part_bytes if self.in_parts else RECORD_BYTES
+        sizes = accumulate(map(_size, islice(self.waiting, self.entries_max)))
+        count = max(1, sum(1 for _ in takewhile(size_max.__ge__, sizes)))
+        if self.named:
+            count = self._alike(count)
+        record, self.waiting = self.waiting[:count], self.waiting[count:]
         if self.withdrawn:
             record = [one for one in record if not one.withdrawn]
             self.withdrawn -= count - len(record)
-        self.size -= _size_of(record) if self.waiting else self.size
+        self.size -= _size_of(record)
         self.due = max(0, self.due - count)
         self.in_parts = max(0, self.in_parts - count)
         return record
 
-    def _fitting(self) -> int:
-        size = 0
-        size_max = self.part_bytes if self.in_parts else RECORD_BYTES
+    def _alike(self, count: int) -> int:
+        """How many of the first entries agree in the dtypes of their named arrays."""
         signatures: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for count, outgoing in enumerate(self.waiting):
-            if outgoing.withdrawn:
-                continue
+        for index, outgoing in enumerate(self.waiting[:count]):
             assert outgoing.entry is not None, "it was sent before"
             named = outgoing.entry.extras.get("token_arrays", {})
-            size += outgoing.size
-            if count and (
-                size > size_max
-                or count == self.entries_max
-                or len(signatures.keys() | named.keys()) > TOKEN_ARRAYS_MAX
-                or any(signatures.get(name, a[:2]) != a[:2] for name, a in named.items())
+            own = {name: array[:2] for name, array in named.items()}
+            if len(signatures.keys() | own.keys()) > TOKEN_ARRAYS_MAX or any(
+                signatures.get(name, signature) != signature for name, signature in own.items()
             ):
-                return count
-            for name, array in named.items():
-                signatures[name] = array[:2]
-        return len(self.waiting)
+                return index
+            if not outgoing.withdrawn:
+                signatures |= own
+        return count
 
 
 class Gatherer:
@@ -102,6 +84,7 @@ class Gatherer:
     Attributes:
         held_bytes: of what is gathered or on its way.
         entries: how many that are.
+        ready: partitions that may get a record now, in their order.
     """
 
     def __init__(
@@ -111,6 +94,7 @@ class Gatherer:
         self._records_max = records_max
         self.held_bytes = 0
         self.entries = 0
+        self.ready: dict[Address, None] = {}
         self._buffers: dict[Address, _Buffer] = {}
 
     @property
@@ -143,27 +127,37 @@ class Gatherer:
         return self.held_bytes + size <= HELD_BYTES_MAX
 
     def append(self, outgoing: Outgoing) -> bool:
-        """Gathers an entry; returns whether a record is full, so that it can be sent."""
-        buffer = self._buffers.get(outgoing.address)
+        """Gathers an entry; returns whether its partition is ready by it: a record is full."""
+        address, size = outgoing.address, outgoing.size
+        buffer = self._buffers.get(address)
         if buffer is None:
-            buffer = self._buffers[outgoing.address] = _Buffer(self._record_entries_max)
+            buffer = self._buffers[address] = _Buffer(self._record_entries_max)
         buffer.waiting.append(outgoing)
-        size = outgoing.size
         buffer.size += size
         self.entries += 1
         self.held_bytes += size + _ENTRY_BYTES
         if outgoing.entry is not None and outgoing.entry.extras:
             buffer.named = True
-        return buffer.full
+        if buffer.size < RECORD_BYTES and len(buffer.waiting) < buffer.entries_max:
+            return False
+        if address in self.ready or buffer.on_its_way >= self._records_max:
+            return False  # It is ready, or will be with the answer.
+        self.ready[address] = None
+        return True
 
-    def end_linger(self, address: Address | None = None) -> list[Address]:
-        """What is gathered, at one partition or all, goes as soon as it can; returns where, the
-        largest first."""
+    def end_linger(self, address: Address | None = None) -> None:
+        """What is gathered, at one partition or all, goes as soon as it can, the largest first."""
         found = self._buffers if address is None else self._buffers.keys() & {address}
         ended = [one for one in found if self._buffers[one].waiting]
         for one in ended:
             self._buffers[one].due = len(self._buffers[one].waiting)
-        return sorted(ended, key=lambda one: self._buffers[one].size, reverse=True)
+        largest_first = sorted(ended, key=lambda one: self._buffers[one].size, reverse=True)
+        self.ready |= dict.fromkeys(largest_first)
+
+    def take_ready(self) -> list[Address]:
+        """The partitions that may get a record now."""
+        ready, self.ready = [*self.ready], {}
+        return ready
 
     def take(self, address: Address) -> list[Outgoing]:
         """The next record of a partition; empty where none is to be sent now.
@@ -182,6 +176,7 @@ class Gatherer:
     def answered(self, record: Sequence[Outgoing]) -> None:
         """The record is in the log, or failed; the next one of its partition may go."""
         self._buffers[record[0].address].on_its_way -= 1
+        self.ready[record[0].address] = None
         self._release(record)
 
     def put_back(self, record: Sequence[Outgoing], *, too_large: bool = False) -> None:
@@ -200,6 +195,7 @@ class Gatherer:
         buffer.waiting[:0] = record
         buffer.size += size
         buffer.due += len(record)
+        self.ready[record[0].address] = None
 
     def take_out(self, outgoing: Outgoing) -> None:
         """Forgets one entry that is gathered and has not left: no record has it."""
@@ -209,6 +205,7 @@ class Gatherer:
         buffer.withdrawn += 1
         buffer.size -= outgoing.size
         self._release([outgoing])
+        outgoing.size = 0
 
     def drop(self, topic: str | None = None) -> list[Outgoing]:
         """Forgets what has not been sent, for one topic or all, and returns it."""

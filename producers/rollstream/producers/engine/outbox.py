@@ -15,7 +15,13 @@ from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
 from rollstream.producers.rollouts.together import segments_together
-from rollstream.producers.rollouts.validate import UNSTAMPED, GroupAddress, Segment, segment
+from rollstream.producers.rollouts.validate import (
+    UNSTAMPED,
+    GroupAddress,
+    Segment,
+    common_of,
+    segment,
+)
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
@@ -150,7 +156,8 @@ class Outbox:
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
-        return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
+        common = common_of(given, stamped or self._stamped, self._clock.now_us())
+        return segment(common, _NOTHING, self.new_uid)
 
     def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""

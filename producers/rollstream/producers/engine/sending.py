@@ -23,14 +23,13 @@ class Sender:
     """Sends records, and settles each entry once: in the log, or why not.
 
     Args:
-        lock: held while ``gatherer`` or ``ready`` is used, and never while a record is encoded,
+        lock: held while ``gatherer`` is used, and never while a record is encoded,
             sent or settled.
         settle: called for the entries of one record together.
         broker: its name, for messages.
 
     Attributes:
         gatherer: what is gathered or on its way.
-        ready: partitions that may get a record now, in their order.
         full_cause: what the writer said when it had no room the last time.
     """
 
@@ -45,35 +44,16 @@ class Sender:
     ) -> None:
         self._broker = broker
         self.gatherer = gatherer
-        self.ready: dict[Address, None] = {}
         self.full_cause = ""
         self._lock = lock
         self._writer = writer
         self._encode = encode
         self._settle = settle
 
-    def end_linger(self, address: Address | None = None) -> None:
-        """What is gathered, at one partition or all, waits for no others; the largest goes first.
-        Called with the lock held, as ``gather``."""
-        self.ready.update(dict.fromkeys(self.gatherer.end_linger(address)))
-
-    def gather(self, outgoing: Sequence[Outgoing]) -> bool:
-        """Gathers entries that have an address; whether a record is full by now."""
-        is_full = False
-        for one in outgoing:
-            if self.gatherer.append(one):
-                self.ready[one.address] = None
-                is_full = True
-        return is_full
-
-    def poll(self, timeout_s: float) -> None:
-        """Settles what the broker answered, waiting so long for a first answer."""
-        self._writer.poll(timeout_s)
-
     def send(self) -> bool:
         """Sends what may be sent now; whether there was anything."""
         with self._lock:
-            ready, self.ready = self.ready, {}
+            ready = self.gatherer.take_ready()
         sent = [self._send(address) for address in ready]
         return any(sent)
 
@@ -116,7 +96,6 @@ class Sender:
                 with self._lock:
                     self.full_cause = str(full)
                     self.gatherer.put_back(record)
-                    self.ready[address] = None
                 return sent
             except BrokerError as error:
                 self._answer(record, Delivery(topic, partition, -1, error, value=value))
@@ -128,7 +107,6 @@ class Sender:
     def _answer(self, record: Sequence[Outgoing], delivery: Delivery) -> None:
         """Settles a record, or makes it ready to be sent in parts."""
         error: RollstreamError | None = delivery.error
-        address = record[0].address
         if isinstance(error, RecordTooLarge):
             if len(record) > 1:
                 refused = decode_record(delivery.value)
@@ -136,12 +114,10 @@ class Sender:
                     for index, one in enumerate(record):
                         one.entry = refused.entry(index)
                     self.gatherer.put_back(record, too_large=True)
-                    self.ready[address] = None
                 return
             about = record[0].named
             what = f"rollout {about}" if about else f"an event of group {record[0].group_uid}"
             error = RolloutTooLarge(what, len(delivery.value), None, str(error))
         with self._lock:
             self.gatherer.answered(record)
-            self.ready[address] = None
         self._settle(record, delivery, error)

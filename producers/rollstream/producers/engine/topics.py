@@ -33,6 +33,7 @@ class Topics:
         partitions: how many each topic has that was asked for, as first read.
         gathered: how many entries were gathered for each so far, those apart that say that the
             producer lives.
+        places: of each, which partition a key belongs to.
         asked: topics that the broker is asked for, in this order, and the calls that wait for each.
     """
 
@@ -41,13 +42,13 @@ class Topics:
         self.partitions: dict[str, int] = {}
         self.gathered: dict[str, int] = {}
         self.asked: dict[str, list[Wait]] = {}
-        self._places: dict[str, _lru_cache_wrapper[Address]] = {}
+        self.places: dict[str, _lru_cache_wrapper[Address]] = {}
         self._mismatches: dict[str, str] = {}
 
     def know(self, topic: str, count: int) -> None:
         """The topic has so many partitions."""
         # A group's entries come close together.
-        self._places[topic] = lru_cache(_KEYS_KEPT)(
+        self.places[topic] = lru_cache(_KEYS_KEPT)(
             lambda key: (topic, partition_of(key.encode(), count))
         )
         self.partitions[topic] = count
@@ -69,19 +70,11 @@ class Topics:
 
     def takes(self, topic: str) -> bool:
         """Whether it is known, and published to."""
-        return topic in self._places and topic not in self._mismatches
+        return topic in self.places and topic not in self._mismatches
 
     def address(self, topic: str, key: str) -> Address:
         """Where entries with this key belong."""
-        return self._places[topic](key)
-
-    def place(self, outgoing: Sequence[Outgoing]) -> None:
-        """Tells entries of one topic where they belong."""
-        topic = outgoing[0].topic
-        address = self._places[topic]
-        for one in outgoing:
-            one.address = address(one.key)
-        self.gathered[topic] += len(outgoing)
+        return self.places[topic](key)
 
     def next_question(self) -> tuple[str, float] | None:
         """The topic to ask for now, and how long the question may take: no call is late by it."""

@@ -6,7 +6,6 @@ NumPy arrays of the right dtype cost no copy besides the bytes. A value that bre
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,11 +27,7 @@ _I4 = np.dtype("<i4")
 _I8 = np.dtype("<i8")
 _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
-# Fourth bytes of float32 values that are surely within the limits: positive ones, negative ones.
-_TOP, _BOTTOM = np.array([LOGPROB_MAX, LOGPROB_MIN], _F4).tobytes()[3::4]
-_SOUND_LOGPROBS = bytes([*range(_TOP), *range(128, _BOTTOM)])
 _INTEGERS = "iu"
-_vdot = np.vdot
 _NUMBERS = "fiu"
 
 
@@ -43,10 +38,9 @@ def packed_tokens(name: str, values: Any) -> bytes:
         array = _one_dimensional(name, values)
     if array.dtype is not _I4:
         array = _narrowed(name, array)
-    packed: bytes = array.tobytes()
-    # The fourth byte of each has the sign, as the one bit that ASCII leaves out.
-    if not packed[3::4].isascii():
+    if array.size and array.item(array.argmin()) < 0:
         _refuse_negative(name, array)
+    packed: bytes = array.tobytes()
     return packed
 
 
@@ -69,37 +63,41 @@ def packed_floats(name: str, values: Any) -> bytes | None:
     """float32 [n], all finite; None for None."""
     if values is None:
         return None
-    given = array = values
-    if array.__class__ is not np.ndarray or array.ndim != 1:
-        given = array = _one_dimensional(name, values)
-    if array.dtype is not _F4:
-        if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
-            _require_kind(name, array, _NUMBERS, "numbers")
-        with np.errstate(over="ignore"):  # What overflows is refused below, with its value.
-            array = array.astype(_F4)
-    # One pass in BLAS: a NaN or an infinity anywhere makes it NaN or infinite. Unlike ``dot``,
-    # ``vdot`` does not warn of it, so that no state of NumPy has to be set and reset.
-    if not isfinite(_vdot(array, array)):
-        bad = ~np.isfinite(array)
-        if bad.any():
-            _refuse(name, given, bad, "every value must be finite in float32")
-    packed: bytes = array.tobytes()
-    return packed
+    array = _floats(name, values)
+    _check_finite(name, values, array)
+    return array.tobytes()
 
 
 def packed_logprobs(name: str, values: Any) -> bytes | None:
     """float32 [n], all from ``LOGPROB_MIN`` to 0, but for rounding; None for None."""
-    array = values
-    if array.__class__ is np.ndarray and array.dtype is _F4 and array.ndim == 1:
-        packed: bytes | None = array.tobytes()
-    else:
-        packed = packed_floats(name, values)
-    # The fourth byte of each has the sign and most of the exponent: what is left of them may be
-    # beyond a limit, or no number.
-    if packed and packed[3::4].translate(None, _SOUND_LOGPROBS):
-        packed_floats(name, values)
-        check_logprobs(name, np.frombuffer(packed, _F4))
-    return packed
+    if values is None:
+        return None
+    array = _floats(name, values)
+    # The least of several is NaN where any is.
+    if array.size and not (
+        array.item(array.argmin()) >= LOGPROB_MIN and array.item(array.argmax()) <= LOGPROB_MAX
+    ):
+        _check_finite(name, values, array)
+        check_logprobs(name, array)
+    return array.tobytes()
+
+
+def _floats(name: str, values: Any) -> NDArray[np.float32]:
+    array: NDArray[Any] = values
+    if array.__class__ is not np.ndarray or array.ndim != 1:
+        array = _one_dimensional(name, values)
+    if array.dtype is _F4:
+        return array
+    if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
+        _require_kind(name, array, _NUMBERS, "numbers")
+    with np.errstate(over="ignore"):  # What overflows is refused, with its value.
+        return array.astype(_F4)
+
+
+def _check_finite(name: str, values: Any, array: NDArray[np.float32]) -> None:
+    bad = ~np.isfinite(array)
+    if bad.any():
+        _refuse(name, _one_dimensional(name, values), bad, "every value must be finite in float32")
 
 
 def packed_mask(name: str, values: Any) -> bytes | None:

@@ -1,26 +1,14 @@
-"""The arguments of ``publish_many`` to segments, checked in one pass over joined arrays. Pure."""
+"""The arguments of ``publish_many`` to segments; what they share is checked once. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
-from rollstream.producers.rollouts.validate import Segment, segment
+from rollstream.producers.rollouts.validate import OWN, Segment, common_of, segment
 from rollstream.schemas.errors import InvalidRollout, shown
-from rollstream.schemas.ingest.entry import Entry
-from rollstream.schemas.rules import FLOAT32_MAX, LOGPROB_MAX, LOGPROB_MIN, NAME_CHARS_MAX
 
 _FOR_ALL = ("policy", "policy_version", "weight_step", "policy_epoch", "lineage")
-# With other arguments each member is looked at by itself.
-_PLAIN = frozenset(
-    (*_FOR_ALL, "prompt_tokens", "output_tokens", "logprobs", "reward", "stop_reason")
-) | {"rollout_uid"}
-_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
-_DTYPES = {"prompt_tokens": _INT32, "output_tokens": _INT32, "logprobs": _FLOAT32}
-_Columns = Mapping[str, Sequence[Any]]
 
 
 def segments_together(
@@ -43,22 +31,23 @@ def segments_together(
         if len(values) != count:
             finding = f"has {len(values)} values, and output_tokens {count}"
             raise InvalidRollout(name, None, "give one for each member", finding)
-    common = {name: value for name, value in given.items() if name not in columns}
-
-    def member(index: int) -> Segment:
-        own = {name: values[index] for name, values in columns.items()}
+    for_all = {name: value for name, value in given.items() if name not in columns}
+    own = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    common = common_of(for_all, stamped, created_ts) if columns.keys() <= OWN else None
+    found = []
+    for index, one in enumerate(own):
         try:
-            return segment({**common, **own}, stamped, created_ts, new_uid)
+            if common is not None:
+                found.append(segment(common, one, new_uid))
+            else:
+                each = common_of({**for_all, **one}, stamped, created_ts)
+                found.append(segment(each, {}, new_uid))
         except InvalidRollout as wrong:
             wrong.index, wrong.of = index, "members"
             raise
-
-    first = member(0)
-    if given.keys() <= _PLAIN:
-        alike = _alike(first, columns, count, new_uid)
-        if alike is not None:
-            return alike
-    return [first, *map(member, range(1, count))]
+    return found
 
 
 def _count(outputs: Any) -> int:
@@ -82,80 +71,3 @@ def _has_one_each(name: str, values: Any) -> bool:
     if isinstance(values, Sequence):
         return bool(len(values)) and hasattr(values[0], "__len__")
     return getattr(values, "ndim", 1) > 1
-
-
-def _alike(
-    first: Segment, columns: _Columns, count: int, new_uid: Callable[[], str]
-) -> list[Segment] | None:
-    """The members, which have all but their columns from the first one; None where one of them is
-    not as it is in a record, or not sound."""
-    environment, entry, size = first
-    example_id, group_uid, uid, metadata, index, is_last, created_ts = entry.plain[:7]
-    _, _, reward, prompt, output, logprobs, mask = entry.plain[7:]
-    size -= len(prompt) + len(output) + len(logprobs or b"") + len(uid)
-    joined: dict[str, list[memoryview]] = {}
-    for name, dtype in _DTYPES.items():
-        if name in columns:
-            views = _joined(columns[name], dtype)
-            if views is None:
-                return None
-            joined[name] = views
-    rewards = columns.get("reward", (reward,) * count)
-    uids = columns.get("rollout_uid") or [uid, *(new_uid() for _ in range(count - 1))]
-    if entry.extras or not _all_sound(uids):
-        return None
-    found: list[Segment] = []
-    shared, extras = entry.shared, entry.extras
-    each = zip(
-        uids,
-        rewards,
-        joined.get("prompt_tokens", (prompt,) * count),
-        joined["output_tokens"],
-        joined.get("logprobs", (None,) * count),
-        strict=True,
-    )
-    for uid, reward, prompt, output, logprobs in each:
-        if reward.__class__ is not float or not abs(reward) <= FLOAT32_MAX:
-            return None
-        length = len(output)
-        bytes_ = size + len(uid) + len(prompt) + length
-        if logprobs is not None:
-            bytes_ += length
-            if len(logprobs) != length:
-                return None
-        tokens = (len(prompt) >> 2, length >> 2, reward, prompt, output, logprobs, mask)
-        plain = (example_id, group_uid, uid, metadata, index, is_last, created_ts, *tokens)
-        found.append((environment, Entry(shared, plain, extras), bytes_))
-    return found
-
-
-def _all_sound(uids: Sequence[Any]) -> bool:
-    """Whether these are surely uids."""
-    try:
-        together = "".join(uids)
-    except TypeError:
-        return False
-    plain = together.isascii() and together.isprintable()
-    return plain and "" not in uids and max(map(len, uids)) <= NAME_CHARS_MAX
-
-
-def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> list[memoryview] | None:
-    """The arrays as views of one copy of them all; None where one has another dtype, or is empty,
-    or a value is not sound."""
-    for one in values:
-        if one.__class__ is not np.ndarray or one.dtype is not dtype or one.ndim != 1:
-            return None
-        if not (one.size and one.flags.c_contiguous):
-            return None
-    together = b"".join(values)
-    array = np.frombuffer(together, dtype)
-    least = array.min()
-    if dtype is _INT32:
-        is_sound = least >= 0
-    else:  # Neither compares true where any is no number.
-        is_sound = least >= LOGPROB_MIN and array.max() <= LOGPROB_MAX
-    if not is_sound:
-        return None
-    view = memoryview(together)
-    ends = accumulate((one.nbytes for one in values), initial=0)
-    return [view[start:end] for start, end in pairwise(ends)]

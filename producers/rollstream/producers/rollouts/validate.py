@@ -5,7 +5,7 @@ A correct array costs one pass; only a wrong one is searched for the value to na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from operator import is_not, itemgetter
 from types import MappingProxyType
@@ -53,15 +53,26 @@ def group_address(
     return GroupAddress(*map(checked, GroupAddress._fields, address))
 
 
-def segment(
-    given: Mapping[str, Any],
-    stamped: Mapping[str, Any],
-    created_ts: int,
-    new_uid: Callable[[], str],
-) -> Segment:
-    """The segment of a caller's arguments, checked and copied: its environment, the entry, and
-    about how many bytes of a record it takes (fewer only where a name is long, and each such name
-    has a bound). What arguments usually are costs few calls.
+class Common(NamedTuple):
+    """What the segments of one call have in common.
+
+    Attributes:
+        whole: the arguments by name, with those that were not given.
+        rare: of the names of those that were given, the ones that few rollouts have.
+        extras: what few rollouts have.
+        shared: the values of ``SHARED``, checked.
+        created_ts: of all of them.
+    """
+
+    whole: Mapping[str, Any]
+    rare: Collection[str]
+    extras: Mapping[str, Any]
+    shared: tuple[Any, ...]
+    created_ts: int
+
+
+def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: int) -> Common:
+    """A caller's arguments with names and policy, but for what a rollout has of its own.
 
     Args:
         given: the caller's arguments (``RolloutArguments``).
@@ -78,49 +89,73 @@ def segment(
     elif "weight_step" not in given:
         raise InvalidRollout("policy", None, *_NO_STEP)
     whole = {**stamped, **given}
-    try:
-        names, combination = _names_of(whole), _combination_of(whole)
-    except KeyError as missing:
-        raise TypeError(f"publish() missing required keyword argument: {missing}") from None
     if len(whole) > len(FIELDS):
         raise _unknown(next(name for name in given if name not in FIELDS))
+    try:
+        shared = _shared_of(whole)
+        whole["example_id"]
+    except KeyError as missing:
+        raise TypeError(f"publish() missing required keyword argument: {missing}") from None
     extras: dict[str, Any] = {}
+    if shared[_STEP].__class__ is not int:
+        shared = _one_step(shared, extras)
+    try:
+        shared = _known_combination(*shared)
+    except TypeError:
+        shared = tuple(map(checked, SHARED, shared))
+    if "environment" in given:
+        checked("environment", given["environment"])
+    elif not whole["environment"]:
+        remedy = "name it at the producer or at the call"
+        raise InvalidRollout("environment", "", remedy, "is empty")
+    return Common(whole, given.keys() & _RARE, extras, shared, created_ts)
+
+
+def segment(common: Common, own: Mapping[str, Any], new_uid: Callable[[], str]) -> Segment:
+    """One segment, checked and copied: its environment, the entry, and about how many bytes of a
+    record it takes (fewer only where a name is long, and each such name has a bound). What
+    arguments usually are costs few calls.
+
+    Args:
+        own: what it has of its own, of ``OWN``; the rest is ``common``.
+
+    Raises:
+        InvalidRollout: names field, value and remedy.
+    """
+    whole, rare, extras, shared, created_ts = common
+    if own:
+        whole = {**whole, **own}
+    names = _names_of(whole)
     if not _all_sound(names):
         names = tuple(map(checked, _NAMES, names))
-    if combination[_STEP].__class__ is not int:
-        combination = _one_step(combination, extras)
-    try:
-        combination = _known_combination(*combination)
-    except TypeError:
-        combination = tuple(map(checked, SHARED, combination))
-    reward = whole["reward"]
+    prompt, output, logprobs, reward = _sampled_of(whole)
     if reward is not None and (reward.__class__ is not float or not abs(reward) <= _FLOAT32_MAX):
         reward = checked_reward("reward", reward)
-    prompt = arrays.packed_tokens("prompt_tokens", whole["prompt_tokens"])
-    output = arrays.packed_tokens("output_tokens", whole["output_tokens"])
+    prompt = arrays.packed_tokens("prompt_tokens", prompt)
+    output = arrays.packed_tokens("output_tokens", output)
     if not prompt and not output and whole["split"] != "eval":
         raise InvalidRollout("prompt_tokens", None, *_WITHOUT_TOKENS)
-    logprobs = whole["logprobs"]
-    if logprobs is not None:
-        logprobs = _logprobs(logprobs, extras)
-    example_id, group_uid, uid = names
     length = len(output)
-    size = _ENTRY_BYTES + len(example_id) + len(group_uid) + len(uid) + len(prompt) + length
     count = length >> 2
+    if logprobs.__class__ is np.ndarray and logprobs.ndim == 1:
+        logprobs = arrays.packed_logprobs("logprobs", logprobs)
+    elif logprobs is not None:
+        extras = {**extras, **_logprobs("logprobs", logprobs)}
+        logprobs = extras.pop("logprobs", None)
+    example_id, group_uid, uid = names
+    size = _ENTRY_BYTES + len(example_id) + len(group_uid) + len(uid) + len(prompt) + length
     if logprobs is not None:
         size += len(logprobs)
         if len(logprobs) != length:
             rules.check_lengths({"logprobs": logprobs}, _TOKEN_BYTES, count)
-    if extras or not _RARE.isdisjoint(given):
-        size += _add_rare(given, whole, extras, count)
-    if not whole["environment"]:
-        remedy = "name it at the producer or at the call"
-        raise InvalidRollout("environment", whole["environment"], remedy, "is empty")
-    metadata, index, is_last, mask = _rare_of(whole)
+    metadata, index, is_last, mask = _NOTHING_RARE
+    if extras or rare:
+        extras, (metadata, index, is_last, mask) = _with_rare(whole, rare, extras, count)
+        size += _size(extras) + _size(metadata) + len(mask or b"")
     sampled = (len(prompt) >> 2, count, reward, prompt, output, logprobs, mask)
     uid = uid or new_uid()
     plain = (example_id, group_uid, uid, metadata, index, is_last, created_ts, *sampled)
-    entry = _new(Entry, (combination, plain, extras or _NO_EXTRAS, EntryKind.SEGMENT, None))
+    entry = _new(Entry, (shared, plain, extras or _NO_EXTRAS, _SEGMENT, None))
     return whole["environment"], entry, size
 
 
@@ -159,14 +194,14 @@ def _is_one_number(name: str, value: Any) -> bool:
     return arrays.as_array(name, value).ndim == 0
 
 
-def _logprobs(value: Any, extras: dict[str, Any]) -> bytes | None:
-    """Those of each token, packed; their sum alone becomes an extra."""
-    is_array = value.__class__ is np.ndarray and value.ndim == 1
-    if is_array or not _is_one_number("logprobs", value):
-        return arrays.packed_logprobs("logprobs", value)
-    extras["logprob_sum"] = checked_reward("logprobs", value)
-    rules.check_logprob_sum("logprobs", extras["logprob_sum"])
-    return None
+def _logprobs(name: str, value: Any) -> Mapping[str, Any]:
+    """The field of those of each token, or that of their sum alone."""
+    if not _is_one_number(name, value):
+        return {name: checked(name, value)}
+    total = checked_reward(name, value)
+    if name == "logprobs":
+        rules.check_logprob_sum(name, total)
+    return {_SUMS[name]: total}
 
 
 def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -220,22 +255,29 @@ def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any
     return (*combination[:_STEP], step, *combination[_STEP + 1 :])
 
 
-def _add_rare(
-    given: Mapping[str, Any], whole: dict[str, Any], extras: dict[str, Any], count: int
-) -> int:
-    """Checks what few rollouts give; about how many bytes it takes."""
-    for name, value in given.items():
-        if name in _RARE:
-            if name not in EXTRAS:
-                whole[name] = checked(name, value)
-            elif value is not FIELDS[name].default:
-                _add_extra(extras, name, value, count)
-    prior = extras.get("continuation_of", "")
-    rules.check_continuation(prior, whole["rollout_uid"], whole["segment_idx"])
-    mask = whole["loss_mask"]
-    given_arrays = {**extras, "loss_mask": mask, "weight_step": extras.get("weight_steps")}
+def _with_rare(
+    whole: Mapping[str, Any], rare: Collection[str], extras: Mapping[str, Any], count: int
+) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """The extras with what few rollouts give, unless it is empty; and the fields ``_RARE_PLAIN``."""
+    found = dict(extras)
+    plain = dict(zip(_RARE_PLAIN, _NOTHING_RARE, strict=True))
+    for name in rare:
+        value = whole[name]
+        if name in plain:
+            plain[name] = checked(name, value)
+        elif value is not FIELDS[name].default:
+            each = _logprobs(name, value) if name in _SUMS else {name: checked(name, value)}
+            found |= {
+                key: one for key, one in each.items() if one or isinstance(one, bytes | float)
+            }
+    if "token_arrays" in found:
+        named = found["token_arrays"].items()
+        found["token_arrays"] = {key: arrays.token_array(key, rows, count) for key, rows in named}
+    prior = found.get("continuation_of", "")
+    rules.check_continuation(prior, whole["rollout_uid"], plain["segment_idx"])
+    given_arrays = {**found, **plain, "weight_step": found.get("weight_steps")}
     rules.check_lengths(given_arrays, _TOKEN_BYTES, count)
-    return _size(extras) + _size(whole["metadata"]) + len(mask or b"")
+    return found, tuple(plain.values())
 
 
 def _size(value: Any) -> int:
@@ -252,16 +294,6 @@ def _size(value: Any) -> int:
 def _unknown(name: str) -> TypeError:
     told = f"; give {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
     return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
-
-
-def _add_extra(extras: dict[str, Any], name: str, value: Any, count: int) -> None:
-    """Adds what few rollouts give, unless it is empty."""
-    one = name == "old_logprobs" and _is_one_number(name, value)
-    found: Any = checked_reward(name, value) if one else checked(name, value)
-    if name == "token_arrays":
-        found = {key: arrays.token_array(key, rows, count) for key, rows in found.items()}
-    if found or isinstance(found, bytes | float):
-        extras["old_logprob_sum" if one else name] = found
 
 
 _TOKEN_BYTES = {
@@ -292,15 +324,20 @@ _WITHOUT_TOKENS = (
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
-_names_of, _combination_of = itemgetter(*_NAMES), itemgetter(*SHARED)
-_rare_of = itemgetter("metadata", "segment_idx", "is_last_segment", "loss_mask")
+_names_of, _shared_of = itemgetter(*_NAMES), itemgetter(*SHARED)
+_sampled_of = itemgetter("prompt_tokens", "output_tokens", "logprobs", "reward")
+_SUMS = {"logprobs": "logprob_sum", "old_logprobs": "old_logprob_sum"}
+_SEGMENT = EntryKind.SEGMENT
 _new = tuple.__new__  # As ``Entry`` itself, in one call.
 _FLOAT32_MAX = rules.FLOAT32_MAX
 _NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # One object for most entries.
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
 _GIVEN_NOTHING = {name: one.default for name, one in FIELDS.items() if one.default is not NEEDED}
-UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS, "metadata": "{}"}
-_RARE = FIELDS.keys() - {*SHARED, *_NAMES, *REQUIRED_ARRAYS, "logprobs", "reward"}
+UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS}
+_RARE_PLAIN = ("metadata", "segment_idx", "is_last_segment", "loss_mask")
+_NOTHING_RARE: tuple[Any, ...] = ("{}", 0, True, None)
+OWN = frozenset(("rollout_uid", *REQUIRED_ARRAYS, "logprobs", "reward"))
+_RARE = FIELDS.keys() - {*SHARED, *_NAMES, *OWN, "environment"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
     *("token_count", "reward", "prompt_tokens", "output_tokens", "logprobs", "loss_mask"),
