@@ -19,11 +19,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Delivery, Writer
-from rollstream.streams.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    UnknownTopic,
-)
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, UnknownTopic
 
 # Records of many rollouts cost the broker, the sealer and this process least; nobody waits for one
 # rollout, and ``flush`` does not wait for it either.

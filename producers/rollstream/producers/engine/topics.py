@@ -5,11 +5,10 @@ Whoever shares it between threads holds a lock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rollstream.producers.engine.outbox import Address, Outgoing
+from rollstream.producers.engine.outbox import Address
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import IF_NO_TOPIC
 from rollstream.streams.errors import BrokerUnavailable, TopicMismatch, UnknownTopic

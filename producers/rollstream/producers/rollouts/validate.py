@@ -25,7 +25,7 @@ from rollstream.producers.rollouts.fields import (
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, named
-from rollstream.schemas.ingest.entry import EXTRAS, PLAIN, SHARED, Entry, EntryKind, NamedArray
+from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, EntryKind, NamedArray
 from rollstream.schemas.order import PolicyRef
 
 _COMBINATIONS_KEPT = 1_024
@@ -258,7 +258,7 @@ def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any
 def _with_rare(
     whole: Mapping[str, Any], rare: Collection[str], extras: Mapping[str, Any], count: int
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The extras with what few rollouts give, unless it is empty; and the fields ``_RARE_PLAIN``."""
+    """The extras, with what few rollouts give and is not empty; and the fields ``_RARE_PLAIN``."""
     found = dict(extras)
     plain = dict(zip(_RARE_PLAIN, _NOTHING_RARE, strict=True))
     for name in rare:

@@ -64,7 +64,7 @@ class StepEntries:
         draft = submitted.draft(self._clock.monotonic_s())
         policies = KnownPolicies(log.policies(), log.versions())
         policy_of = lru_cache(typed=True)(policies.sampled_by)
-        stamped = {**self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))}
+        stamped = self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))
         outgoing = []
         for index, one in enumerate(steps):
             if not isinstance(one, Step):
@@ -128,7 +128,7 @@ class StepEntries:
     def _entry(
         self,
         step: Step,
-        stamped: dict[str, Any],
+        stamped: Mapping[str, Any],
         size: int,
         policy: tuple[str, PolicyRef],
         *,
@@ -137,17 +137,18 @@ class StepEntries:
         """The step's entry.
 
         Args:
-            stamped: what all steps of the call have; what is checked of this one is put there.
+            stamped: what all steps of the call have.
             each: whether its ``weight_step`` has one number a token.
         """
         prompt, name = step.prompt_uid, step.trajectory_uid
         version, ref = policy
-        stamped["segment_idx"], stamped["is_last_segment"] = step.step_index, step.is_last
         given: Mapping[str, Any] = {
             "example_id": step.example_id or prompt,
             "group_uid": prompt,
             "group_size": size,
             "rollout_uid": step_rollout_uid(prompt, name),
+            "segment_idx": step.step_index,
+            "is_last_segment": step.is_last,
             "policy_version": version,
             "weight_step": step.weight_step if each else ref.step,
             "policy_epoch": ref.epoch,
