@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.events import NewestPolicy, ProducerInFlight
+from rollstream.schemas.events import NewestPolicy
 from rollstream.schemas.ids import GroupKey, SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -22,7 +22,6 @@ NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no seg
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
 _FAILED_EVENT_BYTES = 16  # Beside the reason, and the group that has it.
-PRODUCER_EVENT_BYTES = 64  # How one stands.
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
 
@@ -125,7 +124,6 @@ class Plan(NamedTuple):
             read.
         now_us: log time that decided.
         entries: how many it settles; of these ``alive`` say only that a producer lives.
-        in_flight: the producers that stand otherwise, once it is committed, than was reported.
         newest: the policy that groups were compared with; None: none.
     """
 
@@ -136,7 +134,6 @@ class Plan(NamedTuple):
     now_us: int
     entries: int
     alive: int = 0
-    in_flight: tuple[ProducerInFlight, ...] = ()
     newest: NewestPolicy | None = None
 
 
@@ -187,9 +184,6 @@ def event_bytes(decision: Decision) -> int:
         names += chain(*group.names)
     if decision.unsealed is not None:
         names += decision.unsealed
-    if decision.producer_id:
-        total += PRODUCER_EVENT_BYTES
-        names.append(decision.producer_id)
     for failed in decision.failed:
         total += _FAILED_EVENT_BYTES
         names += (failed.reason, failed.group_uid)
