@@ -18,13 +18,14 @@ from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.reading import POLL_SLICE_S, bounds_in_time
 
 REPEAT_S = 60.0  # How often a sealer reports all again of which it reports anything.
-_READ_BACK_US = round(1.5 * REPEAT_S * 1e6)  # So that a complete report is among what is read.
+_READ_BACK_S = 1.5 * REPEAT_S  # From the newest on, so that a complete report is among them.
+_NEWEST_S = (60.0, 240.0, 960.0, 3_840.0, 15_360.0, 86_400.0)  # How old the newest may be.
 _RECORDS_MAX = 256  # At a time.
 _log = logging.getLogger("rollstream.streams")
 
 
 class Reports:
-    """Reads these logs on and on, from shortly before now, into ``reported``.
+    """Reads these logs on and on, from shortly before their ends, into ``reported``.
 
     A report counts once its seal log was folded up to where it holds: else a group would count
     neither as open nor as ready. Until then no more is read, so little is held. Nothing is read,
@@ -98,10 +99,8 @@ class Reports:
     def _started(self, deadline: Deadline) -> LogReader:
         reader = self._broker.reader(dict.fromkeys(self._logs, END))
         try:
-            since_us = self._clock.now_us() - _READ_BACK_US
             for where in self._logs:
-                first, end = bounds_in_time(reader, where, deadline)
-                start = reader.offset_at(where, since_us, deadline.left_s()) if first < end else end
+                start, end = self._newest(reader, where, deadline)
                 reader.seek(where, start)
                 if start < end:
                     self._ends[where] = end
@@ -110,6 +109,23 @@ class Reports:
             self._ends.clear()
             raise
         return reader
+
+    def _newest(
+        self, reader: LogReader, where: TopicPartition, deadline: Deadline
+    ) -> tuple[int, int]:
+        """The offset from which the newest reports stand, and the next one to be written: what was
+        reported before all sealers died is what is known."""
+        first, end = bounds_in_time(reader, where, deadline)
+        now_us = self._clock.now_us()
+
+        def offset(age_s: float) -> int:
+            return reader.offset_at(where, now_us - round(age_s * 1e6), deadline.left_s())
+
+        if first < end:
+            for age_s in _NEWEST_S:
+                if offset(age_s) < end:
+                    return offset(age_s + _READ_BACK_S), end
+        return end, end
 
     def _poll(self, reader: LogReader, timeout_s: float) -> None:
         try:

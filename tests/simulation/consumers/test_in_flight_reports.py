@@ -27,11 +27,13 @@ from rollstream.streams.reports import REPEAT_S
 SOON_S = 2 * REPORT_EVERY_S
 
 
-def make_world(*, partitions: int = 1, max_flush_rollouts: int = 64) -> SealWorld:
+def make_world(
+    *, partitions: int = 1, max_flush_rollouts: int = 64, expire_after_s: float = 60
+) -> SealWorld:
     return SealWorld(
         partitions=partitions,
         seal_timeout_s=10,
-        expire_after_s=60,
+        expire_after_s=expire_after_s,
         max_flush_rollouts=max_flush_rollouts,
     )
 
@@ -149,7 +151,7 @@ def test_where_producers_tell_nothing_an_owner_says_so_once() -> None:
 
 def test_all_is_reported_again_each_minute_while_there_is_anything() -> None:
     """Who begins to read needs no more than the last minutes."""
-    world = make_world()
+    world = make_world(expire_after_s=600)
     sealer = world.sealer()
     world.publish_entries(dispatched("g"), producer=Producer("a", 1, 0))
     world.run(sealer, seconds=0.5 * REPEAT_S)
@@ -162,7 +164,7 @@ def test_all_is_reported_again_each_minute_while_there_is_anything() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.DROP, Fate.DOUBT, Fate.DOUBT_AND_DROP, Fate.LOSE_REPORT])
 def test_a_report_that_does_not_arrive_is_made_again_and_holds_up_no_flush(fate: Fate) -> None:
-    world = make_world()
+    world = make_world(expire_after_s=600)
     lost: list[Append] = []
 
     def decide(append: Append) -> Fate:

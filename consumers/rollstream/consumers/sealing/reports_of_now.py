@@ -16,6 +16,7 @@ from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reports import REPEAT_S
 
 REPORT_EVERY_S = 1.0
+_ASK_AGAIN_S = 0.25  # Whether everything was read.
 WAITED_S = 10.0  # What a rollout continues mostly comes sooner, from another worker's buffer.
 CONTINUATIONS_MAX = 8  # That are named; all are counted.
 _Waiting = tuple[int, tuple[Continuation, ...]]
@@ -63,7 +64,7 @@ class ReportsOfNow:
         if now_s >= self._repeat_s and (producers or self._waiting != _NONE):
             producers.repeat()
         if not producers.complete and not intake.is_caught_up():
-            self._due_s = now_s + REPORT_EVERY_S
+            self._due_s = now_s + _ASK_AGAIN_S
         else:
             self._report(assembler, now_s)
 

@@ -45,6 +45,7 @@ class ReportedNow:
         self.in_flight = InFlightGroups()
         self._waiting: dict[PartitionAddress, Waiting] = {}
         self._epochs: dict[PartitionAddress, int] = {}
+        self._told_by: dict[PartitionAddress, int] = {}  # By which claim what waits was said.
         self._ended = Counter[str]()
         # By seal log, the offset of a flush and how many groups ended with it.
         self._endings: dict[PartitionAddress, deque[tuple[int, int]]] = {}
@@ -63,6 +64,7 @@ class ReportedNow:
         """The next report of a partition."""
         if report.epoch < self._epochs.get(log, -1):
             return
+        self._epochs[log] = report.epoch
         self._wait(log, report.epoch, report.waiting, report.continuations)
         self.in_flight.apply(log, report.producers, report.now_ts, complete=report.complete)
         self._end(log, report.seal_offset)
@@ -83,14 +85,14 @@ class ReportedNow:
             self._end(log, offset)
         elif isinstance(event, ContinuationsWaiting):
             self._wait(log, event.epoch, event.count, event.examples)
-        elif isinstance(event, Claimed) and offset > self._epochs.get(log, -1):
-            self._wait(log, offset, 0, ())  # The new owner says anew what waits.
+        elif isinstance(event, Claimed) and offset > self._told_by.get(log, -1):
+            self._waiting.pop(log, None)  # The new owner says anew what waits.
 
     def _wait(
         self, log: PartitionAddress, epoch: int, count: int, examples: tuple[Continuation, ...]
     ) -> None:
         """The owner by this claim said so last."""
-        self._epochs[log] = epoch
+        self._told_by[log] = epoch
         self._waiting.pop(log, None)
         if count:
             self._waiting[log] = Waiting(count, examples)
