@@ -389,8 +389,8 @@ class Partition:
         assert self.intake is not None, "what is decided was read"
         decided, flush = self.intake.assembler.decided, self._flush
         if flush is None or flush.committed:
-            return decided.entries, decided.alive
-        return decided.entries - flush.plan.entries, decided.alive - flush.plan.alive
+            return decided.entries, decided.living
+        return decided.entries - flush.plan.entries, decided.living - flush.plan.alive
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
         decided = assembler.decided
@@ -398,8 +398,8 @@ class Partition:
         announced = context.announced
         if decided.entries == 0 or not (draining or announced is None or announced.loaded):
             return
-        self._cadence.waiting(decided.entries, decided.alive, now_s)
-        due = self._cadence.due(decided.entries, decided.alive, decided.size, now_s)
+        self._cadence.waiting(decided.entries, decided.living, now_s)
+        due = self._cadence.due(decided.entries, decided.living, decided.size, now_s)
         if not (draining or due or self._requests.waits_for_flush):
             return
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes

@@ -292,6 +292,10 @@ class SamplerLogs:
             self._reports.follow(self._applied)
         return self._reports.reported
 
+    def seen(self) -> tuple[SamplerState, ReportedNow, int]:
+        """The state, what sealers report, and microseconds since 1970, UTC."""
+        return self.state, self.reported(), self._clock.now_us()
+
     def error_of(self, shortage: Shortage, outage: str = "") -> NotEnoughGroups:
         """The error for a call that waited in vain, as ``Shortage.error``."""
         return shortage.error(self.state, self.reported(), outage)

@@ -349,8 +349,7 @@ class Owner:
                 return None
             short = {call.decision_key: call.shortage for call in self._waiting}
             quotas = [shortage.quotas for shortage in short.values() if shortage is not None]
-            found = self._logs.state, self._logs.reported()
-            return self._granting.observe(*found, self._clock.now_us(), quotas)
+            return self._granting.observe(*self._logs.seen(), quotas)
 
     def _check_usable(self) -> None:
         if self.fenced or self._closed:
