@@ -50,7 +50,6 @@ BEGIN = {
     "sealers/no_fence": 37,
     "sealers/durable_for_confirmed": 7,
     "sealers/commit_first": 6,
-    "sealers/producers_untold": 5,
     "sampler/no_barrier": 72,
     "sampler/no_doubt": 6,
     "sampler/forgetting_replacements": 7,
