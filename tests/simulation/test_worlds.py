@@ -56,7 +56,7 @@ BEGIN = {
     "sampler/forgetting_checkpoints": 20,
     "sampler/forgetting_rewinds": 155,
     "admission/keeping_the_dead": 3,
-    "admission/deaf_to_requests": 5,
+    "admission/deaf_to_requests": 18,
 }
 
 

@@ -373,11 +373,11 @@ class SamplerLogs:
                 paused = frozenset(follower.paused)
                 self._pressure.look(self.state, follower, self._score_logs)
                 went_on = not paused <= follower.paused
+            self._reports.load(self._applied, deadline)
         except BaseException:
             follower.close()
             raise
         self._note_aside()
-        self._reports.load(self._applied, deadline)
         self._follower = follower
 
     def _note_aside(self) -> None:
