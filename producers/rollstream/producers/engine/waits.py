@@ -112,6 +112,13 @@ class Waiting:
         if wait.delivered and not is_awaited:
             self.awaited.append(wait)
 
+    def topic_found(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Those of these calls that waited for a topic alone end, the others wait for room."""
+        for wait in waits:
+            if wait.outgoing:
+                self.queue_up(wait, is_awaited=True)
+        return self.end(one for one in waits if not one.outgoing)
+
     def gathered(self, wait: Wait) -> None:
         """The call waits for the delivery of what it gathered."""
         self.awaited.append(wait)
