@@ -38,12 +38,18 @@ class _Answer(asyncio.Future[None]):
 
     A publish that is cancelled before its entry left takes it out at once: the end of the turn
     might send it before the coroutine runs again.
+
+    Attributes:
+        give_up: None once the call has ended. It leads to what leads here, and the collector would
+            have to free both.
     """
 
-    give_up: Callable[[], object]
+    __slots__ = ("give_up",)
+    give_up: Callable[[], object] | None
 
     def cancel(self, msg: object = None) -> bool:
-        self.give_up()
+        if self.give_up is not None:
+            self.give_up()
         return super().cancel(msg)
 
 
@@ -284,14 +290,16 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     def _conclude(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
-            if _future(wait).done():  # Nobody awaits it any more: flush or close tells of it.
+            answer = _future(wait)
+            answer.give_up = None
+            if answer.done():  # Nobody awaits it any more: flush or close tells of it.
                 self._failures.keep(wait.failed)
             else:
-                _future(wait).set_result(None)
+                answer.set_result(None)
 
 
-def _future(wait: Wait) -> asyncio.Future[None]:
-    assert isinstance(wait.ended, asyncio.Future), "an awaited one"
+def _future(wait: Wait) -> _Answer:
+    assert isinstance(wait.ended, _Answer), "an awaited one"
     return wait.ended
 
 
