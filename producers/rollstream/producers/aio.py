@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Self, Unpack
 
 from rollstream.producers.admission.asking import SharedWait, newest_policy
@@ -83,7 +84,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         not sent within ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
-        await self._deliver((outgoing,))
+        await self._concluded(self._queue((outgoing,)))
         return outgoing.rollout_uid
 
     @takes(AppendedArguments)
@@ -278,14 +279,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _post(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to their loop, all at once, from the thread that ended
         them."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Wait]] = {}
-        for wait in ended:
-            by_loop.setdefault(_future(wait).get_loop(), []).append(wait)
-        for loop, waits in by_loop.items():
+        for loop, waits in groupby(ended, _loop_of):
+            of_loop = [*waits]
             try:
-                loop.call_soon_threadsafe(self._conclude, waits)
+                loop.call_soon_threadsafe(self._conclude, of_loop)
             except RuntimeError:  # It was closed: nobody waits.
-                for wait in waits:
+                for wait in of_loop:
                     self._failures.keep(wait.failed)
 
     def _conclude(self, ended: Sequence[Wait]) -> None:
@@ -301,6 +300,10 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 def _future(wait: Wait) -> _Answer:
     assert isinstance(wait.ended, _Answer), "an awaited one"
     return wait.ended
+
+
+def _loop_of(wait: Wait) -> asyncio.AbstractEventLoop:
+    return _future(wait).get_loop()
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:

@@ -440,7 +440,7 @@ class Engine:
         self._hooks.settled(record, delivery, error)
         kept: list[tuple[Outgoing, RollstreamError]] = []
         with self._lock:
-            ended: list[Wait] = []
+            answered: list[Wait] = []
             if error is not None or self._waiting.awaited:  # Else nobody waits for any.
                 for one in record:
                     wait, one.wait = one.wait, None
@@ -453,8 +453,9 @@ class Engine:
                     if error is not None:
                         wait.failed.append((one, error))
                     if not wait.left:
-                        ended += self._waiting.end([wait])
+                        answered.append(wait)
             self._failures.keep(kept)
+            ended = self._waiting.end(answered)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()
         self._notify(ended)
