@@ -426,7 +426,8 @@ class Engine:
         return self._sender.send() or released or self._gatherer.entries != before
 
     def _asks(self) -> bool:
-        return self.refusal is None or bool(self._holding)
+        ends = isinstance(self.refusal, ProducerDied) or not self._holding
+        return self.refusal is None or not ends
 
     def _encode(self, record: Sequence[Outgoing]) -> Encoded:
         return self._hooks.encode(record, self.topics.partitions[record[0].topic])
