@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Self, Unpack
 
 from rollstream.producers.admission.asking import SharedWait, newest_policy
@@ -39,18 +38,12 @@ class _Answer(asyncio.Future[None]):
 
     A publish that is cancelled before its entry left takes it out at once: the end of the turn
     might send it before the coroutine runs again.
-
-    Attributes:
-        give_up: None once the call has ended. It leads to what leads here, and the collector would
-            have to free both.
     """
 
-    __slots__ = ("give_up",)
-    give_up: Callable[[], object] | None
+    give_up: Callable[[], object]
 
     def cancel(self, msg: object = None) -> bool:
-        if self.give_up is not None:
-            self.give_up()
+        self.give_up()
         return super().cancel(msg)
 
 
@@ -84,7 +77,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         not sent within ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
-        await self._concluded(self._queue((outgoing,)))
+        await self._deliver((outgoing,))
         return outgoing.rollout_uid
 
     @takes(AppendedArguments)
@@ -279,31 +272,27 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _post(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to their loop, all at once, from the thread that ended
         them."""
-        for loop, waits in groupby(ended, _loop_of):
-            of_loop = [*waits]
+        by_loop: dict[asyncio.AbstractEventLoop, list[Wait]] = {}
+        for wait in ended:
+            by_loop.setdefault(_future(wait).get_loop(), []).append(wait)
+        for loop, waits in by_loop.items():
             try:
-                loop.call_soon_threadsafe(self._conclude, of_loop)
+                loop.call_soon_threadsafe(self._conclude, waits)
             except RuntimeError:  # It was closed: nobody waits.
-                for wait in of_loop:
+                for wait in waits:
                     self._failures.keep(wait.failed)
 
     def _conclude(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
-            answer = _future(wait)
-            answer.give_up = None
-            if answer.done():  # Nobody awaits it any more: flush or close tells of it.
+            if _future(wait).done():  # Nobody awaits it any more: flush or close tells of it.
                 self._failures.keep(wait.failed)
             else:
-                answer.set_result(None)
+                _future(wait).set_result(None)
 
 
-def _future(wait: Wait) -> _Answer:
-    assert isinstance(wait.ended, _Answer), "an awaited one"
+def _future(wait: Wait) -> asyncio.Future[None]:
+    assert isinstance(wait.ended, asyncio.Future), "an awaited one"
     return wait.ended
-
-
-def _loop_of(wait: Wait) -> asyncio.AbstractEventLoop:
-    return _future(wait).get_loop()
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:
