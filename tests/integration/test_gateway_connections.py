@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from harness.raw_connections import connection, received
 from harness.served_gateway import TIMEOUT_S, served
 from harness.step_writers import STEP, STEPS, bearer
+from rollstream.gateway.connections import HEAD_BYTES_MAX, PIPELINED_MAX
+from rollstream.runtime.deadline import Deadline
 
 BODY = json.dumps({"steps": [STEP]}).encode()
 TYPE = b"Content-Type: application/json\r\n"
@@ -85,3 +88,63 @@ def test_a_body_that_does_not_end_is_refused_and_its_connection_ends(
     with connection(hasty_port) as connected:
         connected.sendall(sent)
         assert "gateway.timeout_s" in problem(received(connected), 408)["detail"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /" + b"a" * 2 * HEAD_BYTES_MAX,
+        b"GET /healthz HTTP/1.1\r\nX-Header: " + b"a" * 2 * HEAD_BYTES_MAX,
+        b"GET /healthz HTTP/1.1\r\n" + b"X-Header: a\r\n" * (HEAD_BYTES_MAX // 6),
+        head(CHUNKED) + CHUNK + b"0\r\n" + b"X-Trailer: a\r\n" * (HEAD_BYTES_MAX // 6),
+    ],
+    ids=["address", "header", "headers", "trailers"],
+)
+def test_headers_without_an_end_are_refused(port: int, sent: bytes) -> None:
+    with connection(port, sent) as connected:
+        assert str(HEAD_BYTES_MAX) in problem(received(connected), 431)["detail"]
+
+
+def test_headers_of_what_they_may_have_are_taken(port: int) -> None:
+    headers = length(len(BODY)) + b"X-Header: %b\r\n" % (b"a" * (HEAD_BYTES_MAX - 1_024))
+    with connection(port, head(headers) + BODY) as connected:
+        assert received(connected).startswith(b"HTTP/1.1 202 ")
+
+
+def test_requests_beyond_those_that_may_wait_are_not_answered_and_the_connection_ends(
+    port: int,
+) -> None:
+    with connection(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000) as connected:
+        *answers, last = received(connected).split(b"HTTP/1.1 ")[1:]
+    assert len(answers) == PIPELINED_MAX
+    assert all(one.startswith(b"200 ") for one in (*answers, last))
+    assert b"connection: close" in last
+
+
+@pytest.mark.parametrize("behind", [b"no HTTP\r\n\r\n", b"GET /" + b"a" * 2 * HEAD_BYTES_MAX])
+def test_a_call_before_bytes_that_are_refused_gets_its_own_answer(port: int, behind: bytes) -> None:
+    call = head(length(len(BODY))).replace(b"Connection: close\r\n", b"") + BODY
+    with connection(port, call + behind) as connected:
+        answer = received(connected)
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_reads_no_answer_is_cut_off() -> None:
+    """Its environment may have another connection then."""
+    unread = head(length(len(BODY))).replace(b"Connection: close\r\n", b"") + BODY
+    unread += b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * PIPELINED_MAX
+    limits = {"max_connections_per_environment": 1, "client_timeout_s": 0.2}
+    with served(**limits) as port, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # So little is buffered.
+        client.connect(("127.0.0.1", port))
+        client.sendall(unread)
+        assert client.recv(12) == b"HTTP/1.1 202"
+        deadline = Deadline(TIMEOUT_S)
+        answer = b"HTTP/1.1 429"
+        while answer.startswith(b"HTTP/1.1 429"):
+            assert not deadline.passed()
+            with connection(port, head(length(len(BODY))) + BODY) as another:
+                answer = received(another)
+        assert answer.startswith(b"HTTP/1.1 202")

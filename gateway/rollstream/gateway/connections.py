@@ -1,4 +1,4 @@
-"""The connections of one process: bounded, and cut off where nothing comes."""
+"""The connections of one process: bounded, and cut off where nothing comes, or too much."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from rollstream.gateway.answers import problem_answer
 from rollstream.gateway.intake import Intake
 from rollstream.gateway.problems import Kind, Refused
 from rollstream.runtime.config.gateway import GatewayConfig
+
+# Of an address with its headers, or of the lines behind a body in chunks. In memory they take seven
+# times as much, before there is a token. A trajectory's uid in an address has up to 48 KiB.
+HEAD_BYTES_MAX = 64 * 1024
+PIPELINED_MAX = 8  # Requests of a connection that wait for the answer to another one.
+_READ_BYTES = 16 * 1024
 
 
 class Connections:
@@ -72,8 +78,13 @@ class Connections:
             self._nobodys.pop(connection, None)
 
 
+class _TooManyPipelined(Exception):
+    """Ends the parser; nobody sees it."""
+
+
 class Connection(HttpToolsProtocol):
-    """Cuts a client off that does not send the headers of a request in time.
+    """Cuts a client off that does not send the headers of a request in time, or whose headers have
+    no end. Requests that came whole before are answered first.
 
     Attributes:
         environment: of its last call; empty: there was none. None: it is not counted.
@@ -83,6 +94,8 @@ class Connection(HttpToolsProtocol):
     _connections: Connections
     _cutting: asyncio.TimerHandle | None = None
     _in_headers = False
+    _head_bytes = 0  # Since the last byte of a body, or the beginning of a request.
+    _refusing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -100,14 +113,32 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        for at in range(0, len(data), _READ_BYTES):
+            if self._refusing:
+                return
+            part = data[at : at + _READ_BYTES]
+            self._head_bytes += len(part)
+            super().data_received(part)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(Refused(Kind.HEAD, _HEAD_FINDING, "send fewer and shorter headers"))
         if self.cycle is None or self.cycle.response_complete:  # Also of a body that is not read.
             self._await_headers()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _TooManyPipelined
         super().on_message_begin()
         self._in_headers = True
+        self._head_bytes = 0
         self.scope["state"]["connection"] = self
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head_bytes = 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -131,17 +162,33 @@ class Connection(HttpToolsProtocol):
         self._have_headers()
         if self.transport.is_closing():
             return
-        if self.cycle is None or not (self.cycle.response_started and self.cycle.more_body):
-            answer = problem_answer(why.closing())
-            lines = [b"%b: %b\r\n" % header for header in answer.raw_headers]
-            parts = (STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body))
-            self.transport.write(b"".join(parts))
+        if not self._refusing:
+            self._answer(why)
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are no HTTP."""
         remedy = "send a request of HTTP/1.1, without TLS"
-        self.cut_off(Refused(Kind.NOT_HTTP, "the bytes are no request of HTTP/1.1", remedy))
+        self._refuse(Refused(Kind.NOT_HTTP, "the bytes are no request of HTTP/1.1", remedy))
+
+    def _refuse(self, why: Refused) -> None:
+        """Answers, and closes once the client has: it may read the answer when it has sent all of
+        what is not read any more. A request that came before gets its own answer, as the last."""
+        self._refusing = True
+        cycle = self.cycle
+        if self.pipeline or not (cycle is None or cycle.more_body or cycle.response_complete):
+            cycle.keep_alive = False
+            return
+        self._answer(why)
+        self.transport.write_eof()
+        self._await_headers()
+
+    def _answer(self, why: Refused) -> None:
+        if self.cycle is None or not (self.cycle.response_started and self.cycle.more_body):
+            answer = problem_answer(why.closing())
+            lines = [b"%b: %b\r\n" % header for header in answer.raw_headers]
+            parts = (STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body))
+            self.transport.write(b"".join(parts))
 
     def _await_headers(self) -> None:
         if self._cutting is None and not self.transport.is_closing():
@@ -155,6 +202,9 @@ class Connection(HttpToolsProtocol):
 
     def _be_late(self, waited_s: float) -> None:
         self.cut_off(_too_long(f"no request came within {waited_s:g} s, gateway.client_timeout_s"))
+
+
+_HEAD_FINDING = f"the address and the headers have more than {HEAD_BYTES_MAX} bytes"
 
 
 def _too_long(finding: str) -> Refused:

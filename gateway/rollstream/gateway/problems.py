@@ -60,6 +60,7 @@ class Kind(_Kind, Enum):
     UNSUPPORTED = 415, "unsupported-media-type", "The body is of another media type"
     INVALID = 422, "invalid-request", "The request breaks a rule"
     FULL = 429, "full", "More at once than may be", True
+    HEAD = 431, "headers-too-large", "The address and the headers are too large", False, _CLOSE
     DEFECT = 500, "defect", "A defect of the gateway"
     BUSY = 503, "busy", "Too much at once, from all callers", True
     DRAINING = 503, "draining", "This gateway ends", True

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import resource
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,7 +135,7 @@ def serve(
     scores = LateScores(lambda name: make(environment=name), config.gateway.timeout_s)
     reach = broker.admin().reach
     app = create_app(config, writer=writer, reach=reach, scores=scores, clock=clock)
-    with _listening(host, port) as listening:
+    with _listening(host, port, config.gateway.client_timeout_s) as listening:
         settings = uvicorn.Config(
             app,
             loop="none",  # The runner below makes it.
@@ -174,15 +175,19 @@ def _require_topics(config: RollstreamConfig, broker: Broker) -> None:
     _log.warning("%s: until then calls for them are refused (503)", finding)
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, client_timeout_s: float) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise CannotListen(
             f"cannot listen at {host} port {port}: {error.strerror or error}; end what listens "
             "there, or use another --host or --port"
         ) from error
+    if sys.platform == "linux":  # Its connections have it, too: it ends those that nobody reads.
+        unread_ms = ceil(1e3 * client_timeout_s)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
+    return listening
 
 
 async def _until(

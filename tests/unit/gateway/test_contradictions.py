@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from rollstream.streams.broker import OnDelivery
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 
+WAIT_S = 30.0
 MODES = pytest.mark.parametrize("durable", [True, False])
 
 
@@ -182,9 +184,11 @@ class _Partial(FaultyBroker):
     def __init__(self, broker: MemoryBroker) -> None:
         super().__init__(broker)
         self.refuses = True
+        self.refused = threading.Event()
 
     def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
         if self.refuses and append.partition == 0:
+            self.refused.set()
             raise BrokerUnavailable("partition 0 has no leader")
         return on_delivery
 
@@ -203,6 +207,7 @@ def test_of_a_call_that_failed_those_steps_count_that_did_not_arrive() -> None:
     with TestClient(app, headers=bearer()) as client:
         world = World(client, inner, layout)
         taken(world.submit(*steps, durable=False))
+        assert broker.refused.wait(WAIT_S)
         broker.refuses = False
         lost = world.submit({"trajectory_uid": "t", "prompt_uid": "p"}).json()["undelivered"]
         arrived = world.logged() - 1
