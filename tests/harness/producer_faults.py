@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import threading
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from rollstream.producers import BufferFull, RolloutProducer
 from rollstream.producers.engine import engine
 from rollstream.producers.engine.gather import HELD_BYTES_MAX
 from rollstream.producers.engine.producer import TIMEOUT_S
-from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.ingest.entry import STEP_KINDS, EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
-from rollstream.streams.broker import OnDelivery
+from rollstream.streams.broker import IDLE_S, LogReader, OnDelivery, TopicPartition, Writer
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 
 FILLING = 4
@@ -49,6 +51,49 @@ class NarrowBroker(FaultyBroker):
     def before_poll(self, timeout_s: float) -> float:
         self.manual_clock.advance(max(timeout_s, self.poll_moves_s))
         return 0.0
+
+
+class SilentBroker(FaultyBroker):
+    """Takes records and answers nothing, once it has stopped; its polls take their time.
+
+    Attributes:
+        stopped: clear it, and it answers what is asked from then on.
+        asking: the threads that asked for a topic.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBroker(), self._fate, clock=SystemClock())
+        self.stopped = threading.Event()
+        self.asking: list[threading.Thread] = []
+
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+        return _Silent(super().writer(), self)
+
+    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+        if self.stopped.is_set():
+            raise BrokerUnavailable("no broker answers")
+        return super().reader(starts, idle_s=idle_s)
+
+    def _fate(self, append: Append) -> Fate:
+        return Fate.DROP if self.stopped.is_set() else Fate.PASS
+
+
+class _Silent:
+    """A ``Writer`` that is asked for topics in vain while the broker has stopped."""
+
+    def __init__(self, inner: Writer, broker: SilentBroker) -> None:
+        self._inner = inner
+        self._broker = broker
+
+    def partitions(self, topic: str, timeout_s: float) -> int:
+        self._broker.asking.append(threading.current_thread())
+        if self._broker.stopped.is_set():
+            SystemClock().wait(threading.Event(), timeout_s)
+            raise BrokerUnavailable("no broker answers")
+        return self._inner.partitions(topic, timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def fill(producer: RolloutProducer) -> int:

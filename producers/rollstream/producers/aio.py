@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Self, Unpack
 
 from rollstream.producers.admission.asking import SharedWait, newest_policy
@@ -38,12 +39,18 @@ class _Answer(asyncio.Future[None]):
 
     A publish that is cancelled before its entry left takes it out at once: the end of the turn
     might send it before the coroutine runs again.
+
+    Attributes:
+        give_up: None once the call has ended. It leads to what leads here, and the collector would
+            have to free both.
     """
 
-    give_up: Callable[[], object]
+    __slots__ = ("give_up",)
+    give_up: Callable[[], object] | None
 
     def cancel(self, msg: object = None) -> bool:
-        self.give_up()
+        if self.give_up is not None:
+            self.give_up()
         return super().cancel(msg)
 
 
@@ -77,7 +84,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         not sent within ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
-        await self._deliver((outgoing,))
+        await self._concluded(self._queue((outgoing,)))
         return outgoing.rollout_uid
 
     @takes(AppendedArguments)
@@ -272,27 +279,31 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _post(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to their loop, all at once, from the thread that ended
         them."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Wait]] = {}
-        for wait in ended:
-            by_loop.setdefault(_future(wait).get_loop(), []).append(wait)
-        for loop, waits in by_loop.items():
+        for loop, waits in groupby(ended, _loop_of):
+            of_loop = [*waits]
             try:
-                loop.call_soon_threadsafe(self._conclude, waits)
+                loop.call_soon_threadsafe(self._conclude, of_loop)
             except RuntimeError:  # It was closed: nobody waits.
-                for wait in waits:
+                for wait in of_loop:
                     self._failures.keep(wait.failed)
 
     def _conclude(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
-            if _future(wait).done():  # Nobody awaits it any more: flush or close tells of it.
+            answer = _future(wait)
+            answer.give_up = None
+            if answer.done():  # Nobody awaits it any more: flush or close tells of it.
                 self._failures.keep(wait.failed)
             else:
-                _future(wait).set_result(None)
+                answer.set_result(None)
 
 
-def _future(wait: Wait) -> asyncio.Future[None]:
-    assert isinstance(wait.ended, asyncio.Future), "an awaited one"
+def _future(wait: Wait) -> _Answer:
+    assert isinstance(wait.ended, _Answer), "an awaited one"
     return wait.ended
+
+
+def _loop_of(wait: Wait) -> asyncio.AbstractEventLoop:
+    return _future(wait).get_loop()
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:

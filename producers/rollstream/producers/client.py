@@ -232,9 +232,3 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
             raise self._engine.topics.unreachable(topic, deadline.timeout_s)
         if wait.error is not None:
             raise wait.error
-
-    def _put_now(self, outgoing: Sequence[Outgoing]) -> None:
-        """Queues all of them, of a topic that is known, or raises ``BufferFull`` at once."""
-        self._failures.raise_all(nothing_queued=True)
-        if not self._engine.put(outgoing):
-            raise self._engine.full("no room now")

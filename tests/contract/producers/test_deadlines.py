@@ -11,13 +11,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from harness.brokers import TIMEOUT_S, until
-from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import FILLING, NarrowBroker, fill, wide_rollout
+from harness.producer_faults import FILLING, NarrowBroker, SilentBroker, fill, wide_rollout
 from harness.producers import new_layout, published, sampled, segments_of
 from rollstream.producers import (
     AsyncRolloutProducer,
@@ -28,46 +26,11 @@ from rollstream.producers import (
 )
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.errors import RollstreamError
-from rollstream.streams.broker import Writer
 from rollstream.streams.memory import MemoryBroker
 
 LONG_S = 300.0
 GRACE_S = 0.1
 WIDE = wide_rollout()
-
-
-class SilentBroker(FaultyBroker):
-    """Takes records and answers nothing, from when it is silent on; its polls take their time.
-
-    Attributes:
-        asking: the threads that asked for a topic.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(MemoryBroker(), lambda append: Fate.DROP, clock=SystemClock())
-        self.stopped = threading.Event()
-        self.asking: list[threading.Thread] = []
-
-    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
-        return _Silent(super().writer(), self)
-
-
-class _Silent:
-    """A ``Writer`` that is asked for topics in vain once the broker has stopped."""
-
-    def __init__(self, inner: Writer, broker: SilentBroker) -> None:
-        self._inner = inner
-        self._broker = broker
-
-    def partitions(self, topic: str, timeout_s: float) -> int:
-        self._broker.asking.append(threading.current_thread())
-        if self._broker.stopped.is_set():
-            SystemClock().wait(threading.Event(), timeout_s)
-            raise BrokerUnavailable("no broker answers")
-        return self._inner.partitions(topic, timeout_s)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 @contextmanager

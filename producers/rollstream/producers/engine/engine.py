@@ -8,7 +8,9 @@ from math import inf
 
 from rollstream.producers.engine.failures import Failures
 from rollstream.producers.engine.gather import Gatherer
+from rollstream.producers.engine.holding import Holding
 from rollstream.producers.engine.hooks import IDLE_S, Encoded, Hooks
+from rollstream.producers.engine.lookups import Lookups
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Sender
 from rollstream.producers.engine.topics import Topics
@@ -30,7 +32,6 @@ POLL_S = 0.002  # How late an answer may be seen for which somebody waits.
 POLL_S_MAX = 0.02  # The same where none came for long.
 UNWATCHED_S = 1.0  # The same where nobody waits for it.
 LOOK_AGAIN_S = 60.0  # How often it asks whether its topics have the partitions they had.
-_AGAIN_S = 0.05  # Until a broker that did not answer is asked again.
 
 
 class Engine:
@@ -82,9 +83,12 @@ class Engine:
             self._lock, writer, self._gatherer, self._encode, self._settle, broker
         )
         self.full = self._sender.full
+        self._holding = Holding(
+            self._lock, self._gatherer, self.topics, hooks, self._gather, self._settle, broker
+        )
         self._thread = StepThread(self._step, "rollstream-engine")
         self._waiting = Waiting(self._gatherer)
-        self._asks = False  # Whether a thread asks.
+        self._lookups = Lookups(writer, self._lock, self.topics, self._asks, self._found, self._die)
         self._sleeps_s = IDLE_S
         self._poll_s = POLL_S
         self._linger_ends_s: float | None = None  # None: nothing is gathered.
@@ -139,6 +143,24 @@ class Engine:
             else:
                 self._gather(outgoing)
         return True
+
+    def hold(self, outgoing: Sequence[Outgoing], deadline: Deadline) -> bool:
+        """Holds entries of one topic, all of them or none, until it is known and the producer
+        completes them; False where there is no room."""
+        topic = outgoing[0].topic
+        with self._lock:
+            self.refuse()
+            if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
+                return False
+            self._holding.add(outgoing, deadline)
+            if topic not in self.topics.partitions:
+                self._ask(topic)
+            self._wake()
+        return True
+
+    def holds(self, topic: str) -> bool:
+        """Whether entries of the topic are held, so that others go behind them."""
+        return topic in self._holding
 
     def find(self, topic: str, wait: Wait) -> bool:
         """Whether it is known how many partitions the topic has; else ``wait`` is queued."""
@@ -243,6 +265,7 @@ class Engine:
         with self._lock:  # Before what they wait for fails.
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
         self._sender.abandon()  # What is on its way is reported as in doubt.
+        self._holding.abandon(BrokerUnavailable("it was never sent: the broker did not answer"))
         self._notify(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
@@ -273,9 +296,7 @@ class Engine:
             if wait.delivered:
                 self._waiting.awaited.append(wait)
             self._wake()
-        if not self._asks:
-            self._asks = True
-            threading.Thread(target=self._look_up, name="rollstream-lookups", daemon=True).start()
+        self._lookups.begin()
 
     def _take(self, wait: Wait) -> None:
         """Gathers the entries of a call."""
@@ -390,18 +411,23 @@ class Engine:
             return BEHIND_S
         if self._linger_ends_s is not None:
             return max(0.0, self._linger_ends_s - self._real.monotonic_s())
-        if self.topics.asked or waiting.awaited:
+        if self.topics.asked or waiting.awaited or self._holding:
             return LINGER_S  # The client logs why there is no answer; calls may be late.
         return min(next_s, UNWATCHED_S if gatherer.entries else IDLE_S)
 
     def _work(self) -> bool:
         """Settles what the broker answered, and sends what may be sent; whether anything was."""
         before = self._gatherer.entries
+        released = bool(self._holding) and self._holding.release()
         self._writer.poll(0.0)
         with self._lock:
             ended = self._serve()
         self._notify(ended)
-        return self._sender.send() or self._gatherer.entries != before
+        return self._sender.send() or released or self._gatherer.entries != before
+
+    def _asks(self) -> bool:
+        ends = isinstance(self.refusal, ProducerDied) or not self._holding
+        return self.refusal is None or not ends
 
     def _encode(self, record: Sequence[Outgoing]) -> Encoded:
         return self._hooks.encode(record, self.topics.partitions[record[0].topic])
@@ -415,7 +441,7 @@ class Engine:
         self._hooks.settled(record, delivery, error)
         kept: list[tuple[Outgoing, RollstreamError]] = []
         with self._lock:
-            ended: list[Wait] = []
+            answered: list[Wait] = []
             if error is not None or self._waiting.awaited:  # Else nobody waits for any.
                 for one in record:
                     wait, one.wait = one.wait, None
@@ -428,8 +454,9 @@ class Engine:
                     if error is not None:
                         wait.failed.append((one, error))
                     if not wait.left:
-                        ended += self._waiting.end([wait])
+                        answered.append(wait)
             self._failures.keep(kept)
+            ended = self._waiting.end(answered)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()
         self._notify(ended)
@@ -441,39 +468,18 @@ class Engine:
                 self._ask(topic)
         self._hooks.looked_around()
 
-    # What follows runs on the thread that asks for topics, so that nobody else waits for answers.
-
-    def _look_up(self) -> None:
-        try:
-            while (question := self._question()) is not None:
-                topic, timeout_s = question
-                found: int | BrokerError
-                try:
-                    found = self._writer.partitions(topic, timeout_s)
-                except BrokerError as error:
-                    found = error
-                if self._found(topic, found):
-                    self._real.wait(threading.Event(), _AGAIN_S)
-        except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
-            self._die(error)
-
-    def _question(self) -> tuple[str, float] | None:
-        with self._lock:
-            found = None if self.refusal is not None else self.topics.next_question()
-            self._asks = found is not None
-        return found
+    # What follows runs on the thread that asks for topics.
 
     def _found(self, topic: str, found: int | BrokerError) -> bool:
         """Ends the calls that wait for the topic; returns whether it is to be asked for again."""
-        dropped: list[Outgoing] = []
-        ended: list[Wait] = []
+        dropped, ended = list[Outgoing](), list[Wait]()
         with self._lock:
             waits = [one for one in self.topics.asked.pop(topic) if not one.done]
             known = self.topics.partitions.get(topic)
             if isinstance(found, int):
                 if known is None:
                     self.topics.know(topic, found)
-                    ended = self._queue_up(waits)
+                    ended = self._waiting.topic_found(waits) + self._serve()
                 elif found != known:
                     self.topics.mismatch(topic, found)
                     dropped = self._gatherer.drop(topic)
@@ -481,19 +487,13 @@ class Engine:
                 if isinstance(found, UnknownTopic):
                     found = self.topics.unknown(topic)
                 ended = self._waiting.end(waits, found)
-            elif waits:
+                self._holding.refuse(topic, found)
+            elif waits or topic in self._holding:
+                self.topics.asked[topic] = waits  # Behind others that are asked for.
                 for one in waits:
                     one.look()
-                self.topics.asked[topic] = waits  # Behind others that are asked for.
             self._wake()
         if dropped:
             self._settle(dropped, None, self.topics.wrong(topic))
         self._notify(ended)
         return topic in self.topics.asked
-
-    def _queue_up(self, waits: Sequence[Wait]) -> list[Wait]:
-        """Calls that waited for a topic alone end, the others wait for room."""
-        for wait in waits:
-            if wait.outgoing:
-                self._waiting.queue_up(wait, is_awaited=True)
-        return self._waiting.end(one for one in waits if not one.outgoing) + self._serve()

@@ -82,7 +82,7 @@ class Gatherer:
         records_max: most records of a partition that are on their way.
 
     Attributes:
-        held_bytes: of what is gathered or on its way.
+        held_bytes: of what is held, gathered or on its way.
         entries: how many that are.
         ready: partitions that may get a record now, in their order.
     """
@@ -145,6 +145,16 @@ class Gatherer:
         self.ready[address] = None
         return True
 
+    def hold(self, outgoing: Sequence[Outgoing]) -> None:
+        """Counts entries that cannot be gathered so far, until ``forget``."""
+        self.entries += len(outgoing)
+        self.held_bytes += _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+
+    def forget(self, outgoing: Sequence[Outgoing]) -> None:
+        """Counts these no more."""
+        self.entries -= len(outgoing)
+        self.held_bytes -= _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+
     def end_linger(self, address: Address | None = None) -> None:
         """What is gathered, at one partition or all, goes as soon as it can, the largest first."""
         found = self._buffers if address is None else self._buffers.keys() & {address}
@@ -177,7 +187,7 @@ class Gatherer:
         """The record is in the log, or failed; the next one of its partition may go."""
         self._buffers[record[0].address].on_its_way -= 1
         self.ready[record[0].address] = None
-        self._release(record)
+        self.forget(record)
 
     def put_back(self, record: Sequence[Outgoing], *, too_large: bool = False) -> None:
         """The record is not in the log; its entries are the first of their partition again.
@@ -204,7 +214,7 @@ class Gatherer:
         buffer = self._buffers[outgoing.address]
         buffer.withdrawn += 1
         buffer.size -= outgoing.size
-        self._release([outgoing])
+        self.forget([outgoing])
         outgoing.size = 0
 
     def drop(self, topic: str | None = None) -> list[Outgoing]:
@@ -215,12 +225,8 @@ class Gatherer:
                 dropped += [one for one in buffer.waiting if not one.withdrawn]
                 buffer.waiting.clear()
                 buffer.size = buffer.due = buffer.in_parts = buffer.withdrawn = 0
-        self._release(dropped)
+        self.forget(dropped)
         return dropped
-
-    def _release(self, outgoing: Sequence[Outgoing]) -> None:
-        self.entries -= len(outgoing)
-        self.held_bytes -= _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
 
 
 def _size_of(outgoing: Iterable[Outgoing]) -> int:

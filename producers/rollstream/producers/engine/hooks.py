@@ -27,6 +27,17 @@ class Hooks:
         """The record of these entries, of a topic of ``partitions``."""
         raise NotImplementedError
 
+    def complete(
+        self, topic: str, held: Sequence[Outgoing]
+    ) -> dict[Outgoing, RollstreamError] | None:
+        """Completes entries that were held, of a topic that is known: those that are wrong, and
+        why. None: what completes them is not known so far. It asks nobody.
+
+        Raises:
+            BrokerError: it never will be.
+        """
+        return {}
+
     def settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
     ) -> None:

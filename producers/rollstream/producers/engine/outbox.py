@@ -67,14 +67,15 @@ class Outgoing:
             the producer lives.
         trajectory_uid: of a step, or of a trajectory's end: as its caller names the trajectory;
             empty where that is ``rollout_uid``.
+        said: what a step says of its policy; None: the entry has the whole policy.
         left: whether it is in a record that left this producer, so that it may be in the log.
         wait: the call that waits until it is in the log; None: nobody does.
         withdrawn: whether it is not sent any more.
     """
 
     __slots__ = (
-        *("address", "answered", "entry", "group_uid", "key", "left", "rollout_uid", "segment_idx"),
-        *("size", "topic", "trajectory_uid", "wait", "withdrawn"),
+        *("address", "answered", "entry", "group_uid", "key", "left", "rollout_uid", "said"),
+        *("segment_idx", "size", "topic", "trajectory_uid", "wait", "withdrawn"),
     )
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
@@ -89,6 +90,7 @@ class Outgoing:
         of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
         self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
         self.address: Address = topic, -1
+        self.said: tuple[Any, ...] | None = None
         self.wait: Wait | None = None
         self.answered = self.left = self.withdrawn = False
 

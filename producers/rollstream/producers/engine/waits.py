@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.outbox import Outgoing
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
@@ -34,11 +34,12 @@ class Wait:
         late: whether its time was up before it ended.
         left: how many entries have no answer so far.
         gathered: whether the engine has the entries.
+        is_timed_by_system: whether ``clock`` is the system's.
     """
 
     __slots__ = (
-        *("_real", "deadline", "delivered", "done", "ended", "error", "failed", "gathered", "late"),
-        *("left", "looked", "outgoing"),
+        *("_real", "deadline", "delivered", "done", "ended", "error", "failed", "gathered"),
+        *("is_timed_by_system", "late", "left", "looked", "outgoing"),
     )
 
     def __init__(
@@ -51,7 +52,8 @@ class Wait:
         ended: threading.Event | asyncio.Future[None] | None = None,
     ) -> None:
         self.deadline = Deadline(timeout_s, clock)
-        self._real = Deadline(timeout_s)
+        self.is_timed_by_system = clock.__class__ is SystemClock
+        self._real = self.deadline if self.is_timed_by_system else Deadline(timeout_s)
         self.outgoing = outgoing
         self.delivered = delivered
         self.ended = ended or threading.Event()
@@ -62,6 +64,8 @@ class Wait:
 
     def is_late(self) -> bool:
         """Whether its time is up."""
+        if self.is_timed_by_system:
+            return self.deadline.passed()
         return self.deadline.passed() and (self.looked or self._real.passed())
 
     def block(self, what: Callable[[], str]) -> bool:
@@ -93,7 +97,7 @@ class Waiting:
         flushes: calls that wait until all is delivered.
         awaited: calls that are ended when they are late: all have the same time, so that the first
             one is late first.
-        turn: calls of a loop's turn that has not ended.
+        turn: calls of a loop's turn that has not ended, of those that are to be looked at.
         new: calls that nobody has looked at so far.
     """
 
@@ -112,12 +116,20 @@ class Waiting:
         if wait.delivered and not is_awaited:
             self.awaited.append(wait)
 
+    def topic_found(self, waits: Sequence[Wait]) -> list[Wait]:
+        """Those of these calls that waited for a topic alone end, the others wait for room."""
+        for wait in waits:
+            if wait.outgoing:
+                self.queue_up(wait, is_awaited=True)
+        return self.end(one for one in waits if not one.outgoing)
+
     def gathered(self, wait: Wait) -> None:
         """The call waits for the delivery of what it gathered."""
         self.awaited.append(wait)
-        # The end of its caller's turn sends it, where it has any.
-        awaits = isinstance(wait.ended, asyncio.Future)
-        (self.turn if awaits else self.new).append(wait)
+        if isinstance(wait.ended, threading.Event):
+            self.new.append(wait)
+        elif not wait.is_timed_by_system:
+            self.turn.append(wait)  # The end of its caller's turn sends it.
 
     def first(self) -> Wait | None:
         """The call that waits for room for longest."""

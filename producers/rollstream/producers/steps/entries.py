@@ -18,7 +18,7 @@ from rollstream.producers.steps.policies import KnownPolicies, is_one_number
 from rollstream.producers.steps.segments import Step, at_index, checked_step
 from rollstream.producers.steps.submitted import Submitted
 from rollstream.runtime.clock import Clock
-from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, EntryKind
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
@@ -56,13 +56,16 @@ class StepEntries:
         # What did not reach the log, or perhaps did not, since the last call; any thread adds.
         self._lost: deque[Outgoing] = deque()
 
-    def steps(self, steps: Iterable[Step], environment: str, log: AdmissionLog) -> Submission:
-        """These steps, in their order."""
+    def steps(
+        self, steps: Iterable[Step], environment: str, log: AdmissionLog | None
+    ) -> Submission:
+        """These steps, in their order. Without ``log`` their policies are not known until
+        ``resolve``."""
         if isinstance(steps, Step) or not isinstance(steps, Iterable):
             raise InvalidRollout("steps", steps, "give a sequence of Steps")
         submitted = self._submitted_to(environment)
         draft = submitted.draft(self._clock.monotonic_s())
-        policies = KnownPolicies(log.policies(), log.versions())
+        policies = KnownPolicies({}, {}, are_read=False) if log is None else _known(log)
         policy_of = lru_cache(typed=True)(policies.sampled_by)
         stamped = self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))
         outgoing = []
@@ -80,10 +83,26 @@ class StepEntries:
                     policy = policies.sampled_by(*said)
                 entry = self._entry(step, stamped, size, policy, each=each)
                 draft.take(step, entry.rollout_uid, _content(step, entry))
+                entry.said = said if log is None else None
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
             outgoing.append(entry)
         return Submission(outgoing, partial(submitted.add, draft))
+
+    def resolve(
+        self, outgoing: Iterable[Outgoing], log: AdmissionLog
+    ) -> dict[Outgoing, RollstreamError]:
+        """Gives these entries the policies that trainers announced; those that have none, and
+        why."""
+        policies, wrong = _known(log), dict[Outgoing, RollstreamError]()
+        for one in outgoing:
+            if one.said is None:
+                continue
+            try:
+                one.entry = _with_policy(one.entry, *policies.sampled_by(*one.said))
+            except InvalidRollout as error:
+                wrong[one] = error
+        return wrong
 
     def end(
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
@@ -195,6 +214,24 @@ class StepEntries:
         if found is None:
             found = self._submitted[environment] = Submitted(self._max_open_prompts)
         return found
+
+
+def _known(log: AdmissionLog) -> KnownPolicies:
+    return KnownPolicies(log.policies(), log.versions())
+
+
+def _with_policy(entry: Entry | None, version: str, policy: PolicyRef) -> Entry:
+    """The step's entry with this policy in the place of one that was not known."""
+    assert entry is not None, "it has not left"
+    given: dict[str, Any] = {
+        "policy_version": version,
+        "policy_epoch": policy.epoch,
+        "lineage": policy.lineage,
+    }
+    if "weight_steps" not in entry.extras:  # Else each token has its own.
+        given["weight_step"] = policy.step
+    shared = dict(zip(SHARED, entry.shared, strict=True))
+    return entry._replace(shared=tuple((shared | given).values()))
 
 
 def _content(step: Step, outgoing: Outgoing) -> int:

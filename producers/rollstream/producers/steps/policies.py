@@ -26,10 +26,13 @@ class KnownPolicies(NamedTuple):
     Attributes:
         announced: the newest policy of each sampler.
         versions: every policy that was announced lately, by lineage and version.
+        are_read: whether all that was announced so far is among them. Else a version alone names a
+            policy of no known weights.
     """
 
     announced: Announced
     versions: Mapping[tuple[str, str], PolicyRef]
+    are_read: bool = True
 
     def sampled_by(
         self, version: Any, policy_epoch: Any, lineage: Any, weight_step: Any
@@ -55,7 +58,9 @@ class KnownPolicies(NamedTuple):
         name, number = _said(version, weight_step)
         found = self._announced_policy(name, number, policy_epoch, lineage)
         if found is None:
-            if number is None:
+            if number is None and not self.are_read:
+                number = UNKNOWN_STEP
+            elif number is None:
                 finding = f"is {name!r:.80}, which no trainer announced here lately"
                 remedy = f"give weight_step and policy_epoch too: {_ASK}"
                 raise InvalidRollout("policy_version", name, remedy, finding)

@@ -10,6 +10,7 @@ from functools import partial
 
 from rollstream.producers.admission.asking import SharedWait
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.engine.outbox import Outgoing
@@ -30,6 +31,9 @@ from rollstream.streams.broker import Broker, Delivery
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
+# How long a call that queues waits for the broker to say what it needs to check steps. One that is
+# there has answered by then; while one is not, no other call waits.
+ANSWER_S = 1.0
 _AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
@@ -68,6 +72,44 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         if error is not None:
             self._entries.lose(record)
 
+    def complete(
+        self, topic: str, held: Sequence[Outgoing]
+    ) -> dict[Outgoing, RollstreamError] | None:
+        if all(one.said is None for one in held):
+            return {}
+        environment = self._outbox.environment_of(topic)
+        log = self._admission(environment)
+        if environment not in self._follows:
+            try:
+                log.wait(0, 0.0)
+            except BrokerUnavailable:
+                return None
+            except UnknownTopic:
+                pass  # As in an older deployment: none is known.
+            self._follows.add(environment)
+        return self._entries.resolve(held, log)
+
+    def _topic_of(self, environment: str) -> str:
+        self._engine.refuse()
+        return self._outbox.topic(checked("environment", environment))
+
+    def _policies_of(self, environment: str) -> AdmissionLog | None:
+        """None: they were not read so far."""
+        return self._admission(environment) if environment in self._follows else None
+
+    def _queue_now(self, outgoing: Sequence[Outgoing]) -> None:
+        """Queues all of them; raises ``BufferFull`` at once. They are held if their topic, or a
+        policy, is not known, or if others of the topic are."""
+        self._failures.raise_all(nothing_queued=True)
+        engine, topic = self._engine, outgoing[0].topic
+        is_known = topic in engine.topics.partitions and all(one.said is None for one in outgoing)
+        if engine.holds(topic) or not is_known:
+            taken = engine.hold(outgoing, Deadline(self._timeout_s, self._clock))
+        else:
+            taken = engine.put(outgoing)
+        if not taken:
+            raise engine.full("no room now")
+
 
 class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
     """Publishes steps of trajectories in batches, in the background. It never waits for readers.
@@ -89,8 +131,8 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         worker_id: this process; empty: host name and process id.
         namespace: the first part of topics' names, as ``kafka.namespace`` of the sealers.
         generation: the last part of topics' names, as ``kafka.generation`` of the sealers.
-        timeout_s: how long the first call of an environment may wait for the broker to find its
-            topic, and the end of the ``with`` block for records on their way.
+        timeout_s: how long steps wait in the queue for the broker to find the environment's topic
+            and policies, and the end of the ``with`` block for records on their way.
         broker: ``MemoryBroker`` for tests; or a ``KafkaBroker`` with properties of your own.
         clock: for tests.
 
@@ -120,6 +162,11 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         """Queues all of these steps, in their order, or none of them. It returns at once, and has
         copied the arrays by then.
 
+        The first call of an environment waits for the broker to name its partitions and policies,
+        at most 1 s. If no broker answers, this and later calls only queue. The steps are checked
+        against the policies, and go, when one answers. They fail after ``timeout_s``. ``flush``, or
+        a later call, raises ``DeliveryFailed`` for these, and for a step whose policy is wrong.
+
         Args:
             steps: of any trajectories of the environment.
             environment: where the trajectories were played.
@@ -132,15 +179,12 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
             BufferFull: the queue has no room now, or ``max_open_prompts`` are open and these steps
                 begin another one. Nothing was queued: submit them again later.
             DeliveryFailed: steps of earlier calls failed. This call queued nothing: repeat it too.
-            UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
+            UnknownTopic, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        self._find_of(environment)
-        log = self._admission(environment)
-        if environment not in self._follows:
-            with suppress(UnknownTopic):  # As in an older deployment: none is known.
-                log.wait(0, self._timeout_s)
-            self._follows.add(environment)
-        self._submit(partial(self._entries.steps, steps, environment, log))
+        self._find_of(environment, policies=True)
+        self._submit(
+            lambda: self._entries.steps(steps, environment, self._policies_of(environment))
+        )
 
     def complete_trajectory(
         self,
@@ -168,8 +212,7 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         Raises:
             InvalidRollout: ``prompt_uid`` is needed, or names field, value and remedy.
             Contradiction: the trajectory has another length, or another prompt, here.
-            BufferFull, DeliveryFailed, UnknownTopic, BrokerUnavailable, TopicMismatch: as for
-                ``submit_steps``.
+            BufferFull, DeliveryFailed, UnknownTopic, TopicMismatch: as for ``submit_steps``.
         """
         self._find_of(environment)
         self._submit(partial(self._entries.end, environment, trajectory_uid, prompt_uid, steps))
@@ -199,17 +242,24 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         of = environment, trajectory_uid, prompt_uid
         self._submit(partial(self._entries.failure, *of, reason, n_rollouts, example_id))
 
-    def _find_of(self, environment: str) -> None:
-        """Returns once it is known how many partitions the environment's topic has."""
-        self._engine.refuse()
-        topic = self._outbox.topic(checked("environment", environment))
-        self._find(topic, Deadline(self._timeout_s))
+    def _find_of(self, environment: str, *, policies: bool = False) -> None:
+        """Waits for the environment's partitions, and policies, where the broker answers."""
+        topic = self._topic_of(environment)
+        if self._engine.holds(topic):
+            return
+        answer = Deadline(min(ANSWER_S, self._timeout_s))
+        with suppress(BrokerUnavailable):
+            self._find(topic, answer)
+            if policies and environment not in self._follows:
+                with suppress(UnknownTopic):  # As in an older deployment: none is known.
+                    self._admission(environment).wait(0, answer.left_s())
+                self._follows.add(environment)
 
     def _submit(self, made: Callable[[], Submission]) -> None:
         with self._submitting:
             submission = made()
             if submission.outgoing:
-                self._put_now(submission.outgoing)
+                self._queue_now(submission.outgoing)
                 submission.remember()
 
 
@@ -238,8 +288,8 @@ class AsyncStepProducer(
         Args:
             steps: of any trajectories of the environment.
             environment: where the trajectories were played.
-            durable: False: returns when the steps are queued. A later such call, ``flush`` or
-                ``close`` then raises what failed.
+            durable: False: returns when the steps are queued, as ``StepProducer`` does. A later
+                such call, ``flush`` or ``close`` then raises what failed.
 
         Raises:
             InvalidRollout, Contradiction, RolloutTooLarge, BufferFull: as for
@@ -249,11 +299,9 @@ class AsyncStepProducer(
                 ``StepProducer.submit_steps``.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        await self._find_of(environment)
-        if environment not in self._follows:
-            await self._read_policies(environment)
-        log = self._admission(environment)
-        await self._submit(self._entries.steps(steps, environment, log), durable)
+        await self._find_of(environment, durable, policies=True)
+        submission = self._entries.steps(steps, environment, self._policies_of(environment))
+        await self._submit(submission, durable)
 
     async def complete_trajectory(
         self,
@@ -267,7 +315,7 @@ class AsyncStepProducer(
         """Ends a trajectory, as ``StepProducer.complete_trajectory`` does; returns when that is in
         the log. ``durable`` and the errors are those of ``submit_steps``.
         """
-        await self._find_of(environment)
+        await self._find_of(environment, durable)
         end = self._entries.end(environment, trajectory_uid, prompt_uid, steps)
         await self._submit(end, durable)
 
@@ -285,22 +333,34 @@ class AsyncStepProducer(
         """Ends a trajectory that will not be finished, as ``StepProducer.fail_trajectory`` does;
         returns when that is in the log. ``durable`` and the errors are those of ``submit_steps``.
         """
-        await self._find_of(environment)
+        await self._find_of(environment, durable)
         of = environment, trajectory_uid, prompt_uid
         failed = self._entries.failure(*of, reason, n_rollouts, example_id)
         await self._submit(failed, durable)
 
-    async def _find_of(self, environment: str) -> None:
-        """Returns once it is known how many partitions the environment's topic has."""
-        topic = self._outbox.topic(checked("environment", environment))
-        self._engine.refuse()
-        await self._find(topic, self._timeout_s)
+    async def _find_of(self, environment: str, durable: bool, *, policies: bool = False) -> None:
+        """Waits for the environment's partitions, and policies: a call that only queues, where the
+        broker answers; a durable one in any case, and for those that are held before it."""
+        topic = self._topic_of(environment)
+        if self._engine.holds(topic) and not durable:
+            return
+        deadline = Deadline(self._timeout_s if durable else min(ANSWER_S, self._timeout_s))
+        try:
+            await self._find(topic, deadline.timeout_s)
+            if policies and environment not in self._follows:
+                await self._read_policies(environment, deadline)
+            while self._engine.holds(topic) and durable:
+                if deadline.passed():
+                    raise self._engine.topics.unreachable(topic, deadline.timeout_s)
+                await asyncio.sleep(deadline.slice_s(_AGAIN_S))
+        except BrokerUnavailable:
+            if durable:
+                raise
 
-    async def _read_policies(self, environment: str) -> None:
+    async def _read_policies(self, environment: str, deadline: Deadline) -> None:
         """Reads what trainers announced so far; from then on it is followed."""
         log = self._admission(environment)
         shared = self._shared_waits.setdefault(environment, SharedWait(log))
-        deadline = Deadline(self._timeout_s, self._clock)
         with suppress(UnknownTopic):  # As in an older deployment: none is known.
             while not await self._has_read(shared, deadline):
                 await asyncio.sleep(deadline.slice_s(_AGAIN_S))
@@ -321,10 +381,10 @@ class AsyncStepProducer(
         outgoing, remember = submission
         if not outgoing:
             return
-        if not durable:
-            self._failures.raise_all(nothing_queued=True)
         wait = self._wait(self._timeout_s, self._clock, outgoing) if durable else None
-        if not self._engine.put(outgoing, wait, at_once=True):
+        if wait is None:
+            self._queue_now(outgoing)
+        elif not self._engine.put(outgoing, wait, at_once=True):
             raise self._engine.full("no room now")
         self._send_at_end_of_turn()
         remember()
