@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rollstream.schemas.columns import ArraySignature, Columns, Components, Ragged, offsets_of
@@ -208,3 +209,12 @@ def _present(column: pa.Array) -> NDArray[np.bool_] | None:
         return None
     found: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
     return found
+
+
+def whole_table(data: bytes | memoryview, columns: list[str] | None = None) -> pa.Table:
+    """The columns of a Parquet file that is in memory; all of them where none are named.
+
+    ``pq.read_table`` is not used: it leaves threads to Arrow's, and a process that ends soon after
+    it aborts now and then (apache/arrow issue 34314).
+    """
+    return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from rollstream.store.arrow import whole_table
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobExists, CorruptFile
 from rollstream.store.layout import examples_path
@@ -64,7 +65,7 @@ def read_examples(blobs: Blobs, examples_id: str) -> tuple[ExampleColumns, dict[
     path = examples_path(examples_id)
     data = blobs.read(path)
     try:
-        table = pq.read_table(BytesIO(data)).combine_chunks()
+        table = whole_table(data).combine_chunks()
         about: dict[str, Any] = json.loads((table.schema.metadata or {})[ABOUT])
     except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
         raise CorruptFile(f"{path} holds no examples, or is damaged: {error}") from error

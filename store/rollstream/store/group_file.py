@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
@@ -163,7 +162,7 @@ class GroupFile:
         """
         with as_corrupt(self.path):
             if self._layout is None:
-                whole = pq.read_table(pa.BufferReader(self._read_all()), columns=["group_id"])
+                whole = arrow.whole_table(self._read_all(), ["group_id"])
                 found: list[str] = whole["group_id"].to_pylist()
                 return found
             leaf = self._chunks["group_id"][0]

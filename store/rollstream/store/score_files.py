@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.arrow import whole_table
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.store.layout import score_range_in, scores_path, scores_prefix
@@ -248,7 +249,7 @@ def read_in_turn(files: Iterable[ScoreFile], position: int = 0) -> Iterator[Scor
 def _table(blobs: Blobs, file: ScoreFile, position: int) -> pa.Table:
     """The rows of a file from an offset on."""
     try:
-        table = pq.read_table(pa.BufferReader(blobs.read(file.path))).select(SCHEMA.names)
+        table = whole_table(blobs.read(file.path)).select(SCHEMA.names)
         if position <= file.first:
             return table
         return table.filter(pc.greater_equal(table["log_offset"], position))
