@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
 from typing import NamedTuple
@@ -85,13 +85,14 @@ class Granting:
     def observe(
         self,
         state: SamplerState,
-        reported: ReportedNow,
+        reported: Callable[[], ReportedNow],
         now_us: int,
         requests: Sequence[Sequence[Quota]],
     ) -> Observed:
         """What ``changes`` needs of a state that may change meanwhile.
 
         Args:
+            reported: what sealers report of now; asked for only where shares depend on it.
             requests: those that wait for groups.
         """
         in_log = log_now(state, now_us)
@@ -100,10 +101,11 @@ class Granting:
             return Observed(state.claimed_at, loads, NO_PART_S, in_log)
         if state.published.newest_ts <= 0:
             return Observed(state.claimed_at, {}, LEFT_S, in_log)
-        if not reported.tells:  # Who holds back would wait for shares of what nobody knows.
+        now = reported()
+        if not now.tells:  # Who holds back would wait for shares of what nobody knows.
             loads = dict.fromkeys(self._config.environments, _NO_LOAD)
             return Observed(state.claimed_at, loads, LEFT_S, in_log)
-        loads = self._loads.now(state, reported, now_us, requests)
+        loads = self._loads.now(state, now, now_us, requests)
         # A trainer that waits cannot publish a policy meanwhile.
         part = bool(requests) or takes_part(state, self._config, now_us)
         valid_s = VALID_S if part else LEFT_S

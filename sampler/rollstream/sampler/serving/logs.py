@@ -292,9 +292,9 @@ class SamplerLogs:
             self._reports.follow(self._applied)
         return self._reports.reported
 
-    def seen(self) -> tuple[SamplerState, ReportedNow, int]:
-        """The state, what sealers report, and microseconds since 1970, UTC."""
-        return self.state, self.reported(), self._clock.now_us()
+    def seen(self) -> tuple[SamplerState, Callable[[], ReportedNow], int]:
+        """The state, what sealers report when it is called, and microseconds since 1970, UTC."""
+        return self.state, self.reported, self._clock.now_us()
 
     def error_of(self, shortage: Shortage, outage: str = "") -> NotEnoughGroups:
         """The error for a call that waited in vain, as ``Shortage.error``."""
