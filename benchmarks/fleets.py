@@ -47,7 +47,7 @@ EVERY_S, TAKES_S = 60.0, 40.0  # A producer begins a group, and a group lasts.
 ALIVE_S = 2.0  # A producer with an open group says so, as ``Standing`` has it.
 STEP_S = 30.0  # A trainer's.
 WARM_UP_S, MEASURED_S, CALM_S = 60.0, 60.0, 90.0
-SEALER_STEPS = 24  # A tick: it reads all that came in it.
+SEALER_STEPS = 6  # A tick.
 # Of a batch, which are the records that are written to a partition at one time, and of a record.
 BATCH_OVERHEAD, RECORD_OVERHEAD = 61, 12
 READ_BYTES_MAX, CORE_MAX = 2_000, 0.05
