@@ -450,10 +450,7 @@ class Admitted(Network):
             for sampler in (trainer.sampler, owner.sampler):
                 sampler.stats()
                 state = sampler._owner._logs.state
-                reported = sampler._owner._logs.reported()
-                loads = Loads(self.config.samplers[trainer.name]).now(state, reported, now_us)
-                # Of ended groups only counts how many more there are than before.
-                loads = {name: load._replace(ended=0) for name, load in loads.items()}
+                loads = Loads(self.config.samplers[trainer.name]).now(state, now_us, [])
                 found.append((sampler._owner.state_digest(), loads))
             self._bury(owner)
             if found[0] != found[1]:
