@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
             part = data[at : at + _READ_BYTES]
             self._head_bytes += len(part)
             super().data_received(part)
-            if self._head_bytes > HEAD_BYTES_MAX:
+            if self._head_bytes > HEAD_BYTES_MAX and not self._refusing:
                 self._refuse(Refused(Kind.HEAD, _HEAD_FINDING, "send fewer and shorter headers"))
         if self.cycle is None or self.cycle.response_complete:  # Also of a body that is not read.
             self._await_headers()

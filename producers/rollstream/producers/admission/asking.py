@@ -57,9 +57,14 @@ async def newest_policy(
 
 class SharedWait:
     """``AdmissionLog.wait`` for the coroutines of one event loop: however many wait, one thread
-    does."""
+    does.
+
+    Attributes:
+        has_read: whether the log was read once; it may hold nothing.
+    """
 
     def __init__(self, log: AdmissionLog) -> None:
+        self.has_read = False
         self._log = log
         self._seen = 0
         self._failure: BrokerError | None = None
@@ -83,6 +88,7 @@ class SharedWait:
     async def _wait(self) -> None:
         try:
             self._seen = await asyncio.to_thread(self._log.wait, self._seen, _SHARED_S)
+            self.has_read = True
             self._failure = None
         except BrokerError as error:
             self._failure = error

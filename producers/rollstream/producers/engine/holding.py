@@ -124,6 +124,7 @@ class Holding:
                 self._calls[topic].popleft()
             if not self._calls[topic]:
                 del self._calls[topic]
+                self._refused.pop(topic, None)  # It was of these.
             self._gatherer.forget(outgoing)
             if complete:
                 self._gather(complete)

@@ -368,12 +368,15 @@ class AsyncStepProducer(
 
     async def _has_read(self, shared: SharedWait, deadline: Deadline) -> bool:
         try:
-            await shared.wait(0, deadline.left_s())
+            if not shared.has_read:
+                await shared.wait(0, deadline.left_s())
         except BrokerUnavailable:
             if deadline.passed():
                 raise
             return False
-        return True
+        if not shared.has_read and deadline.passed():
+            raise BrokerUnavailable(f"no policy was read within {deadline.timeout_s:g} s")
+        return shared.has_read
 
     async def _submit(self, submission: Submission, durable: bool) -> None:
         """Gathers all of it, of a topic that is known, or raises ``BufferFull`` at once; returns
