@@ -214,7 +214,7 @@ def _present(column: pa.Array) -> NDArray[np.bool_] | None:
 def whole_table(data: bytes | memoryview, columns: list[str] | None = None) -> pa.Table:
     """The columns of a Parquet file that is in memory; all of them where none are named.
 
-    ``pq.read_table`` is not used: it leaves threads to Arrow's, and a process that ends soon after
-    it aborts now and then (apache/arrow issue 34314).
+    It reads on the caller's thread: after ``pq.read_table``, whose threads outlive the call, a
+    process that ends soon aborts now and then (apache/arrow issue 34314).
     """
     return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)

@@ -426,8 +426,9 @@ class Engine:
         return self._sender.send() or released or self._gatherer.entries != before
 
     def _asks(self) -> bool:
-        ends = isinstance(self.refusal, ProducerDied) or not self._holding
-        return self.refusal is None or not ends
+        """Whether topics are asked for: after a close only for what is held still."""
+        died = isinstance(self.refusal, ProducerDied)
+        return self.refusal is None or (bool(self._holding) and not died)
 
     def _encode(self, record: Sequence[Outgoing]) -> Encoded:
         return self._hooks.encode(record, self.topics.partitions[record[0].topic])
