@@ -111,23 +111,42 @@ def test_headers_of_what_they_may_have_are_taken(port: int) -> None:
         assert received(connected).startswith(b"HTTP/1.1 202 ")
 
 
-def test_requests_beyond_those_that_may_wait_are_not_answered_and_the_connection_ends(
-    port: int,
-) -> None:
+def test_requests_beyond_those_that_may_wait_are_refused_and_the_connection_ends(port: int) -> None:
     with connection(port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000) as connected:
         *answers, last = received(connected).split(b"HTTP/1.1 ")[1:]
-    assert len(answers) == PIPELINED_MAX
-    assert all(one.startswith(b"200 ") for one in (*answers, last))
+    assert len(answers) == PIPELINED_MAX + 1
+    assert all(one.startswith(b"200 ") for one in answers)
+    assert "wait for answers" in problem(b"HTTP/1.1 " + last, 429)["detail"]
     assert b"connection: close" in last
 
 
-@pytest.mark.parametrize("behind", [b"no HTTP\r\n\r\n", b"GET /" + b"a" * 2 * HEAD_BYTES_MAX])
-def test_a_call_before_bytes_that_are_refused_gets_its_own_answer(port: int, behind: bytes) -> None:
+@pytest.mark.parametrize(
+    ("behind", "status"),
+    [
+        (b"no HTTP\r\n\r\n", 400),
+        (b"GET /" + b"a" * 2 * HEAD_BYTES_MAX, 431),
+        (head(CHUNKED) + b"no chunk\r\n", 400),
+    ],
+)
+def test_a_call_before_bytes_that_are_refused_is_answered_first(
+    port: int, behind: bytes, status: int
+) -> None:
     call = head(length(len(BODY))).replace(b"Connection: close\r\n", b"") + BODY
     with connection(port, call + behind) as connected:
-        answer = received(connected)
-    assert answer.startswith(b"HTTP/1.1 202 ")
-    assert answer.count(b"HTTP/1.1 ") == 1
+        first, second = received(connected).split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"202 ")
+    problem(b"HTTP/1.1 " + second, status)
+
+
+def test_a_call_that_is_refused_is_answered_once(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_token = head(CHUNKED).replace(TOKEN, b"")
+    with connection(port, without_token + b"no chunk\r\n") as connected:
+        problem(received(connected), 400)
+    with connection(port, head(length(len(BODY))) + BODY) as connected:
+        assert received(connected).startswith(b"HTTP/1.1 202 ")
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 def test_a_client_that_reads_no_answer_is_cut_off() -> None:

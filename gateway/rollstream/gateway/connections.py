@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
     _cutting: asyncio.TimerHandle | None = None
     _in_headers = False
     _head_bytes = 0  # Since the last byte of a body, or the beginning of a request.
-    _refusing = False
+    _refusal: Refused | None = None  # What comes is not read any more.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -114,18 +114,20 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for at in range(0, len(data), _READ_BYTES):
-            if self._refusing:
+            if self._refusal is not None:
                 return
             part = data[at : at + _READ_BYTES]
             self._head_bytes += len(part)
             super().data_received(part)
-            if self._head_bytes > HEAD_BYTES_MAX and not self._refusing:
+            if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(Refused(Kind.HEAD, _HEAD_FINDING, "send fewer and shorter headers"))
         if self.cycle is None or self.cycle.response_complete:  # Also of a body that is not read.
             self._await_headers()
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
+            remedy = "read answers before you send more, or open more connections"
+            self._refuse(Refused(Kind.FULL, _PIPELINED_FINDING, remedy))
             raise _TooManyPipelined
         super().on_message_begin()
         self._in_headers = True
@@ -148,7 +150,12 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
+        is_last = not self.pipeline
         super().on_response_complete()
+        if self._refusal is not None:
+            if is_last and not self.transport.is_closing():
+                self._say(self._refusal)
+            return
         rest_is_to_come = self._in_headers or self.cycle.more_body
         if self.cycle.response_complete and rest_is_to_come:
             self._await_headers()
@@ -162,7 +169,7 @@ class Connection(HttpToolsProtocol):
         self._have_headers()
         if self.transport.is_closing():
             return
-        if not self._refusing:
+        if self._refusal is None:
             self._answer(why)
         self.transport.close()
 
@@ -173,13 +180,24 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, why: Refused) -> None:
         """Answers, and closes once the client has: it may read the answer when it has sent all of
-        what is not read any more. A request that came before gets its own answer, as the last."""
-        self._refusing = True
-        cycle = self.cycle
-        if self.pipeline or not (cycle is None or cycle.more_body or cycle.response_complete):
-            cycle.keep_alive = False
+        what is not read any more. Requests that came whole before are answered first."""
+        if self._refusal is not None:
             return
+        self._refusal, cycle = why, self.cycle
+        others_run = bool(self.pipeline)
+        if others_run and cycle.more_body:
+            self.pipeline.popleft()  # The newest: the rest of it never comes.
+        elif cycle is not None:
+            others_run |= not (cycle.more_body or cycle.response_complete)
+        if not others_run:
+            self._say(why)
+
+    def _say(self, why: Refused) -> None:
         self._answer(why)
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # What answers it writes no more.
+            cycle.message_event.set()
         self.transport.write_eof()
         self._await_headers()
 
@@ -204,6 +222,7 @@ class Connection(HttpToolsProtocol):
         self.cut_off(_too_long(f"no request came within {waited_s:g} s, gateway.client_timeout_s"))
 
 
+_PIPELINED_FINDING = f"more than {PIPELINED_MAX} requests of this connection wait for answers"
 _HEAD_FINDING = f"the address and the headers have more than {HEAD_BYTES_MAX} bytes"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Self, Unpack
 
@@ -41,16 +41,18 @@ class _Answer(asyncio.Future[None]):
     might send it before the coroutine runs again.
 
     Attributes:
-        give_up: None once the call has ended. It leads to what leads here, and the collector would
-            have to free both.
+        wait: the call's, which leads here: with a plain reference back the collector would have to
+            free both. The coroutine keeps it.
     """
 
-    __slots__ = ("give_up",)
-    give_up: Callable[[], object] | None
+    __slots__ = ("give_up", "wait")
+    give_up: Callable[[Wait], object]
+    wait: Callable[[], Wait | None]
 
     def cancel(self, msg: object = None) -> bool:
-        if self.give_up is not None:
-            self.give_up()
+        wait = self.wait()
+        if wait is not None:
+            self.give_up(wait)
         return super().cancel(msg)
 
 
@@ -233,7 +235,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _wait(self, timeout_s: float, clock: Clock, outgoing: Sequence[Outgoing] = ()) -> Wait:
         answer = _Answer()
         wait = Wait(timeout_s, clock, outgoing, delivered=bool(outgoing), ended=answer)
-        answer.give_up = partial(self._engine.give_up, wait)
+        answer.give_up, answer.wait = self._engine.give_up, weakref.ref(wait)
         return wait
 
     async def _deliver_one(self, outgoing: Outgoing) -> None:
@@ -290,7 +292,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _conclude(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
             answer = _future(wait)
-            answer.give_up = None
             if answer.done():  # Nobody awaits it any more: flush or close tells of it.
                 self._failures.keep(wait.failed)
             else:

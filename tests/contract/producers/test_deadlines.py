@@ -1,6 +1,6 @@
 """Each call has its own deadline, whatever other threads wait for: a broker that does not answer.
 
-The only timed assertions: each call ends within its time and 0.1 s.
+The only timed assertions: each call ends long before the other thread's does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.memory import MemoryBroker
 
 LONG_S = 300.0
-GRACE_S = 0.1
+GRACE_S = LONG_S / 10  # Only a call that waits for the other thread takes so long.
 WIDE = wide_rollout()
 
 

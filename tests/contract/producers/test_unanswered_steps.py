@@ -28,7 +28,7 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.streams.topics.layout import Layout
 
 ENVIRONMENT = "web"
-GRACE_S = 0.1
+GRACE_S = 0.9 * ANSWER_S  # A call that waits for the broker takes longer.
 SHORT_S = 0.2
 LONG_S = 300.0
 RESUMED = announced(5, policy_epoch=1, policy_version="step-5.e1", offset=9, branches={1: 4})
@@ -170,6 +170,33 @@ def test_a_step_whose_policy_nobody_announced_fails_by_its_name(stage: Stage) ->
 
     stage.play(scenario)
     assert [one["trajectory_uid"] for one in stage.logged()] == ["b", "a"]
+
+
+def test_a_flush_names_all_steps_that_failed(stage: Stage) -> None:
+    uids = [f"t{number}" for number in range(500)]
+
+    async def scenario(producer: Any) -> None:
+        await producer.submit(*map(step, uids))
+        with pytest.raises(DeliveryFailed) as told:
+            await producer.flush()
+        assert told.value.uids == (*uids,)
+        await producer.close()
+
+    stage.play(scenario, timeout_s=SHORT_S)
+
+
+def test_policies_that_could_not_be_read_are_not_taken_for_none(stage: Stage) -> None:
+    stage.broker.names_topics = True
+    announce(stage.broker.inner, stage.layout.admission(ENVIRONMENT), RESUMED)
+
+    async def scenario(producer: Any) -> None:
+        await producer.submit(step("a", policy_version=5))
+        stage.broker.stopped.clear()
+        await producer.submit(step("b", policy_version=5))
+        await producer.close()
+
+    stage.play(scenario)
+    assert [one["policy_epoch"] for one in stage.logged()] == [1, 1]
 
 
 def test_steps_fail_when_no_broker_answered_in_time(stage: Stage) -> None:

@@ -48,6 +48,7 @@ def taken(gatherer: Gatherer, *partitions: int) -> list[list[Outgoing]]:
         while record := gatherer.take((TOPIC, partition)):
             found.append(record)
             gatherer.answered(record)
+            gatherer.forget(record)
     return found
 
 
@@ -106,6 +107,7 @@ def test_one_record_of_a_partition_is_on_its_way_at_a_time() -> None:
     assert gatherer.take((TOPIC, 0)) == []
     assert gatherer.behind
     gatherer.answered(record)
+    gatherer.forget(record)
     assert taken(gatherer) == [[second]]
 
 
@@ -165,6 +167,7 @@ def test_a_record_that_is_refused_again_and_again_ends_as_records_of_one(
             gatherer.put_back(record, too_large=True)
         else:
             gatherer.answered(record)
+            gatherer.forget(record)
             came += record
     assert came == entries
 
@@ -185,6 +188,7 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
     # What is on its way counts until it is answered.
     assert not gatherer.has_room(entry(left))
     gatherer.answered(record)
+    gatherer.forget(record)
     assert gatherer.has_room(entry(left))
 
 

@@ -11,7 +11,7 @@ from rollstream.producers.admission.policies import FollowedPolicy, Wanted
 from rollstream.producers.errors import IF_NO_TOPIC, NoPolicy, RunOver
 from rollstream.producers.rollouts.blocks import Steps
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
-from rollstream.streams.errors import BrokerError, UnknownTopic
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, UnknownTopic
 
 Wait = Callable[[int, float], Steps[int]]
 """As ``AdmissionLog.wait``."""
@@ -57,16 +57,11 @@ async def newest_policy(
 
 class SharedWait:
     """``AdmissionLog.wait`` for the coroutines of one event loop: however many wait, one thread
-    does.
-
-    Attributes:
-        has_read: whether the log was read once; it may hold nothing.
-    """
+    does."""
 
     def __init__(self, log: AdmissionLog) -> None:
-        self.has_read = False
         self._log = log
-        self._seen = 0
+        self._seen = 0  # It was not read so far.
         self._failure: BrokerError | None = None
         self._waiting: asyncio.Task[None] | None = None
 
@@ -78,6 +73,10 @@ class SharedWait:
             await asyncio.wait([self._waiting], timeout=timeout_s)
             if self._failure is not None:
                 raise self._failure
+            if not self._seen:
+                raise BrokerUnavailable(
+                    f"what trainers announced was not read within {timeout_s:g} s"
+                )
         return self._seen
 
     async def end(self) -> None:
@@ -88,7 +87,6 @@ class SharedWait:
     async def _wait(self) -> None:
         try:
             self._seen = await asyncio.to_thread(self._log.wait, self._seen, _SHARED_S)
-            self.has_read = True
             self._failure = None
         except BrokerError as error:
             self._failure = error

@@ -40,8 +40,7 @@ class Engine:
     its callers do.
 
     A caller holds the lock while it appends to memory, and never while anything is waited for.
-    Calls that wait for room are served in the order of their arrival; each has a deadline of its
-    own.
+    Calls that wait for room are served in the order of their arrival, each up to its deadline.
 
     Args:
         writer: used by the thread alone, but for ``partitions``, which lookups ask beside it.
@@ -442,6 +441,7 @@ class Engine:
         self._hooks.settled(record, delivery, error)
         kept: list[tuple[Outgoing, RollstreamError]] = []
         with self._lock:
+            self._gatherer.forget(record)  # A flush ends no earlier than what failed is kept.
             answered: list[Wait] = []
             if error is not None or self._waiting.awaited:  # Else nobody waits for any.
                 for one in record:

@@ -146,7 +146,7 @@ class Gatherer:
         return True
 
     def hold(self, outgoing: Sequence[Outgoing]) -> None:
-        """Counts entries that cannot be gathered so far, until ``forget``."""
+        """Counts entries that cannot be gathered so far, until they are, or ``forget``."""
         self.entries += len(outgoing)
         self.held_bytes += _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
 
@@ -184,10 +184,10 @@ class Gatherer:
         return record
 
     def answered(self, record: Sequence[Outgoing]) -> None:
-        """The record is in the log, or failed; the next one of its partition may go."""
+        """The record is in the log, or failed; the next one of its partition may go. Its entries
+        count until ``forget``."""
         self._buffers[record[0].address].on_its_way -= 1
         self.ready[record[0].address] = None
-        self.forget(record)
 
     def put_back(self, record: Sequence[Outgoing], *, too_large: bool = False) -> None:
         """The record is not in the log; its entries are the first of their partition again.
@@ -218,14 +218,14 @@ class Gatherer:
         outgoing.size = 0
 
     def drop(self, topic: str | None = None) -> list[Outgoing]:
-        """Forgets what has not been sent, for one topic or all, and returns it."""
+        """Returns what has not been sent, for one topic or all; it never will be. It counts until
+        ``forget``."""
         dropped: list[Outgoing] = []
         for address, buffer in self._buffers.items():
             if topic in (None, address[0]):
                 dropped += [one for one in buffer.waiting if not one.withdrawn]
                 buffer.waiting.clear()
                 buffer.size = buffer.due = buffer.in_parts = buffer.withdrawn = 0
-        self.forget(dropped)
         return dropped
 
 

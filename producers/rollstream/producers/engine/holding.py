@@ -99,15 +99,8 @@ class Holding:
             return True
         late = [*takewhile(lambda call: call[0].passed(), calls)]
         if late:
-            self._end(topic, late, self._late(topic, late[0][0].timeout_s))
+            self._end(topic, late, unanswered(self._broker, topic, late[0][0].timeout_s))
         return bool(late)
-
-    def _late(self, topic: str, timeout_s: float) -> BrokerUnavailable:
-        return BrokerUnavailable(
-            f"{self._broker} did not say within {timeout_s:g} s which partitions {topic} has, and "
-            "which policies its trainers announced; it was not sent. Check that the broker runs "
-            "and can be reached from here"
-        )
 
     def _end(self, topic: str, calls: Sequence[Call], error: RollstreamError) -> None:
         outgoing = [one for _, of_call in calls for one in of_call]
@@ -125,9 +118,18 @@ class Holding:
             if not self._calls[topic]:
                 del self._calls[topic]
                 self._refused.pop(topic, None)  # It was of these.
-            self._gatherer.forget(outgoing)
+            self._gatherer.forget(complete)
             if complete:
                 self._gather(complete)
                 self._gatherer.end_linger()  # They have waited long enough.
         for one, error in failed.items():
             self._settle([one], None, error)
+
+
+def unanswered(broker: str, topic: str, timeout_s: float) -> BrokerUnavailable:
+    """What completes entries of the topic was not known in time."""
+    return BrokerUnavailable(
+        f"{broker} did not say within {timeout_s:g} s which partitions {topic} has, and which "
+        "policies its trainers announced; it was not sent. Check that the broker runs and can be "
+        "reached from here"
+    )

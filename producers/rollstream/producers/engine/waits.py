@@ -38,7 +38,17 @@ class Wait:
     """
 
     __slots__ = (
-        *("_real", "deadline", "delivered", "done", "ended", "error", "failed", "gathered"),
+        *(
+            "__weakref__",
+            "_real",
+            "deadline",
+            "delivered",
+            "done",
+            "ended",
+            "error",
+            "failed",
+            "gathered",
+        ),
         *("is_timed_by_system", "late", "left", "looked", "outgoing"),
     )
 

@@ -13,6 +13,7 @@ from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
+from rollstream.producers.engine.holding import unanswered
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S
 from rollstream.producers.engine.shell import AdmittedT, GroupT, ProducerShell, TrajectoryT
@@ -23,7 +24,7 @@ from rollstream.producers.settings import at_least_1
 from rollstream.producers.steps.entries import StepEntries, Submission
 from rollstream.producers.steps.segments import Step
 from rollstream.producers.steps.submitted import MAX_OPEN_PROMPTS
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.other_names import refuses
@@ -34,7 +35,8 @@ from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 # How long a call that queues waits for the broker to say what it needs to check steps. One that is
 # there has answered by then; while one is not, no other call waits.
 ANSWER_S = 1.0
-_AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
+_AGAIN_S = 0.1  # Until a broker that does not answer is asked again by a call that waits.
+_ASK_AGAIN_S = 0.5  # The same where none does.
 
 
 class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
@@ -65,6 +67,8 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         )
         self._entries = StepEntries(self._outbox, max_open_prompts, self._clock)
         self._follows: set[str] = set()  # Environments whose policies were read once.
+        self._ask_again_s: dict[str, float] = {}  # When they are asked for again, before that.
+        self._real = SystemClock()
 
     def settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
@@ -80,6 +84,10 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         environment = self._outbox.environment_of(topic)
         log = self._admission(environment)
         if environment not in self._follows:
+            now_s = self._real.monotonic_s()
+            if now_s < self._ask_again_s.get(environment, 0.0):
+                return None
+            self._ask_again_s[environment] = now_s + _ASK_AGAIN_S
             try:
                 log.wait(0, 0.0)
             except BrokerUnavailable:
@@ -163,9 +171,10 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         copied the arrays by then.
 
         The first call of an environment waits for the broker to name its partitions and policies,
-        at most 1 s. If no broker answers, this and later calls only queue. The steps are checked
-        against the policies, and go, when one answers. They fail after ``timeout_s``. ``flush``, or
-        a later call, raises ``DeliveryFailed`` for these, and for a step whose policy is wrong.
+        at most 1 s. If no broker answers, it only queues, and so does each call while anything of
+        the environment is queued so. The steps are checked against the policies, and go, when a
+        broker answers. They fail after ``timeout_s``. ``flush``, or a later call, raises
+        ``DeliveryFailed`` for these, and for a step whose policy is wrong.
 
         Args:
             steps: of any trajectories of the environment.
@@ -269,7 +278,8 @@ class AsyncStepProducer(
     """Publishes steps with ``await``: a call returns when the steps are in the log.
 
     All coroutines of one event loop may share it. The arguments are those of ``StepProducer``.
-    ``timeout_s`` bounds a whole call, the broker's answer included.
+    ``timeout_s`` bounds the wait for an environment's topic and policies, and once more the
+    delivery of steps.
 
     Examples:
         >>> async with AsyncStepProducer("kafka:9092") as producer:
@@ -351,7 +361,7 @@ class AsyncStepProducer(
                 await self._read_policies(environment, deadline)
             while self._engine.holds(topic) and durable:
                 if deadline.passed():
-                    raise self._engine.topics.unreachable(topic, deadline.timeout_s)
+                    raise unanswered(self._broker_name, topic, deadline.timeout_s)
                 await asyncio.sleep(deadline.slice_s(_AGAIN_S))
         except BrokerUnavailable:
             if durable:
@@ -362,21 +372,15 @@ class AsyncStepProducer(
         log = self._admission(environment)
         shared = self._shared_waits.setdefault(environment, SharedWait(log))
         with suppress(UnknownTopic):  # As in an older deployment: none is known.
-            while not await self._has_read(shared, deadline):
-                await asyncio.sleep(deadline.slice_s(_AGAIN_S))
+            while environment not in self._follows:
+                try:
+                    await shared.wait(0, deadline.left_s())
+                    break
+                except BrokerUnavailable:
+                    if deadline.passed():
+                        raise
+                    await asyncio.sleep(deadline.slice_s(_AGAIN_S))
         self._follows.add(environment)
-
-    async def _has_read(self, shared: SharedWait, deadline: Deadline) -> bool:
-        try:
-            if not shared.has_read:
-                await shared.wait(0, deadline.left_s())
-        except BrokerUnavailable:
-            if deadline.passed():
-                raise
-            return False
-        if not shared.has_read and deadline.passed():
-            raise BrokerUnavailable(f"no policy was read within {deadline.timeout_s:g} s")
-        return shared.has_read
 
     async def _submit(self, submission: Submission, durable: bool) -> None:
         """Gathers all of it, of a topic that is known, or raises ``BufferFull`` at once; returns

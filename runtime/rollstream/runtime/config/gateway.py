@@ -41,7 +41,7 @@ class GatewayConfig(Section):
     """Most prompts of each environment that began here and have not ended, else 429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
     """Seconds in which a request is answered and the broker has the accepted steps."""
-    client_timeout_s: FiniteFloat = Field(default=10.0, gt=0)
+    client_timeout_s: FiniteFloat = Field(default=10.0, gt=0, le=86_400)
     """Seconds in which the headers of a request have to come, and each next part of its body, else
     408."""
     shutdown_delay_s: FiniteFloat = Field(default=5.0, ge=0)
