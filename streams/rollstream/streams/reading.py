@@ -14,6 +14,7 @@ POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
 POLL_SLICE_S = 0.5
 NAMED_MAX = 8  # Logs, in one sentence.
 ASK_AGAIN_S = 0.05  # After "not leader" and the like.
+_QUIET_S = 15.0  # A broker that is slow answers sooner.
 
 
 class HowFar(NamedTuple):
@@ -59,6 +60,7 @@ def read_between(
     """Yields the records of [start, stop), which must be below the log's end, whatever they hold.
 
     Ends at the first record at or above ``stop``, so it passes over offsets that hold no record.
+    A reader that hands over nothing for long begins anew where it is.
 
     Args:
         reader: reads ``where``; its position is changed.
@@ -70,7 +72,7 @@ def read_between(
     if start >= stop:
         return
     reader.seek(where, start)
-    position = start
+    position, quiet = start, Deadline(_QUIET_S, deadline.clock)
     while position < stop:
         records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S))
         for record in records:
@@ -78,8 +80,13 @@ def read_between(
                 return
             position = record.offset + 1
             yield record
-        if not records:
+        if records:
+            quiet = Deadline(_QUIET_S, deadline.clock)
+        else:
             position = max(position, reader.read_to(where))
+            if quiet.passed():  # A client that was asked to fetch again may not have done so.
+                reader.seek(where, position)
+                quiet = Deadline(_QUIET_S, deadline.clock)
         if position < stop and not records and deadline.passed():
             raise BrokerUnavailable(
                 f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"

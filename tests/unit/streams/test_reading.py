@@ -6,7 +6,7 @@ import pytest
 
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import LogReader, TopicPartition, TopicSpec
+from rollstream.streams.broker import LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.reading import bounds_in_time, read_between
@@ -55,6 +55,35 @@ def test_a_stop_beyond_the_end_ends_at_the_deadline() -> None:
     with pytest.raises(BrokerUnavailable):
         log.read(190, 201)
     assert log.clock.monotonic_s() >= 5.0
+
+
+class Stuck:
+    """A reader that hands over nothing behind some offset until it is told where to read."""
+
+    def __init__(self, inner: LogReader, clock: ManualClock) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._seeks = 0
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self._seeks += 1
+        self._inner.seek(where, offset)
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        found = self._inner.poll(5, 0.0) if self._seeks > 1 or self.read_to(WHERE) < 20 else []
+        if not found:
+            self._clock.advance(timeout_s)
+        return found
+
+    def read_to(self, where: TopicPartition) -> int:
+        return self._inner.read_to(where)
+
+
+def test_a_reader_that_hands_over_nothing_begins_anew_where_it_is() -> None:
+    log = Log()
+    stuck, deadline = Stuck(log.reader(), log.clock), Deadline(60.0, log.clock)
+    records = read_between(stuck, WHERE, 10, 40, deadline)  # type: ignore[arg-type]
+    assert [one.offset for one in records] == list(range(10, 40))
 
 
 class Reluctant:
