@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text
@@ -44,18 +46,25 @@ def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, Pa
     return {layout.groups_log(address): address for address in addresses}
 
 
-def score_logs_of(
-    name: str, config: RollstreamConfig, broker: Broker, deadline: Deadline
+def present_logs_of(
+    name: str,
+    config: RollstreamConfig,
+    named: Callable[[Layout, PartitionAddress], TopicPartition],
+    broker: Broker,
+    deadline: Deadline,
 ) -> dict[TopicPartition, PartitionAddress]:
-    """The logs of late scores of these environments, with their addresses, of those that have the
-    topic: without it there are none.
+    """One log of each partition of these environments, with its address, where it has the topic: an
+    older deployment does without some.
+
+    Args:
+        named: ``Layout.scores_log``, or another method like it.
 
     Raises:
         BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
     """
     layout = Layout.of(config.kafka)
     addresses = layout.addresses(partitions_of(name, config))
-    logs = {layout.scores_log(address): address for address in addresses}
+    logs = {named(layout, address): address for address in addresses}
     present = broker.admin().describe({where.topic for where in logs}, deadline.left_s())
     return {where: address for where, address in logs.items() if where.topic in present}
 
