@@ -59,6 +59,7 @@ class Decider:
         self.log_us = 0  # The decision log's clock.
         self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired]] = []
         self.reported = ReportedNow()
+        self.reported.reads = frozenset(self.choosing.names())
 
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.choosing, LOGS)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from math import inf
+from uuid import uuid4
+
 import pytest
 
 from harness.brokers import TIMEOUT_S, World, until, write
 from harness.in_flight import report
-from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import PartitionReport, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.reports import Reports
+from rollstream.streams.errors import NotAuthorised
+from rollstream.streams.reports import LOOK_EVERY_S, Reports
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
 
 pytestmark = pytest.mark.proves("F5")
 
@@ -118,3 +124,62 @@ def test_once_it_begins_anew_it_knows_what_it_did(following: Following) -> None:
     assert following.opened() == {}
     following.load()
     assert following.opened() == {"a": 4}
+
+
+def test_of_a_log_that_is_not_folded_little_is_held_and_others_are_read(
+    world: World, where: TopicPartition, following: Following
+) -> None:
+    following.load()
+    following.folded.offset = 0
+    for _ in range(2):
+        for _ in range(200):
+            following.write(said(7, seal_offset=9))
+        following.reports.follow(following.folded)
+    following.write(said(3, seal_offset=9))
+    following.folded.offset = 10
+    following.until({"a": 3})
+
+
+def test_all_that_came_is_taken_in_one_call(following: Following) -> None:
+    following.load()
+    for number in range(300):
+        following.write(said(number))
+    until(lambda: following.opened() == {"a": 299}, lambda: following.reports.follow(lambda _: inf))
+
+
+def test_a_topic_that_is_missing_is_done_without_until_it_is_made(world: World) -> None:
+    clock, layout = ManualClock(), Layout(f"ns-{uuid4().hex}")
+    where = layout.reports_log(LOG)
+    reports = Reports(world.broker(), {where: LOG}, clock)
+    reports.load(lambda _: inf, Deadline(TIMEOUT_S))
+    assert not reports.reported.tells("math", clock.now_us())
+    made = [one for one in specs_for(layout, {"math": 2}, {}) if one.name == where.topic]
+    world.broker().admin().create(made, TIMEOUT_S)
+    clock.advance(LOOK_EVERY_S)
+    until(
+        lambda: reports.reported.tells("math", clock.now_us()),
+        lambda: reports.follow(lambda _: inf),
+    )
+    reports.close()
+
+
+def test_a_broker_that_refuses_is_done_without_for_a_while(
+    world: World, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, broker = ManualClock(SystemClock().now_us()), world.broker()
+    write(world.broker(), where, [encode(said(4))])
+    reports = Reports(broker, {where: LOG}, clock)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NotAuthorised("may not be read")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(broker, "reader", refuse)
+        reports.load(lambda _: inf, Deadline(TIMEOUT_S))
+    assert not reports.reported.tells("math", clock.now_us())
+    clock.advance(LOOK_EVERY_S)
+    until(
+        lambda: reports.reported.tells("math", clock.now_us()),
+        lambda: reports.follow(lambda _: inf),
+    )
+    reports.close()

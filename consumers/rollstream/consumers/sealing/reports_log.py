@@ -38,7 +38,7 @@ class ReportsLog:
         return self._clock.monotonic_s() >= self._refused_until_s
 
     def append(self, partition: int, event: Event, ended: Callable[[bool], None]) -> bool:
-        """Queues a report; False where there is no room.
+        """Queues a report; False where there is no room, or the broker refuses it.
 
         Args:
             ended: called by a later ``poll``, or by ``close``: whether it is in the log.
@@ -56,6 +56,9 @@ class ReportsLog:
                 self._topic, codec.encode(event), partition=partition, on_delivery=delivered
             )
         except BufferFull:
+            return False
+        except PermanentBrokerError as error:  # The client remembers what the broker said before.
+            self._refuse(error)
             return False
         return True
 

@@ -98,7 +98,7 @@ class ReportsOfNow:
         report = PartitionReport(
             epoch=epoch,
             nonce=self._log.nonce,
-            seal_offset=self._log.next_offset - 1,
+            seal_offset=self._log.admitted,
             now_ts=assembler.now_us,
             complete=complete,
             producers=changes,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text
@@ -46,27 +44,28 @@ def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, Pa
     return {layout.groups_log(address): address for address in addresses}
 
 
-def present_logs_of(
-    name: str,
-    config: RollstreamConfig,
-    named: Callable[[Layout, PartitionAddress], TopicPartition],
-    broker: Broker,
-    deadline: Deadline,
+def score_logs_of(
+    name: str, config: RollstreamConfig, broker: Broker, deadline: Deadline
 ) -> dict[TopicPartition, PartitionAddress]:
-    """One log of each partition of these environments, with its address, where it has the topic: an
-    older deployment does without some.
-
-    Args:
-        named: ``Layout.scores_log``, or another method like it.
+    """The logs of late scores of these environments, with their addresses, of those that have the
+    topic: without it there are none.
 
     Raises:
         BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
     """
     layout = Layout.of(config.kafka)
     addresses = layout.addresses(partitions_of(name, config))
-    logs = {named(layout, address): address for address in addresses}
+    logs = {layout.scores_log(address): address for address in addresses}
     present = broker.admin().describe({where.topic for where in logs}, deadline.left_s())
     return {where: address for where, address in logs.items() if where.topic in present}
+
+
+def reports_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, PartitionAddress]:
+    """The logs in which sealers report what holds now of these environments, with their
+    addresses."""
+    layout = Layout.of(config.kafka)
+    addresses = layout.addresses(partitions_of(name, config))
+    return {layout.reports_log(address): address for address in addresses}
 
 
 def root_of_deployment(

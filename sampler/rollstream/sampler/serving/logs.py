@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import count
 from math import inf
 
@@ -20,9 +20,10 @@ from rollstream.sampler.deciding.dropping import after_sealed
 from rollstream.sampler.deciding.shortages import Shortage
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.configuration import (
-    present_logs_of,
+    reports_of,
     root_of_deployment,
     sampler_config,
+    score_logs_of,
     seal_logs_of,
 )
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
@@ -32,7 +33,7 @@ from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, Fenced, UnreadableLog
+from rollstream.streams.errors import DeliveryUnknown, Fenced, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
@@ -114,7 +115,7 @@ class SamplerLogs:
         self.claimed = False
         self.successor = ""
         self.changed = False
-        self._reports = Reports(broker, {}, clock, tells=False)  # Until they were looked for.
+        self._reports = Reports(broker, reports_of(name, config), clock)
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
@@ -164,11 +165,7 @@ class SamplerLogs:
             self._name, self._config, self._broker, store, deadline
         )
         self._snapshots.root_id = self._log.root_id
-        of = self._name, self._config
-        self._score_logs = present_logs_of(*of, Layout.scores_log, self._broker, deadline)
-        reports = present_logs_of(*of, Layout.reports_log, self._broker, deadline)
-        tells = len(reports) == len(self._addresses)
-        self._reports = Reports(self._broker, reports, self._clock, tells=tells)
+        self._score_logs = score_logs_of(self._name, self._config, self._broker, deadline)
         self._deployment_checked = True
 
     def is_owner(self, number: int, deadline: Deadline) -> bool:
@@ -288,8 +285,7 @@ class SamplerLogs:
 
     def reported(self) -> ReportedNow:
         """What sealers report of now, as far as what they sealed is folded. Waits for nothing."""
-        with suppress(BrokerUnavailable):  # What was reported last; whatever decides meets it.
-            self._reports.follow(self._applied)
+        self._reports.follow(self._applied)
         return self._reports.reported
 
     def seen(self) -> tuple[SamplerState, Callable[[], ReportedNow], int]:

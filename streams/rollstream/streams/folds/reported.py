@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rollstream.schemas.events import (
@@ -14,12 +14,14 @@ from rollstream.schemas.events import (
     Flushed,
     InFlight,
     PartitionReport,
+    ProducerInFlight,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.in_flight import InFlightGroups
 
 # Flushes that no report came after: its sealer is an older release's, or reports nothing.
 _ENDINGS_MAX = 64
+_TOLD_LATELY_US = 120_000_000
 
 
 class Waiting(NamedTuple):
@@ -36,16 +38,17 @@ class ReportedNow:
     Of a partition only the newest owner's reports count: an earlier one may write on for a while.
 
     Attributes:
-        tells: whether all partitions are reported; False in an older deployment, without the logs.
+        reads: environments whose reports are read.
         in_flight: how many groups each producer has open, and waits to begin.
     """
 
-    def __init__(self, *, tells: bool = True) -> None:
-        self.tells = tells
+    def __init__(self) -> None:
+        self.reads: frozenset[str] = frozenset()
         self.in_flight = InFlightGroups()
         self._waiting: dict[PartitionAddress, Waiting] = {}
         self._epochs: dict[PartitionAddress, int] = {}
         self._told_by: dict[PartitionAddress, int] = {}  # By which claim what waits was said.
+        self._told_ts: dict[str, int] = {}  # When seal logs told of an environment last.
         self._ended = Counter[str]()
         # By seal log, the offset of a flush and how many groups ended with it.
         self._endings: dict[PartitionAddress, deque[tuple[int, int]]] = {}
@@ -54,6 +57,12 @@ class ReportedNow:
     def waiting(self) -> Mapping[PartitionAddress, Waiting]:
         """Of the partitions where any waits."""
         return self._waiting
+
+    def tells(self, environment: str, now_ts: int) -> bool:
+        """Whether it is known how producers of it stand: its reports are read, or its seal logs
+        told of some lately, by log time."""
+        told_ts = self._told_ts.get(environment, 0)
+        return environment in self.reads or now_ts - told_ts < _TOLD_LATELY_US
 
     def ended(self, environment: str) -> int:
         """How many groups of it were sealed, or ended otherwise. They count from the report on that
@@ -76,17 +85,32 @@ class ReportedNow:
             endings = self._endings.setdefault(log, deque())
             endings.append((offset, len(event.groups) + unsealed))
             if event.in_flight:
-                self.in_flight.apply(log, event.in_flight, event.now_ts)
+                self._tell(log, event.epoch, event.in_flight, event.now_ts)
                 self._end(log, offset)
             elif len(endings) > _ENDINGS_MAX:
                 self._end(log, endings[0][0])
         elif isinstance(event, InFlight):
-            self.in_flight.apply(log, event.producers, event.now_ts, complete=event.complete)
+            self._tell(log, event.epoch, event.producers, event.now_ts, complete=event.complete)
             self._end(log, offset)
-        elif isinstance(event, ContinuationsWaiting):
+        elif isinstance(event, ContinuationsWaiting) and event.epoch >= self._epochs.get(log, -1):
             self._wait(log, event.epoch, event.count, event.examples)
         elif isinstance(event, Claimed) and offset > self._told_by.get(log, -1):
             self._waiting.pop(log, None)  # The new owner says anew what waits.
+
+    def _tell(
+        self,
+        log: PartitionAddress,
+        epoch: int,
+        producers: Sequence[ProducerInFlight],
+        now_ts: int,
+        *,
+        complete: bool = False,
+    ) -> None:
+        """The owner by this claim, of an older release, said so in its seal log."""
+        if epoch >= self._epochs.get(log, -1):
+            self._epochs[log] = epoch
+            self.in_flight.apply(log, producers, now_ts, complete=complete)
+        self._told_ts[log.environment] = max(now_ts, self._told_ts.get(log.environment, 0))
 
     def _wait(
         self, log: PartitionAddress, epoch: int, count: int, examples: tuple[Continuation, ...]

@@ -96,7 +96,7 @@ def measure(
         for name in sorted(config.environments)
     }
     troubles = _troubles(broker, layout, sealers, deadline)
-    reported = _reported(broker, layout, starts, present, deadline)
+    reported = _reported(broker, layout, starts, deadline)
     partitions = [
         _partition(
             _Read(broker, layout, address, deadline, now_us, troubles, reported),
@@ -216,13 +216,11 @@ def _reported(
     broker: Broker,
     layout: Layout,
     addresses: Collection[PartitionAddress],
-    present: Collection[str],
     deadline: Deadline,
 ) -> ReportedNow:
     """What sealers report, of environments whose topic is there."""
     logs = {layout.reports_log(one): one for one in addresses}
-    there = {where: one for where, one in logs.items() if where.topic in present}
-    reports = Reports(broker, there, deadline.clock)
+    reports = Reports(broker, logs, deadline.clock)
     try:
         reports.load(lambda _: inf, deadline)
     finally:
