@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of
+from harness.in_flight import report
 from harness.retiring import retired
 from harness.sampler_worlds import config_of
 from rollstream.runtime.clock import SystemClock
@@ -20,7 +21,6 @@ from rollstream.sampler.serving.payloads import Payloads
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.events import (
     Flushed,
-    InFlight,
     ProducerInFlight,
     Retired,
     SamplerEvent,
@@ -30,6 +30,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
@@ -56,7 +57,9 @@ class Decider:
         self.events: list[SamplerEvent] = []
         self.now_us = 0  # For what is asked; decisions count their own time.
         self.log_us = 0  # The decision log's clock.
-        self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired | InFlight]] = []
+        self.sealed: list[tuple[PartitionAddress, int, Flushed | Retired]] = []
+        self.reported = ReportedNow()
+        self.reported.reads = frozenset(self.choosing.names())
 
     def fresh(self) -> SamplerState:
         return SamplerState("trainer-a", self.choosing, LOGS)
@@ -74,15 +77,14 @@ class Decider:
         )
         self.sealed.append((log, offset, flush))
         self.state.apply_groups(log, offset, flush)
+        self.reported.apply_sealed(log, offset, flush)
 
     def report(
         self, *producers: ProducerInFlight, log: PartitionAddress = LOGS[1], now_us: int = 0
     ) -> None:
         """A sealer reports what producers have in flight."""
-        at = sum(1 for other, _, _ in self.sealed if other == log)
-        event = InFlight(epoch=0, nonce="n", now_ts=now_us, producers=producers)
-        self.sealed.append((log, at, event))
-        self.state.apply_groups(log, at, event)
+        sealed = sum(1 for other, _, _ in self.sealed if other == log)
+        self.reported.apply(log, report(*producers, seal_offset=sealed - 1, now_ts=now_us))
 
     def retire(self, log: PartitionAddress, *offsets: int) -> None:
         """The files of the flushes at these offsets are retired."""
@@ -112,9 +114,8 @@ class Decider:
         if ahead is None:
             ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
             ahead.close()
-        context = ResultContext(
-            0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None, _no_record, _no_logs, {}
-        )
+        before = (0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None)
+        context = ResultContext(*before, _no_record, _no_logs, lambda: self.reported)
         return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
@@ -122,7 +123,7 @@ class Decider:
         self.decide(command)
         shortage = command.shortage(self.state)
         if shortage is not None:
-            return shortage.error(self.state)
+            return shortage.error(self.state, self.reported)
         return self.state.batches[command.step]
 
     def serve(self, step: int, num_groups: int = 2, **request: Any) -> ServedBatch:

@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from harness.in_flight import report
 from harness.retiring import retired
 from harness.rollouts import CREATED_TS, make_columns, make_entry
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
+from rollstream.schemas.codec import encode
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Event,
     Flushed,
-    InFlight,
     ProducerInFlight,
     Retired,
     SealedFile,
@@ -39,7 +40,7 @@ from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.fold import FoldCheckpoint
 from rollstream.streams.owned.log import OwnedLog
 
-E = TypeVar("E", Flushed, InFlight, Retired)
+E = TypeVar("E", Flushed, Retired)
 WAIT_S = 30.0
 EVERY_COLUMN = (
     "routed_experts",
@@ -207,6 +208,7 @@ class GroupWriter:
         *,
         environment: str,
     ) -> None:
+        self._broker = broker
         self._where = where
         self._blobs = blobs
         self._environment = environment
@@ -233,12 +235,20 @@ class GroupWriter:
         )
         return self._append(event)
 
-    def report(self, **begun: tuple[int, int, int]) -> InFlight:
+    def report(self, **begun: tuple[int, int, int]) -> None:
         """Reports producers, by id: how many groups each has begun, has open, and waits to begin;
         they said so just now."""
         now_us = SystemClock().now_us()
         producers = (ProducerInFlight(name, *figures, now_us) for name, figures in begun.items())
-        return self._append(InFlight(epoch=0, nonce="", now_ts=now_us, producers=tuple(producers)))
+        sealed = self._log.next_offset - 1
+        event = report(*producers, epoch=self._log.epoch, seal_offset=sealed, now_ts=now_us)
+        topic = self._where.topic.replace(".groups.", ".reports.")
+        writer = self._broker.writer(linger_ms=0.0)
+        try:
+            writer.append(topic, encode(event), partition=self._where.partition)
+            assert writer.flush(WAIT_S) == 0
+        finally:
+            writer.abandon()
 
     def retire(self, offset: int, flushed: Flushed) -> Retired:
         """The files of the flush at ``offset`` are gone."""

@@ -1,19 +1,25 @@
-"""Whether the seal log says what each producer has open, by the logs alone."""
+"""Whether reports say what each producer has open, by the logs alone."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from harness.dispatches import group_of, read_dispatches, settled_by
 from harness.history import EntryRef
-from harness.sealing import SealWorld
-from rollstream.schemas.events import Flushed, InFlight
+from harness.sealing import TIMEOUT_S, SealWorld
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import decode
+from rollstream.schemas.events import PartitionReport, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Producer
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups, ProducerStanding
+from rollstream.streams.broker import EARLIEST
+from rollstream.streams.folds.in_flight import ProducerStanding
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.owned.follow import ConfirmedEvent
+from rollstream.streams.reading import read_between
 
 
 class _Dispatch(NamedTuple):
@@ -25,12 +31,48 @@ class _Dispatch(NamedTuple):
     group: tuple[str, str]
 
 
+def report(
+    *producers: ProducerInFlight,
+    epoch: int = 0,
+    nonce: str = "n",
+    seal_offset: int = -1,
+    now_ts: int = 0,
+    complete: bool = False,
+) -> PartitionReport:
+    """One that names these producers."""
+    return PartitionReport(
+        epoch=epoch,
+        nonce=nonce,
+        seal_offset=seal_offset,
+        now_ts=now_ts,
+        complete=complete,
+        producers=producers,
+        waiting=0,
+        continuations=(),
+    )
+
+
+def reports(world: SealWorld) -> list[tuple[PartitionAddress, PartitionReport]]:
+    """Those that are kept, in their order in each partition."""
+    found = []
+    for address in world.layout.addresses({"math": world.environment.partitions}):
+        where = world.layout.reports_log(address)
+        deadline = Deadline(TIMEOUT_S, world.clock)
+        with closing(world.broker.reader({where: EARLIEST})) as reader:
+            first, end = reader.bounds(where, TIMEOUT_S)
+            for record in read_between(reader, where, first, end, deadline):
+                event = decode(record.value)
+                assert isinstance(event, PartitionReport), event
+                found.append((address, event))
+    return found
+
+
 def standings(world: SealWorld) -> list[ProducerStanding]:
     """Of every producer that ever said something."""
-    fold = InFlightGroups()
-    for item in world.confirmed_events():
-        fold.apply(_address(world, item), item.event)
-    return fold.standings("math", 0)
+    fold = ReportedNow()
+    for address, event in reports(world):
+        fold.apply(address, event)
+    return fold.in_flight.standings("math", 0)
 
 
 def in_flight_problems(world: SealWorld, *, alive: Collection[Producer] = ()) -> list[str]:
@@ -69,50 +111,50 @@ def _wrong_between(
     dispatches: Sequence[_Dispatch],
     settled: Mapping[EntryRef, int],
 ) -> list[str]:
-    """After each event a producer has at least that open which was read when it was named, by
-    whomever, and is not settled: a new owner that reads it again tells no less meanwhile. Once that
-    one has named all, it has at most what is not settled."""
-    folds: defaultdict[int, InFlightGroups] = defaultdict(InFlightGroups)
-    named_us: dict[tuple[int, str], int] = {}  # The latest, by partition and producer.
-    complete: set[tuple[int, int]] = set()  # Partitions and claims.
+    """By each report a producer has at least that open which was read when it was named, by
+    whomever, and is not settled up to where the report holds: a new owner that reads it again tells
+    no less meanwhile. Once that one has named all, it has at most what is not settled."""
+    own: defaultdict[PartitionAddress, ReportedNow] = defaultdict(ReportedNow)
+    epochs: dict[PartitionAddress, int] = {}
+    named_us: dict[tuple[PartitionAddress, str], int] = {}  # The latest.
+    complete: set[PartitionAddress] = set()  # By their present owner.
     problems = []
-    for number, item in enumerate(confirmed):
-        event, partition = item.event, item.where.partition
-        if not isinstance(event, InFlight | Flushed):
-            continue
-        folds[partition].apply(_address(world, item), event)
-        for one in event.producers if isinstance(event, InFlight) else event.in_flight:
-            key = (partition, one.producer_id)
+    for number, (address, event) in enumerate(reports(world)):
+        if event.epoch < epochs.get(address, -1):
+            continue  # Of an owner that has a successor.
+        if event.epoch > epochs.get(address, -1):
+            epochs[address] = event.epoch
+            complete.discard(address)
+        if event.complete:
+            complete.add(address)
+        own[address].apply(address, event)
+        for one in event.producers:
+            key = (address, one.producer_id)
             # What came later in the same millisecond has its time-stamp, and was not read.
             named_us[key] = max(named_us.get(key, 0), event.now_ts // 1000 * 1000)
-        if isinstance(event, InFlight) and event.complete:
-            complete.add((partition, event.epoch))
         unsettled = [
             one
             for one in dispatches
-            if one.ref.partition == partition and settled.get(one.ref, len(confirmed)) > number
+            if one.ref.partition == address.partition
+            and (one.ref not in settled or confirmed[settled[one.ref]].offset > event.seal_offset)
         ]
         newest = {one.group: one for one in unsettled}
         least = Counter(
             one.producer_id
             for one in newest.values()
-            if one.appended_us < named_us.get((partition, one.producer_id), 0)
+            if one.appended_us < named_us.get((address, one.producer_id), 0)
         )
-        opened = {one.producer_id: one.open for one in folds[partition].standings("math", 0)}
+        opened = {one.producer_id: one.open for one in own[address].in_flight.standings("math", 0)}
         problems += [
-            f"event {number} leaves {name} {opened[name]} open groups, not {count}"
+            f"report {number} leaves {name} {opened.get(name, 0)} open groups, not {count}"
             for name, count in least.items()
-            if opened[name] < count
+            if opened.get(name, 0) < count
         ]
         most = Counter(one.producer_id for one in unsettled)
-        if (partition, event.epoch) in complete:
+        if address in complete:
             problems += [
-                f"event {number} leaves {name} {count} open groups, not {most[name]}"
+                f"report {number} leaves {name} {count} open groups, not {most[name]}"
                 for name, count in opened.items()
                 if count > most[name]
             ]
     return problems
-
-
-def _address(world: SealWorld, item: ConfirmedEvent) -> PartitionAddress:
-    return PartitionAddress("math", world.layout.generation, item.where.partition)

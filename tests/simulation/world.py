@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -32,7 +33,8 @@ class World(Protocol):
 
 class TurningBroker(FaultyBroker):
     """Calls ``turn`` before each append and each read, so that others act in between; then ``fate``
-    is asked about the append."""
+    is asked about the append. Others act on the thread that made it alone: any other one may hold
+    what they wait for."""
 
     def __init__(
         self,
@@ -44,11 +46,16 @@ class TurningBroker(FaultyBroker):
     ) -> None:
         super().__init__(inner, self._turn_and_decide, clock=clock)
         self._turn = turn
+        self._thread = threading.get_ident()
         self.fate = fate
 
     def before_read(self) -> None:
-        self._turn()
+        self._let_others_act()
 
     def _turn_and_decide(self, append: Append) -> Fate:
-        self._turn()
+        self._let_others_act()
         return self.fate(append)
+
+    def _let_others_act(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._turn()

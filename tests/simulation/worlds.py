@@ -32,8 +32,8 @@ from simulation.broken.forgetting import (
 from simulation.broken.no_barrier import UpToTheEndBefore
 from simulation.broken.no_doubt import AppendingTwice
 from simulation.broken.no_fence import Forging, OpenFence
+from simulation.broken.reporting import KeepingWhatEnded, TellingAtOnce
 from simulation.broken.steps import BROKEN_STEPS
-from simulation.broken.telling_at_once import TellingAtOnce
 from simulation.consumers.sealers import Sealers
 from simulation.sampler.carrying import Carrying, NotHeld
 from simulation.sampler.reused import Reused
@@ -82,6 +82,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "sealers/no_fence": partial(Sealers, wrap=Forging),
     "sealers/durable_for_confirmed": partial(Sealers, wrap=OnlyItsOwn),
     "sealers/telling_at_once": TellingAtOnce,
+    "sealers/keeping_what_ended": KeepingWhatEnded,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
     "carrying/not_held": NotHeld,

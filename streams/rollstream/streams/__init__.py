@@ -11,6 +11,7 @@ Map:
 - ``reading``     a stretch of one log, record by record
 - ``damaged``     where a log goes on behind records that the broker does not deliver
 - ``compacted``  a compacted log, from its beginning on and on
+- ``reports``     follows what sealers report of now
 - ``troubles``    what a sealer commits beside an offset: its claim, and what hinders it
 - ``tracing``     where rollouts are, by the logs that sealers read and write
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow

@@ -30,6 +30,7 @@ def test_what_differs_is_found(world: World) -> None:
         (layout.rollouts("math"), "partitions"),
         (layout.rollouts("math"), "retention.ms"),
         (layout.groups("math"), "partitions"),
+        (layout.reports("math"), "partitions"),
         (layout.scores("math"), "partitions"),
     ]
 

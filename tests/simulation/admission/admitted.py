@@ -450,7 +450,10 @@ class Admitted(Network):
             for sampler in (trainer.sampler, owner.sampler):
                 sampler.stats()
                 state = sampler._owner._logs.state
-                loads = Loads(self.config.samplers[trainer.name]).now(state, now_us, [])
+                reported = sampler._owner._logs.reported()
+                loads = Loads(self.config.samplers[trainer.name]).now(state, reported, now_us)
+                # Of ended groups only counts how many more there are than before.
+                loads = {name: load._replace(ended=0) for name, load in loads.items()}
                 found.append((sampler._owner.state_digest(), loads))
             self._bury(owner)
             if found[0] != found[1]:

@@ -12,10 +12,10 @@ from rollstream.producers.admission.log import Granted
 from rollstream.producers.admission.newest import NewestRecords
 from rollstream.sampler.admission.capacity import Loads
 from rollstream.sampler.admission.granting import Granting
-from rollstream.schemas.events import Event, InFlight, SharesGranted
+from rollstream.schemas.events import PartitionReport, SharesGranted
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler import in_flight
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups
+from rollstream.streams.folds import in_flight
+from rollstream.streams.folds.reported import ReportedNow
 from simulation.admission.admitted import Admitted
 
 
@@ -57,8 +57,8 @@ class DeafToRequests(_Broken):
     def broken(self) -> Iterator[None]:
         observe = Granting.observe
 
-        def deaf(of: Granting, state: Any, now_us: int, requests: Any) -> Any:
-            return observe(of, state, now_us, ())
+        def deaf(of: Granting, state: Any, reported: Any, now_us: int, requests: Any) -> Any:
+            return observe(of, state, reported, now_us, ())
 
         with patch.object(Granting, "observe", deaf):
             yield
@@ -92,11 +92,11 @@ class LosingReports(_Broken):
 
     @contextmanager
     def broken(self) -> Iterator[None]:
-        apply, numbers = InFlightGroups.apply, count(1)
+        apply, numbers = ReportedNow.apply, count(1)
 
-        def lossy(of: InFlightGroups, log: PartitionAddress, event: Event) -> None:
-            if not isinstance(event, InFlight) or next(numbers) % 20:
-                apply(of, log, event)
+        def lossy(of: ReportedNow, log: PartitionAddress, report: PartitionReport) -> None:
+            if next(numbers) % 20:
+                apply(of, log, report)
 
-        with patch.object(InFlightGroups, "apply", lossy):
+        with patch.object(ReportedNow, "apply", lossy):
             yield

@@ -46,16 +46,10 @@ def exchanged_entries(event: Flushed) -> Flushed:
     return replace(event, segments=replace(event.segments, entries=entries))
 
 
-def producers_untold(event: Flushed) -> Flushed:
-    """What ended with it stays open for whoever reads the log."""
-    return replace(event, in_flight=())
-
-
 BROKEN_STEPS: Mapping[str, tuple[Step, ...]] = {
     "commit_first": (PUT, COMMIT, APPEND, PROJECT, ROLL_UP),
     "manifest_first": (PUT, Step("project_early", project_early), APPEND, ROLL_UP, COMMIT),
     "event_first": (Step("draft_only", draft_only), APPEND, PUT, PROJECT, ROLL_UP, COMMIT),
     "watermark_too_far": (PUT, changing(watermark_too_far), APPEND, PROJECT, ROLL_UP, COMMIT),
     "exchanged_entries": (PUT, changing(exchanged_entries), APPEND, PROJECT, ROLL_UP, COMMIT),
-    "producers_untold": (PUT, changing(producers_untold), APPEND, PROJECT, ROLL_UP, COMMIT),
 }

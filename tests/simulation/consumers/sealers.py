@@ -17,14 +17,14 @@ from harness.dispatches import dispatch_problems
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, always_pass, write_now
 from harness.history import claims, problems_of
-from harness.in_flight import in_flight_problems
+from harness.in_flight import in_flight_problems, reports
 from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import GroupsBegun, InFlight
+from rollstream.schemas.events import GroupsBegun
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Producer
 from rollstream.store import Bytes, Pieces, StoreFull
 from rollstream.streams.broker import Broker, Record
@@ -168,10 +168,11 @@ class Sealers:
         problems += in_flight_problems(self.world, alive=self._producers.alive)
         sealer.close()
         events = [item.event for item in self.world.confirmed_events()]
-        reports = [event for event in events if isinstance(event, InFlight)]
+        told = [report for _, report in reports(self.world)]
         self.reached["begun groups named"] += sum(isinstance(one, GroupsBegun) for one in events)
-        self.reached["producers reported"] += len(reports)
-        self.reached["reports of a new owner"] += sum(event.complete for event in reports)
+        self.reached["producers reported"] += len(told)
+        owners = {report.epoch for report in told if report.complete}
+        self.reached["reports of a new owner"] += len(owners)
         self.reached["producers that died"] += self._producers.died
         finish(self.world)
         problems += dispatch_problems(self.world, calm=True)

@@ -1,4 +1,4 @@
-"""What the seal logs say of producers: what each has open, said it had begun, and waits for."""
+"""What sealers report of producers: what each has open, said it had begun, and waits for."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from typing import NoReturn
 
 import pytest
 
-from harness.in_flight import in_flight_problems, standings
+from harness.faults import Append, Fate, FaultyBroker
+from harness.in_flight import in_flight_problems, reports, standings
 from harness.kill_points import KillPoint, arm
 from harness.rollouts import make_alive, make_dispatched, make_failed
-from harness.sealing import Crash, SealWorld
+from harness.sealing import TIMEOUT_S, Crash, SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.assembling.in_flight import REPEAT_AFTER_US
 from rollstream.consumers.sealing.cadence import ALIVE_INTERVAL_S
-from rollstream.consumers.sealing.reports import REPORT_EVERY_S
-from rollstream.schemas.events import Flushed, InFlight, ProducerInFlight
+from rollstream.consumers.sealing.reports_of_now import REPORT_EVERY_S
+from rollstream.schemas.codec import encode
+from rollstream.schemas.events import Flushed, ProducerInFlight
 from rollstream.schemas.ingest.entry import Entry, Producer
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.in_flight import ProducerStanding
+from rollstream.streams.reports import REPEAT_S
 
 SOON_S = 2 * REPORT_EVERY_S
 
 
-def make_world(*, partitions: int = 1, max_flush_rollouts: int = 64) -> SealWorld:
+def make_world(
+    *, partitions: int = 1, max_flush_rollouts: int = 64, expire_after_s: float = 60
+) -> SealWorld:
     return SealWorld(
         partitions=partitions,
         seal_timeout_s=10,
-        expire_after_s=60,
+        expire_after_s=expire_after_s,
         max_flush_rollouts=max_flush_rollouts,
     )
 
@@ -44,12 +49,9 @@ def failed(group: str) -> Entry:
 
 
 def named(world: SealWorld) -> Iterator[ProducerInFlight]:
-    """As each event names them."""
-    for item in world.confirmed_events():
-        if isinstance(item.event, InFlight):
-            yield from item.event.producers
-        elif isinstance(item.event, Flushed):
-            yield from item.event.in_flight
+    """As each report names them."""
+    for _, event in reports(world):
+        yield from event.producers
 
 
 def events(world: SealWorld) -> int:
@@ -111,6 +113,7 @@ def test_a_producer_of_which_nothing_changes_is_named_no_more_often_than_it_must
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert min(gaps) >= REPEAT_AFTER_US
     assert max(gaps) <= REPEAT_AFTER_US + 2_000_000
+    assert not any(isinstance(one.event, Flushed) for one in world.confirmed_events())
 
 
 def test_between_flushes_producers_are_reported_at_most_once_a_second() -> None:
@@ -120,8 +123,7 @@ def test_between_flushes_producers_are_reported_at_most_once_a_second() -> None:
         world.publish_entries(dispatched(f"g-{number}"), producer=Producer("a", number + 1, 0))
         world.run(sealer, seconds=REPORT_EVERY_S / 10)
     world.run(sealer, seconds=SOON_S)
-    reports = [one for one in world.confirmed_events() if isinstance(one.event, InFlight)]
-    assert len(reports) <= 6
+    assert len(reports(world)) <= 6
     assert standings(world) == [ProducerStanding("a", begun=40, open=40, waiting=0)]
 
 
@@ -132,17 +134,67 @@ def test_idle_producers_cost_nothing() -> None:
         world.publish_entries(dispatched(f"g-{number}"), producer=Producer(f"p-{number}", 1, 0))
         world.publish_entries(failed(f"g-{number}"))
     world.run(sealer, seconds=SOON_S)
-    before = events(world)
+    before = events(world), len(reports(world))
     world.run(sealer, seconds=30)
-    assert events(world) == before
+    assert (events(world), len(reports(world))) == before
 
 
-def test_deployments_whose_producers_tell_nothing_have_no_reports() -> None:
+def test_where_producers_tell_nothing_an_owner_says_so_once() -> None:
     world = make_world()
     world.publish_entries(dispatched("g"))
+    sealer = world.sealer()
     for _ in range(3):
-        world.run(world.sealer(), seconds=SOON_S)
-    assert not any(isinstance(one.event, InFlight) for one in world.confirmed_events())
+        world.run(sealer, seconds=REPEAT_S)
+    ((_, said),) = reports(world)
+    assert (said.complete, said.producers, said.waiting) == (True, (), 0)
+
+
+def test_all_is_reported_again_each_minute_while_there_is_anything() -> None:
+    """Who begins to read needs no more than the last minutes."""
+    world = make_world(expire_after_s=600)
+    sealer = world.sealer()
+    world.publish_entries(dispatched("g"), producer=Producer("a", 1, 0))
+    world.run(sealer, seconds=0.5 * REPEAT_S)
+    first = len(reports(world))
+    world.run(sealer, seconds=REPEAT_S)
+    (_, again), *more = reports(world)[first:]
+    assert more == []
+    assert (again.complete, again.producers[0].open) == (True, 1)
+
+
+@pytest.mark.parametrize("fate", [Fate.DROP, Fate.DOUBT, Fate.DOUBT_AND_DROP, Fate.LOSE_REPORT])
+def test_a_report_that_does_not_arrive_is_made_again_and_holds_up_no_flush(fate: Fate) -> None:
+    world = make_world(expire_after_s=600)
+    lost: list[Append] = []
+
+    def decide(append: Append) -> Fate:
+        if append.topic != world.layout.reports("math") or len(lost) == 3:
+            return Fate.PASS
+        lost.append(append)
+        return fate
+
+    sealer = world.sealer(broker=FaultyBroker(world.broker, decide))
+    world.publish_entries(dispatched("g"), dispatched("h"), producer=Producer("a", 2, 0))
+    world.publish_entries(failed("g"))
+    world.run(sealer, seconds=SOON_S)
+    assert world.settled()["dispatched"] == 1
+    world.run(sealer, seconds=4 * TIMEOUT_S)
+    assert len(lost) == 3
+    assert standings(world) == [ProducerStanding("a", begun=2, open=1, waiting=0)]
+
+
+def test_what_an_owner_reports_that_has_a_successor_does_not_count() -> None:
+    world = make_world()
+    world.publish_entries(dispatched("g"), producer=Producer("a", 1, 0))
+    world.run(world.sealer(), seconds=SOON_S)
+    (address, old), *_ = reports(world)
+    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
+    world.publish_entries(failed("g"))
+    world.run(world.sealer(), seconds=SOON_S)
+    assert [one.open for one in standings(world)] == [0]
+    where = world.layout.reports_log(address)
+    world.logs.append(where, None, encode(old))
+    assert [one.open for one in standings(world)] == [0]
 
 
 def die() -> NoReturn:

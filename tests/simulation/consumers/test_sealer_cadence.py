@@ -10,6 +10,7 @@ from harness.rollouts import make_alive, make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ingest.entry import Producer
 
@@ -133,14 +134,32 @@ def test_what_is_worth_a_file_waits_for_a_fraction_of_a_second() -> None:
 
 
 def test_entries_that_say_only_that_a_producer_lives_make_few_flushes() -> None:
-    """Each flush is a manifest, and they come every 5 s from each worker that has a group open."""
-    world = SealWorld(partitions=1, flush_interval_s=1.0)
+    """Each flush is a manifest and a record that are kept for ever; such entries come every few
+    seconds from each worker that has a group open, or waits."""
+    world = SealWorld(partitions=1, flush_interval_s=1.0, seal_timeout_s=60.0, expire_after_s=60.0)
     sealer = world.sealer()
     world.run(sealer)
     for number in range(24):
         world.publish_entries(make_alive("a"), producer=Producer("a", number, 0))
         world.run(sealer, seconds=5)
-    assert [len(flush.touched.offsets) for flush in world.flushes()] == [6, 6, 6, 6]
+    stretches = [one for flush in world.flushes() for one in flush.unread]
+    assert [one.reason for one in stretches] == ["alive"] * 4
+    assert [(one.stops - one.firsts).tolist() for one in stretches] == [[6]] * 4
+
+
+def test_that_producers_live_takes_a_seal_log_the_same_bytes_however_many_say_so() -> None:
+    sizes = []
+    for count in (10, 5_000):
+        world = SealWorld(partitions=1, seal_timeout_s=60.0, expire_after_s=60.0)
+        sealer = world.sealer()
+        world.run(sealer)
+        for _ in range(count):
+            world.publish_entries(make_alive("a"), producer=Producer("a", 0, 1))
+        world.run(sealer, seconds=40)
+        (flush,) = world.flushes()
+        assert world.settled() == {"alive": count}
+        sizes.append(len(encode(flush)))
+    assert abs(sizes[1] - sizes[0]) < 16
 
 
 def test_entries_that_say_only_that_a_producer_lives_go_with_what_else_is_flushed() -> None:

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from harness.assembling import SECOND, Drive
-from harness.rollouts import make_alive, make_dispatched, make_failed, make_record
+from harness.in_flight import report
+from harness.rollouts import make_dispatched, make_failed, make_record
 from rollstream.consumers.assembling.in_flight import REPORTED_BYTES_MAX, ProducersInFlight
 from rollstream.schemas.codec import encode
-from rollstream.schemas.events import InFlight
 from rollstream.schemas.ingest.entry import Producer
 from rollstream.schemas.rules import NAME_CHARS_MAX
 
 
-def test_a_flush_counts_the_groups_that_end_with_it_as_open_no_more() -> None:
+def test_once_a_flush_is_committed_the_groups_that_end_with_it_are_open_no_more() -> None:
     drive = Drive()
-    drive.assembler.in_flight.complete = True
+    producers = drive.assembler.in_flight
     for number in range(3):
         entry = make_dispatched(group_uid=f"g-{number}", group_size=2)
         drive.add_record(make_record([entry], producer=Producer("a", number + 1, 0)))
+    producers.confirm(producers.changes())
     drive.add(make_failed(count=2, group_uid="g-1", group_size=2))
     plan = drive.plan(100, 1 << 20)
     assert plan is not None
-    plan = drive.assembler.in_flight.reported_with(plan)
-    assert [(one.producer_id, one.begun, one.open) for one in plan.in_flight] == [("a", 3, 2)]
+    assert producers.changes() == ()
     drive.assembler.commit(plan)
-    assert drive.assembler.in_flight.changes() == ()
+    assert [(one.producer_id, one.begun, one.open) for one in producers.changes()] == [("a", 3, 2)]
 
 
-def test_before_an_owner_has_named_all_its_flushes_tell_nothing() -> None:
-    drive = Drive()
-    record = make_record([make_alive("a")], producer=Producer("a", 1, 0))
-    drive.add_record(record)
-    plan = drive.plan(100, 1 << 20)
-    assert plan is not None
-    assert drive.assembler.in_flight.reported_with(plan).in_flight == ()
+def test_all_are_named_again_on_request() -> None:
+    producers = ProducersInFlight()
+    for name in "ab":
+        producers.tell(Producer(name, 1, 0), SECOND)
+    states = [producers.complete]
+    producers.confirm(producers.changes())
+    states.append(producers.complete)
+    assert producers.changes() == ()
+    producers.repeat()
+    states.append(producers.complete)
+    assert states == [False, True, False]
+    assert [one.producer_id for one in producers.changes()] == ["a", "b"]
 
 
 def test_more_producers_than_an_event_has_room_for_are_named_by_several() -> None:
@@ -42,8 +47,9 @@ def test_more_producers_than_an_event_has_room_for_are_named_by_several() -> Non
         producers.tell(Producer(f"{number:04}{name}", 1, 0), SECOND)
     named = []
     while changes := producers.changes():
-        event = InFlight(epoch=2**62, nonce="n" * 16, now_ts=2**50, producers=changes)
-        assert len(encode(event)) <= REPORTED_BYTES_MAX + 1_000
+        assert (
+            len(encode(report(*changes, epoch=2**62, nonce="n" * 16))) <= REPORTED_BYTES_MAX + 1_000
+        )
         producers.confirm(changes)
         named += [one.producer_id for one in changes]
     assert len(named) == len(set(named)) == 300

@@ -19,6 +19,7 @@ from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
+from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import ManualClock
@@ -101,6 +102,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         workers=InlineExecutor(),
         writers=writers,
         letters=DeadLetters(broker, Layout().dead_letters(), clock),
+        reports=ReportsLog(broker, Layout().reports("math"), clock),
         counters=SealerCounters(),
         retention=retention,
     )

@@ -44,7 +44,7 @@ class World(Decider):
     def load(self, *waiting: NextBatch, environment: str = "math") -> Load:
         shortages = [one.shortage(self.state) for one in waiting]
         quotas = [one.quotas for one in shortages if one is not None]
-        return self.loads.now(self.state, self.now_us, quotas)[environment]
+        return self.loads.now(self.state, self.reported, self.now_us, quotas)[environment]
 
     def open(self, *waiting: NextBatch, environment: str = "math") -> int:
         return self.load(*waiting, environment=environment).open

@@ -12,9 +12,9 @@ import pytest
 
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.sampler.admission.shares import Shares
-from rollstream.schemas.events import InFlight, ProducerInFlight
+from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups
+from rollstream.streams.folds.in_flight import InFlightGroups
 
 LOOK_S = 0.25
 REPORT_S = 1.0  # How often a sealer reports what changed.
@@ -126,8 +126,7 @@ class Model:
                 (self.now_s + phase - LOOK_S) / REPORT_S
             ):
                 reported = tuple(seen.values())
-                event = InFlight(epoch=0, nonce="n", now_ts=self._log_us(), producers=reported)
-                self.in_flight.apply(log, event)
+                self.in_flight.apply(log, reported, self._log_us())
 
     def _grant(self) -> None:
         living = self.in_flight.living("math", self._log_us())

@@ -82,7 +82,7 @@ class World(Decider):
     def observe(self, requests: Sequence[Sequence[Quota]] = ()) -> Observed:
         # Its own clock, which shows the number of decisions when it decides, and 0 at first.
         self.now_us = self.decided_us + round(self.seconds * SECOND_US)
-        return self.granting.observe(self.state, self.now_us, requests)
+        return self.granting.observe(self.state, lambda: self.reported, self.now_us, requests)
 
     def totals(self) -> dict[str, int]:
         ((_, record),) = self.changes()

@@ -64,7 +64,7 @@ class World(Decider):
         request = NextBatch(step=self.state.next_step, num_groups=waiting or 1)
         shortage = request.shortage(self.state) if waiting else None
         quotas = [] if shortage is None else [shortage.quotas]
-        return self.loads.now(self.state, self.now_us, quotas)["math"].open
+        return self.loads.now(self.state, self.reported, self.now_us, quotas)["math"].open
 
     def error(self) -> float:
         """samples_per_insert × inserts − uses."""

@@ -7,7 +7,7 @@ from harness.brokers import write
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.in_flight import ProducerStanding
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.status import AdmissionFigures
 from rollstream.streams.status.admission import measure_admission

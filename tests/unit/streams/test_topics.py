@@ -28,11 +28,13 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
     assert list(specs(math=4, code=2)) == [
         "rollstream.rollouts.code.1",
         "rollstream.groups.code.1",
+        "rollstream.reports.code.1",
         "rollstream.admission.code.1",
         "rollstream.admission.code.1-2",
         "rollstream.scores.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
+        "rollstream.reports.math.1",
         "rollstream.admission.math.1",
         "rollstream.admission.math.1-2",
         "rollstream.scores.math.1",
@@ -43,7 +45,7 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
 
 def test_logs_that_belong_together_have_the_same_partitions() -> None:
     made = specs(math=6)
-    for log in ("rollouts", "groups", "scores"):
+    for log in ("rollouts", "groups", "reports", "scores"):
         assert made[f"rollstream.{log}.math.1"].partitions == 6
     assert made["rollstream.sampler.trainer-a.1"].partitions == 1
 
@@ -62,12 +64,13 @@ def test_all_topics_take_the_brokers_time_and_the_largest_record() -> None:
         assert spec.config["max.message.bytes"] == str(RECORD_BYTES_MAX)
 
 
-def test_truth_is_kept_for_ever_and_the_ingest_log_for_days() -> None:
+def test_truth_is_kept_for_ever_the_ingest_log_for_days_and_what_holds_now_for_one() -> None:
     made = specs()
     for name in ("groups.math", "scores.math", "sampler.trainer-a"):
         assert made[f"rollstream.{name}.1"].config["retention.ms"] == "-1"
         assert made[f"rollstream.{name}.1"].config["cleanup.policy"] == "delete"
     assert made["rollstream.rollouts.math.1"].config["retention.ms"] == str(168 * 3_600_000)
+    assert made["rollstream.reports.math.1"].config["retention.ms"] == str(24 * 3_600_000)
     weeks = int(made["rollstream.deadletters.all.1"].config["retention.ms"]) / (7 * 24 * 3_600_000)
     assert weeks == 4
     shorter = specs_for(Layout(), {"math": 1}, rollouts_retention_hours=0.5)
@@ -124,11 +127,12 @@ def test_a_later_topic_that_differs_stops_whoever_starts() -> None:
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
-    rollouts, groups, admission, shares, scores, _, dead_letters = wanted
+    rollouts, groups, reports, admission, shares, scores, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
     present = [
         rollouts._replace(partitions=3),
         groups._replace(config=wrong_time),
+        reports,
         admission,
         shares,
         scores,

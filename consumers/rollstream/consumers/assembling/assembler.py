@@ -106,12 +106,26 @@ class Assembler:
     ) -> None:
         """The next record: its entries in their order, besides those that an earlier owner
         ``settled``. Those that are ``unreadable`` are settled as such."""
+        if record.count == 1 and record.kinds[0] == _ALIVE and not (settled or unreadable):
+            self._add_alive(offset, timestamp_us, record)
+            return
         self._begin_offset(offset, timestamp_us, record.count, len(settled))
         held = self.held.hold(record, offset)
         self._add_entries(held, settled, unreadable)
         while self.held.crowded():
             if not self.held.copy_out():
                 self._outcomes.expire_oldest()
+
+    def _add_alive(self, offset: int, timestamp_us: int, record: IngestRecord) -> None:
+        """Its only entry says that a producer lives: while nothing is generated, all do."""
+        assert offset == self.position, (offset, self.position)
+        self.position = offset + 1
+        self._outcomes.entries += 1
+        self.decided.alive()
+        if timestamp_us > self.now_us:
+            self._outcomes.advance(timestamp_us)
+        if record.producer is not None:
+            self.in_flight.tell(record.producer, self.now_us)
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read: it counts as one entry."""

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.events import NewestPolicy, ProducerInFlight
+from rollstream.schemas.events import NewestPolicy
 from rollstream.schemas.ids import GroupKey, SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -22,12 +22,12 @@ NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no seg
 _FILE_EVENT_BYTES = 640
 _GROUP_EVENT_BYTES = 384 + _FILE_EVENT_BYTES  # A group, and a file that has no other.
 _FAILED_EVENT_BYTES = 16  # Beside the reason, and the group that has it.
-PRODUCER_EVENT_BYTES = 64  # How one stands.
 _ENTRY_EVENT_BYTES = 96  # One of a record that has no other, so that its offset is touched too.
 
 
 class UnreadRange(NamedTuple):
-    """Offsets [first, stop) that nobody read, settled as a whole; each counts as one entry."""
+    """Offsets [first, stop) that nobody read, or whose only entries say that producers live,
+    settled as a whole; each counts as one entry."""
 
     reason: SettleReason
     first: int
@@ -98,7 +98,7 @@ class Decision(NamedTuple):
         incomplete: those of them that are kept for people.
         entries: how many it settles; a range counts as one.
         size: bytes that it writes, as its entries have them in their records.
-        unread: the only one of a decision about offsets that nobody read.
+        unread: the only one of a decision about offsets that are settled as a range.
         unsealed: the dispatched group that ends with it and is not sealed, if any.
         producer_id: the producer of which a group that counts as open ends with it; empty: none.
         failed: members of the group that ends with it.
@@ -121,11 +121,9 @@ class Plan(NamedTuple):
     Attributes:
         watermark: the low watermark once the plan is committed.
         touched: how many entries each offset has of which the plan settles any; offsets rise.
-        settled: how many of these it settles; and by its first offset, 1 for each range that nobody
-            read.
+        settled: how many of these it settles; and by its first offset, 1 for each range.
         now_us: log time that decided.
         entries: how many it settles; of these ``alive`` say only that a producer lives.
-        in_flight: the producers that stand otherwise, once it is committed, than was reported.
         newest: the policy that groups were compared with; None: none.
     """
 
@@ -136,7 +134,6 @@ class Plan(NamedTuple):
     now_us: int
     entries: int
     alive: int = 0
-    in_flight: tuple[ProducerInFlight, ...] = ()
     newest: NewestPolicy | None = None
 
 
@@ -187,9 +184,6 @@ def event_bytes(decision: Decision) -> int:
         names += chain(*group.names)
     if decision.unsealed is not None:
         names += decision.unsealed
-    if decision.producer_id:
-        total += PRODUCER_EVENT_BYTES
-        names.append(decision.producer_id)
     for failed in decision.failed:
         total += _FAILED_EVENT_BYTES
         names += (failed.reason, failed.group_uid)
@@ -208,6 +202,8 @@ def _rows(decision: Decision) -> Sequence[Row]:
 
 def _is_alive(decision: Decision) -> bool:
     """Whether it says only that a producer lives."""
+    if decision.unread is not None:
+        return decision.unread.reason is SettleReason.ALIVE
     settled = decision.settled
     return decision.entries == 1 == len(settled) and settled[0].reason is SettleReason.ALIVE
 
@@ -221,7 +217,7 @@ class DecisionQueue:
 
     Attributes:
         watermark: every entry of every offset below it is settled and committed.
-        entries: that are decided and not committed; of these ``alive`` say only that a producer
+        entries: that are decided and not committed; of these ``living`` say only that a producer
             lives.
         size: payload bytes that are decided and not committed.
         held: bytes of the records that are kept in memory for these decisions alone.
@@ -232,14 +228,15 @@ class DecisionQueue:
         self.watermark = watermark
         self.committed = 0
         self.entries = 0
-        self.alive = 0
+        self.living = 0
         self.size = 0
         self.held = 0
         self._queue: deque[Decision] = deque()
         self._held: deque[int] = deque()  # Bytes that are kept until this decision is committed.
         self._end = watermark
+        self._planned = 0  # How many decisions a plan ever had.
         # Of offsets from the watermark to the end that have an unsettled entry; rising. A range
-        # that nobody read is one entry of its first offset.
+        # is one entry of its first offset.
         self._counts: dict[int, int] = {}  # Entries.
         self._settled: dict[int, int] = {}  # Committed entries, where there are any.
 
@@ -266,6 +263,20 @@ class DecisionQueue:
         self._counts[self._end] = 1
         self._end = stop
 
+    def alive(self) -> None:
+        """The next offset has one entry, which says that a producer lives: decides it. Those that
+        come one after the other are one decision."""
+        first, stop = self._end, self._end + 1
+        newest = self._queue[-1].unread if self.end > self._planned else None
+        if newest is not None and newest.reason is SettleReason.ALIVE and newest.stop == first:
+            self._end = stop
+            self._queue[-1] = self._queue[-1]._replace(unread=newest._replace(stop=stop))
+        else:
+            self.begin_unread(stop)
+            self.append(
+                Decision(None, (), (), 1, 0, UnreadRange(SettleReason.ALIVE, first, stop)), 0
+            )
+
     def pass_over(self, stop: int) -> None:
         """Of the next offsets, up to ``stop``, others settled every entry."""
         assert stop > self._end, (stop, self._end)
@@ -278,7 +289,7 @@ class DecisionQueue:
         self._held.append(held)
         self.held += held
         self.entries += decision.entries
-        self.alive += _is_alive(decision)
+        self.living += _is_alive(decision)
         self.size += decision.size
 
     def hold(self, size: int) -> None:
@@ -314,6 +325,7 @@ class DecisionQueue:
             decisions.append(decision)
         if not decisions:
             return None
+        self._planned = max(self._planned, self.committed + len(decisions))
         if settled_if_old is not None:
             for index, decision in enumerate(decisions):
                 self._queue[index] = decision
@@ -336,7 +348,7 @@ class DecisionQueue:
             assert not stale, "a plan is committed once, the newest only"
             self.held -= self._held.popleft()
             self.entries -= decision.entries
-            self.alive -= _is_alive(decision)
+            self.living -= _is_alive(decision)
             self.size -= decision.size
         self.committed += len(plan.decisions)
         for offset, number in plan.settled.items():

@@ -1,18 +1,18 @@
-"""How producers stand with one partition, and what of it its seal log does not say yet. Pure."""
+"""How producers stand with one partition, and what of it is not reported yet. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
-from rollstream.consumers.assembling.decisions import PRODUCER_EVENT_BYTES, Plan
+from rollstream.consumers.assembling.decisions import Plan
 from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ingest.entry import Producer
 
-REPORTED_BYTES_MAX = 1024 * 1024  # Of one event, but for groups that end with it.
+REPORTED_BYTES_MAX = 1024 * 1024  # Of one report.
 # Of a producer of which nothing changed but that it still lives: less than it lets pass before it
 # says so again, so that what readers know is at most a second older than that.
 REPEAT_AFTER_US = 1_000_000
+_EVENT_BYTES = 64  # How one stands.
 _FORGET_AFTER_US = 600_000_000
 _FORGET_EVERY_US = 60_000_000
 
@@ -22,18 +22,19 @@ class ProducersInFlight:
     a flush that ends them is committed. Who said nothing for ten minutes and has none is forgotten.
 
     Attributes:
-        complete: whether the seal log has a report of this owner that named all, or none of an
-            earlier one. Before that flushes tell nothing: an earlier owner reported groups that are
-            still to be read again.
-        unreported: those that may stand otherwise than the seal log says.
+        complete: whether this owner reported all, lately enough.
+        unreported: those that may stand otherwise than was reported.
     """
 
     def __init__(self) -> None:
         self.complete = False
         self._producers: dict[str, ProducerInFlight] = {}
-        self._reported: dict[str, ProducerInFlight] = {}  # As the seal log has them.
+        self._reported: dict[str, ProducerInFlight] = {}
         self.unreported: dict[str, None] = {}
         self._forgotten_us = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._producers)
 
     def tell(self, producer: Producer, now_us: int) -> None:
         """A producer said how it stands."""
@@ -60,40 +61,36 @@ class ProducersInFlight:
         assert known.open > 0, f"{producer_id} has no open group"
         self._set(known._replace(open=known.open - 1))
 
-    def reported_with(self, plan: Plan) -> Plan:
-        """The plan, with what its flush says of producers."""
-        if not self.complete:
-            return plan
-        ended = (decision.producer_id for decision in plan.decisions)
-        return plan._replace(in_flight=self.changes(filter(None, ended)))
-
     def commit(self, plan: Plan) -> None:
         """The plan is in the seal log and confirmed."""
         for decision in plan.decisions:
             if decision.producer_id:
                 self.end(decision.producer_id)
-        self.confirm(plan.in_flight)
 
-    def changes(self, ended: Iterable[str] = ()) -> tuple[ProducerInFlight, ...]:
-        """Those whose figures are not those that were reported last, once a group of each producer
-        of ``ended`` is over; where there are too many, the others come after the next ``confirm``.
-        """
-        ends = Counter(ended)
+    def repeat(self) -> None:
+        """All are to be reported again."""
+        self.complete = False
+        self._reported.clear()
+        self.unreported = dict.fromkeys(self._producers)
+
+    def changes(self) -> tuple[ProducerInFlight, ...]:
+        """Those whose figures are not those that were reported last; where there are too many, the
+        others come after the next ``confirm``."""
         found: list[ProducerInFlight] = []
         size = 0
-        for producer_id in (*ends, *(one for one in self.unreported if one not in ends)):
-            known = self._producers[producer_id]
-            one = known._replace(open=known.open - ends[producer_id])
+        for producer_id in self.unreported:
+            one = self._producers[producer_id]
             if not self._is_news(one):
                 continue
-            size += len(producer_id.encode()) + PRODUCER_EVENT_BYTES
-            if found and size > REPORTED_BYTES_MAX and producer_id not in ends:
+            size += len(producer_id.encode()) + _EVENT_BYTES
+            if found and size > REPORTED_BYTES_MAX:
                 break
             found.append(one)
         return tuple(found)
 
     def confirm(self, reported: Iterable[ProducerInFlight]) -> None:
-        """The seal log says this now."""
+        """Readers know this now."""
+        self.complete = True
         for one in reported:
             self._reported[one.producer_id] = one
             if self._producers.get(one.producer_id) == one:

@@ -65,6 +65,7 @@ class Ledger:
         # What the watermark passed since `forget_passed`.
         self._passed: dict[int, _Offset] = {}
         self._passed_ranges: list[tuple[int, int]] = []
+        self._alive: list[tuple[int, int]] = []  # Of all ranges those that producers' lives take.
         self._deleted: list[tuple[int, int]] = []
         self._untouched = self._untouched_entries = 0  # Records of which nothing is settled.
         self._differing = Named()
@@ -92,6 +93,9 @@ class Ledger:
             # A sealer of an older version may have read nothing of it, which is one entry.
             if said.count != count and not (said.count == 1 and said.unreadable):
                 self._differing.add(f"{offset} has {count}, not {said.count}")
+        elif _range_has(offset)(self._alive):
+            if count != 1:
+                self._differing.add(f"{offset} has {count}, and is settled as alive")
         elif any(map(_range_has(offset), (self._passed_ranges, self._ranges))):
             self._differing.add(f"{offset} has {count}, and is settled as no record or lost")
         elif offset >= self.watermark:
@@ -102,6 +106,7 @@ class Ledger:
         """Every record below the watermark was checked."""
         self._passed.clear()
         self._passed_ranges.clear()
+        self._alive = [span for span in self._alive if span[1] > self.watermark]
 
     def add_deleted(self, first: int, stop: int) -> None:
         """Retention deleted these offsets before they were checked."""
@@ -211,13 +216,7 @@ class Ledger:
                 else:
                     of.settled.add(entry)
                     of.unreadable |= unreadable
-        for ranges in event.unread:
-            for span in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
-                self._published += span[1] - span[0]
-                if span[0] < self.watermark or self._touches(*span):
-                    twice.append(span)
-                else:
-                    insort(self._ranges, span)
+        twice += self._settle_ranges(event)
         if twice:
             self.problems.append(f"{where}: (offset, entry) settled twice: {_some(twice)}")
         if unknown:
@@ -225,6 +224,20 @@ class Ledger:
                 f"{where}: (offset, entry) that it does not touch: {_some(unknown)}"
             )
         self._move_watermark(where, event.watermark)
+
+    def _settle_ranges(self, event: Flushed) -> list[tuple[int, int]]:
+        """Returns those of which something is settled already."""
+        twice = []
+        for ranges in event.unread:
+            for span in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
+                self._published += span[1] - span[0]
+                if span[0] < self.watermark or self._touches(*span):
+                    twice.append(span)
+                    continue
+                insort(self._ranges, span)
+                if ranges.reason == SettleReason.ALIVE:
+                    insort(self._alive, span)
+        return twice
 
     def _move_watermark(self, where: str, watermark: int) -> None:
         """What the watermark passes must be settled whole."""

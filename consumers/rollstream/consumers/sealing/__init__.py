@@ -6,7 +6,8 @@
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``cadence``       when flushes begin
-- ``reports``       what of dispatched groups and their producers the seal log says between flushes
+- ``reports``       which groups were dispatched, as the seal log says between flushes
+- ``reports_of_now``, ``reports_log``  how producers stand, and what waits for what it continues
 - ``flush_requests``  what is pending is sealed on request, and the request is answered
 - ``retrying``      a partition that was put aside is tried again on request
 - ``flush``         the steps of a flush, in order; manifests that a killed owner left out

@@ -12,8 +12,9 @@ FULL_BYTES = 8 * 1024 * 1024
 # the age of its oldest.
 WORTH_ENTRIES = 128
 SPACING_S = 0.15
-# That a producer lives is said between flushes: its entry only has to be settled some time.
-ALIVE_INTERVAL_S = 30.0
+# That a producer lives is reported between flushes: its entry only has to be settled some time, and
+# a seal log is kept for ever. ``status`` alarms where an entry waits for ``expire_after_s``.
+ALIVE_INTERVAL_S = 600.0
 
 
 class FlushCadence:
@@ -23,7 +24,8 @@ class FlushCadence:
     So a partition writes at most one flush in ``flush_interval_s``, or one with at least
     ``WORTH_ENTRIES`` entries or ``FULL_BYTES``, and nothing that is decided waits longer than
     ``flush_interval_s`` for its flush to begin, unless the one before it still runs. Entries that
-    say only that a producer lives wait for others, or ``ALIVE_INTERVAL_S``.
+    say only that a producer lives wait for others, or ``ALIVE_INTERVAL_S``, or half of
+    ``expire_after_s``.
 
     Args:
         config: ``flush_interval_s``, and what a flush holds at most.
@@ -31,6 +33,8 @@ class FlushCadence:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._interval_s = config.flush_interval_s
+        alive_s = min(ALIVE_INTERVAL_S, config.expire_after_s / 2)
+        self._alive_s = max(alive_s, config.flush_interval_s)
         self._full_entries = min(FULL_ENTRIES, config.max_flush_rollouts)
         self._full_bytes = min(FULL_BYTES, config.max_flush_bytes)
         # Since when any entry waits, and any that says more than that a producer lives.
@@ -52,8 +56,7 @@ class FlushCadence:
             interval_s = min(interval_s, SPACING_S)
         if self._oldest_s is not None and now_s - self._oldest_s >= interval_s:
             return True
-        alive_s = max(self._interval_s, ALIVE_INTERVAL_S)
-        return self._any_s is not None and now_s - self._any_s >= alive_s
+        return self._any_s is not None and now_s - self._any_s >= self._alive_s
 
 
 def _since(since_s: float | None, entries: int, now_s: float) -> float | None:

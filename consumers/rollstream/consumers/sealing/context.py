@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import EnvironmentConfig
@@ -33,6 +34,7 @@ class SealerContext:
         steps: of every flush.
         workers: run claims and flushes beside the loop.
         writers: write the files of all flushes.
+        reports: takes what holds now of each partition.
         retention: ends the life of files.
         announced: the newest policy that groups are compared with; None: they are not.
     """
@@ -51,6 +53,7 @@ class SealerContext:
     workers: Executor
     writers: Executor
     letters: DeadLetters
+    reports: ReportsLog
     counters: SealerCounters
     retention: RetentionServices
     announced: AnnouncedPolicy | None = None

@@ -88,6 +88,7 @@ class EnvironmentSealer:
 
     def advance(self, *, draining: bool = False) -> None:
         """Advances every partition; reads nothing."""
+        self._context.reports.poll()
         for where, partition in list(self._partitions.items()):
             partition.advance(draining=draining)
             if partition.state is State.ASIDE:
@@ -127,6 +128,7 @@ class EnvironmentSealer:
             partition.commit_now()
             partition.release()
         self._partitions.clear()
+        self._context.reports.close(self._context.timeout_s)
         self._reader.close()
         if self._context.announced is not None:
             self._context.announced.close()

@@ -47,7 +47,6 @@ class Intake:
         self.assembler = Assembler(
             context.environment, context.config, fold.seen, watermark=fold.watermark
         )
-        self.assembler.in_flight.complete = not fold.tells_of_producers
         self._context = context
         self._reader = reader
         self._source = source

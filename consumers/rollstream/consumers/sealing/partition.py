@@ -18,6 +18,7 @@ from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.reports import DispatchReports
+from rollstream.consumers.sealing.reports_of_now import ReportsOfNow
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
@@ -132,6 +133,7 @@ class Partition:
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
         self._reports = DispatchReports(context, self._log)
+        self._now = ReportsOfNow(context, self._log, self.address)
         self._requests = FlushRequests(context, self._log)
         self._retry = RetryWatch(context, self._log.where)
         self._retention = Retention(context.retention, self.address, self._log, context.workers)
@@ -239,11 +241,12 @@ class Partition:
                 assembler = self.intake.assembler
                 self._reports.confirm(assembler)
                 if not draining:
+                    self._now.advance(self.intake)
                     self._job = (
                         self._check_logs_if_due()
                         or self._retention.advance()
                         or self._requests.advance(self.intake)
-                        or self._reports.advance(self.intake)
+                        or self._reports.advance(assembler)
                     )
                 if self._job is None:
                     self._begin_flush_if_due(assembler, draining)
@@ -359,6 +362,7 @@ class Partition:
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         self._reports.begin()
+        self._now.begin()
         self._requests.begin()
         self._retention.begin()
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
@@ -385,8 +389,8 @@ class Partition:
         assert self.intake is not None, "what is decided was read"
         decided, flush = self.intake.assembler.decided, self._flush
         if flush is None or flush.committed:
-            return decided.entries, decided.alive
-        return decided.entries - flush.plan.entries, decided.alive - flush.plan.alive
+            return decided.entries, decided.living
+        return decided.entries - flush.plan.entries, decided.living - flush.plan.alive
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
         decided = assembler.decided
@@ -394,8 +398,8 @@ class Partition:
         announced = context.announced
         if decided.entries == 0 or not (draining or announced is None or announced.loaded):
             return
-        self._cadence.waiting(decided.entries, decided.alive, now_s)
-        due = self._cadence.due(decided.entries, decided.alive, decided.size, now_s)
+        self._cadence.waiting(decided.entries, decided.living, now_s)
+        due = self._cadence.due(decided.entries, decided.living, decided.size, now_s)
         if not (draining or due or self._requests.waits_for_flush):
             return
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
@@ -408,7 +412,7 @@ class Partition:
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
             context.letters.deliver(context.deadline())
-        self._flush = self._make_flush(assembler.in_flight.reported_with(plan))
+        self._flush = self._make_flush(plan)
         self._cadence.waiting(*self._waiting_entries(), now_s)  # Mostly none: it may end at once.
         self._enter(State.FLUSHING)
 
@@ -430,6 +434,7 @@ class Partition:
         assert self.intake is not None, "what is planned was read"
         self.intake.assembler.commit(flush.plan)
         flush.committed = True
+        self._now.flushed(self.intake.assembler)
         self._context.counters.count_flush(flush.plan, self._context.clock.now_us())
 
     # --- the consumer group's offset ---

@@ -104,7 +104,6 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         incomplete=tuple(kept.files),
         unread=_unread(decision.unread for decision in plan.decisions),
         unsealed=_unsealed(decision.unsealed for decision in plan.decisions),
-        in_flight=plan.in_flight,
         newest_policy=() if plan.newest is None else (plan.newest,),
         failed=_failed(chain.from_iterable(decision.failed for decision in plan.decisions)),
     )

@@ -16,6 +16,7 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
+from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -117,6 +118,7 @@ class Sealer:
                     workers=self._workers,
                     writers=self._writers,
                     letters=self._letters,
+                    reports=ReportsLog(broker, layout.reports(name), self._clock),
                     counters=self._counters,
                     retention=RetentionServices(
                         broker=broker,

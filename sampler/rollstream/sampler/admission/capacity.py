@@ -13,7 +13,8 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.deciding.capacity import BATCHES_COUNTED, capacities
 from rollstream.sampler.deciding.ratio import most_room, room_for_inserts
 from rollstream.schemas.order import Branch
-from rollstream.streams.folds.sampler.in_flight import LivingProducers, OrderById
+from rollstream.streams.folds.in_flight import LivingProducers, OrderById
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
 
@@ -75,7 +76,11 @@ class Loads:
         self._left_behind: dict[tuple[str, str], int] = {}
 
     def now(
-        self, state: SamplerState, now_us: int, requests: Sequence[Sequence[Quota]] = ()
+        self,
+        state: SamplerState,
+        reported: ReportedNow,
+        now_us: int,
+        requests: Sequence[Sequence[Quota]] = (),
     ) -> dict[str, Load]:
         """Environment to what may still be begun of it.
 
@@ -87,12 +92,13 @@ class Loads:
         that is away stops the workers.
 
         Args:
+            reported: by sealers, of producers.
             requests: those that wait for groups.
         """
         names = state.choosing.names()
         in_log = log_now(state, now_us)
         living = {
-            name: state.in_flight.living(
+            name: reported.in_flight.living(
                 name, in_log, order=self._orders.setdefault(name, OrderById())
             )
             for name in names
@@ -129,7 +135,7 @@ class Loads:
                 most_now,
                 now_open,
                 living[name],
-                state.in_flight.ended(name),
+                reported.ended(name),
                 lacking[name],
                 limit,
                 max(self._ever(state, name, known, uses), now_open) if known else 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from rollstream.sampler.admission.records import ShareRecords, Written
 from rollstream.sampler.admission.shares import Ints, Shares
 from rollstream.schemas.events import SharesGranted, SharesValid
 from rollstream.schemas.ids import READS_ITS_SHARE
-from rollstream.streams.folds.sampler.in_flight import LivingProducers
+from rollstream.streams.folds.in_flight import LivingProducers
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.state import SamplerState
 
 VALID_S = 30.0  # Three repetitions: one may get lost, and an owner may be started again.
@@ -82,11 +83,16 @@ class Granting:
         self._valid_s = VALID_S  # By the newest records.
 
     def observe(
-        self, state: SamplerState, now_us: int, requests: Sequence[Sequence[Quota]]
+        self,
+        state: SamplerState,
+        reported: Callable[[], ReportedNow],
+        now_us: int,
+        requests: Sequence[Sequence[Quota]],
     ) -> Observed:
         """What ``changes`` needs of a state that may change meanwhile.
 
         Args:
+            reported: what sealers report of now; asked for only where shares depend on it.
             requests: those that wait for groups.
         """
         in_log = log_now(state, now_us)
@@ -95,7 +101,13 @@ class Granting:
             return Observed(state.claimed_at, loads, NO_PART_S, in_log)
         if state.published.newest_ts <= 0:
             return Observed(state.claimed_at, {}, LEFT_S, in_log)
-        loads = self._loads.now(state, now_us, requests)
+        now = reported()
+        if not all(
+            now.tells(name, in_log) for name in self._config.environments
+        ):  # Who holds back would wait for shares of what nobody knows.
+            loads = dict.fromkeys(self._config.environments, _NO_LOAD)
+            return Observed(state.claimed_at, loads, LEFT_S, in_log)
+        loads = self._loads.now(state, now, now_us, requests)
         # A trainer that waits cannot publish a policy meanwhile.
         part = bool(requests) or takes_part(state, self._config, now_us)
         valid_s = VALID_S if part else LEFT_S

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.streams.folds.sampler.in_flight import LivingProducers
+from rollstream.streams.folds.in_flight import LivingProducers
 
 HELD_S = 5.0  # Five times as long as it takes at most until a group that was begun is reported.
 REPORTED_S = 0.75  # After twice that every sealer has said which groups are open.

@@ -17,9 +17,9 @@ from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.sampler.shaping.joining import GroupRows
 from rollstream.sampler.shaping.share import Share
 from rollstream.schemas.columns import ArraySignature, Columns
-from rollstream.schemas.events import ContinuationsWaiting, SamplerEvent
-from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.known import KnownGroup
 from rollstream.streams.folds.sampler.served import ServedBatch
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -101,7 +101,7 @@ class ResultContext(NamedTuple):
         recorded: the batch of a final step, and its groups by slot, from the record, in this
             trainer epoch; raises ``UnknownStep``.
         as_sealed: what seal logs have of the rows of groups; raises ``UnknownStep``.
-        continuations: what waits in each partition for a rollout that it continues.
+        reported: what sealers report of now.
     """
 
     pid: int
@@ -114,7 +114,7 @@ class ResultContext(NamedTuple):
     wait_written: Callable[[], None]
     recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
     as_sealed: Callable[[Sequence[KnownGroup]], Sequence[Columns]]
-    continuations: Mapping[PartitionAddress, ContinuationsWaiting]
+    reported: Callable[[], ReportedNow]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from operator import attrgetter
 from typing import ClassVar
 
 from rollstream.sampler.deciding.command import Command, ResultContext
-from rollstream.schemas.events import Continuation, ContinuationsWaiting
+from rollstream.schemas.events import Continuation
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.reported import Waiting
 from rollstream.streams.folds.sampler.known import Key
 from rollstream.streams.folds.sampler.served import DROPPED, Outcome
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
@@ -195,23 +196,21 @@ class AskProgress(Command[Progress]):
             handed_out={name: dict(counts) for name, counts in handed_out.items()},
             unacked={name: dict(counts) for name, counts in unacked.items()},
             ready=state.ready.counts(),
-            continuations=_waiting(context.continuations),
+            continuations=_waiting(context.reported().waiting),
             next_step=state.next_step,
             final_step=None if state.final_step == NOTHING else state.final_step,
         )
 
 
 def _waiting(
-    said: Mapping[PartitionAddress, ContinuationsWaiting],
+    reported: Mapping[PartitionAddress, Waiting],
 ) -> dict[str, WaitingContinuations]:
     found: dict[str, WaitingContinuations] = {}
-    for log, event in sorted(said.items()):
+    for log, one in sorted(reported.items()):
         before = found.get(log.environment, WaitingContinuations(0, ()))
-        examples = sorted((*before.examples, *event.examples), key=attrgetter("since_ts"))
-        count = before.count + event.count
-        if count:
-            named = tuple(examples[:CONTINUATIONS_MAX])
-            found[log.environment] = WaitingContinuations(count, named)
+        examples = sorted((*before.examples, *one.examples), key=attrgetter("since_ts"))
+        named = tuple(examples[:CONTINUATIONS_MAX])
+        found[log.environment] = WaitingContinuations(before.count + one.trajectories, named)
     return found
 
 

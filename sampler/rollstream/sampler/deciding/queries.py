@@ -184,7 +184,8 @@ class AskStats(Command[SamplerStats]):
 
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
-        loads = Loads(context.config.samplers[state.name]).now(state, context.now_us)
+        config = context.config.samplers[state.name]
+        loads = Loads(config).now(state, context.reported(), context.now_us)
         left = Counter(outcome for _, outcome in state.left())
         return SamplerStats(
             pid=context.pid,

@@ -10,6 +10,7 @@ from rollstream.sampler.deciding.ratio import Held
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import ref_of
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.eligible import Waits
 from rollstream.streams.folds.sampler.remedies import describe_waiting, why_dropped
 from rollstream.streams.folds.sampler.state import SamplerState
@@ -30,10 +31,13 @@ class Shortage(NamedTuple):
     held: Held | None = None
     unfit: Sequence[str] = ()
 
-    def error(self, state: SamplerState, outage: str = "") -> NotEnoughGroups:
+    def error(
+        self, state: SamplerState, now: ReportedNow | None = None, outage: str = ""
+    ) -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped.
 
         Args:
+            now: what sealers report.
             outage: that there was meanwhile, in words: what explains the rest.
         """
         ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
@@ -51,7 +55,7 @@ class Shortage(NamedTuple):
             for why, n in sorted(dropped.items())
         ]
         reasons += _out_of_reach(state, totals.get("retired", 0))
-        reasons += _producers_waiting(state)
+        reasons += [] if now is None else _producers_waiting(state, now)
         reasons += [
             f"{log} is read no more, so no group that was sealed there later comes: {why}"
             for log, why in state.aside.items()
@@ -96,11 +100,11 @@ def _out_of_reach(state: SamplerState, retired: int) -> list[str]:
     return reasons
 
 
-def _producers_waiting(state: SamplerState) -> list[str]:
+def _producers_waiting(state: SamplerState, now: ReportedNow) -> list[str]:
     """By the newest that sealers reported."""
     reasons = []
     for name in state.choosing.names():
-        living = state.in_flight.standings(name, _ANY_TIME)
+        living = now.in_flight.standings(name, _ANY_TIME)
         if waiting := sum(one.waiting > 0 for one in living):
             reasons.append(
                 f"{waiting:,} of {len(living):,} producers of {name} wait for admission; what is "

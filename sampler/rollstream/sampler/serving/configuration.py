@@ -60,6 +60,14 @@ def score_logs_of(
     return {where: address for where, address in logs.items() if where.topic in present}
 
 
+def reports_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, PartitionAddress]:
+    """The logs in which sealers report what holds now of these environments, with their
+    addresses."""
+    layout = Layout.of(config.kafka)
+    addresses = layout.addresses(partitions_of(name, config))
+    return {layout.reports_log(address): address for address in addresses}
+
+
 def root_of_deployment(
     name: str, config: RollstreamConfig, broker: Broker, store: Blobs, deadline: Deadline
 ) -> str:

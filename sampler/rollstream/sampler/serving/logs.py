@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
+from math import inf
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.collection import without_collection
@@ -16,7 +17,10 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.deciding.command import Now
 from rollstream.sampler.deciding.dropping import after_sealed
+from rollstream.sampler.deciding.shortages import Shortage
+from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.serving.configuration import (
+    reports_of,
     root_of_deployment,
     sampler_config,
     score_logs_of,
@@ -25,11 +29,12 @@ from rollstream.sampler.serving.configuration import (
 from rollstream.sampler.serving.lost_logs import newest_written, require_log_of
 from rollstream.sampler.serving.score_pressure import ScorePressure
 from rollstream.sampler.serving.snapshots import Snapshots
-from rollstream.schemas.events import Claimed, ContinuationsWaiting, SamplerEvent, Scored
+from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced, UnreadableLog
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.folds.sampler.scored import Given
@@ -37,6 +42,7 @@ from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reading import HowFar, how_far
+from rollstream.streams.reports import Reports
 from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
@@ -68,8 +74,6 @@ class SamplerLogs:
         state: of all that was folded; another object after a claim or a read that began anew.
         claimed: whether it owns the decision log, as far as it knows.
         successor: who took over, for people; empty: nobody did.
-        continuations: what waits in each partition for a rollout that it continues, as its owner
-            said last; known without being folded, since each owner says it after its claim.
         changed: whether the state or the claim changed since somebody last set it to False.
     """
 
@@ -111,7 +115,7 @@ class SamplerLogs:
         self.claimed = False
         self.successor = ""
         self.changed = False
-        self.continuations: dict[PartitionAddress, ContinuationsWaiting] = {}
+        self._reports = Reports(broker, reports_of(name, config), clock)
         self._numbers = count()
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
@@ -279,6 +283,19 @@ class SamplerLogs:
         if self._snapshots.is_due(state) and (place := self._log.place(owned=owned)) is not None:
             self._snapshots.write(state, place, compared=owned)
 
+    def reported(self) -> ReportedNow:
+        """What sealers report of now, as far as what they sealed is folded. Waits for nothing."""
+        self._reports.follow(self._applied)
+        return self._reports.reported
+
+    def seen(self) -> tuple[SamplerState, Callable[[], ReportedNow], int]:
+        """The state, what sealers report when it is called, and microseconds since 1970, UTC."""
+        return self.state, self.reported, self._clock.now_us()
+
+    def error_of(self, shortage: Shortage, outage: str = "") -> NotEnoughGroups:
+        """The error for a call that waited in vain, as ``Shortage.error``."""
+        return shortage.error(self.state, self.reported(), outage)
+
     def begin_reading(self) -> Follower:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
         assert self._follower is not None, "claim first"
@@ -303,6 +320,7 @@ class SamplerLogs:
     def release(self) -> None:
         """Closes what it reads and writes the decision log with, after ``stop``."""
         self._log.release()
+        self._reports.close()
         self._snapshots.close()
 
     def _reading_deadline(self) -> Deadline:
@@ -337,7 +355,7 @@ class SamplerLogs:
         if self._log.fold is not self.state:
             self.state, self._aside = self._log.fold, {}
             self._pressure.passed_over.clear()
-            self.continuations.clear()
+            self._reports.restart()
             self._stop_following()
         elif self._follower is self._reading:
             self._stop_following()  # Another thread is at it: this one reads anew.
@@ -351,6 +369,7 @@ class SamplerLogs:
                 paused = frozenset(follower.paused)
                 self._pressure.look(self.state, follower, self._score_logs)
                 went_on = not paused <= follower.paused
+            self._reports.load(self._applied, deadline)
         except BaseException:
             follower.close()
             raise
@@ -368,7 +387,8 @@ class SamplerLogs:
             str(where): f"{one.error}{NEXT_START if where in passed_over else ''}"
             for where, one in aside
         }
-        self.state.put_aside(reasons, logs)
+        self.state.put_aside(reasons)
+        self._reports.reported.in_flight.aside = frozenset(logs)
 
     def _try_aside(self, follower: Follower) -> None:
         """Reads the logs again that were put aside, where it is time."""
@@ -399,15 +419,18 @@ class SamplerLogs:
                 self.state.apply_scores(scores, one.offset, Given(one.event, one.timestamp_us))
             return
         address = self._addresses[one.where]
-        if isinstance(one.event, Claimed):
-            self.continuations.pop(address, None)
-        elif isinstance(one.event, ContinuationsWaiting):
-            self.continuations[address] = one.event
         if one.offset >= self.state.applied(address):
             try:
                 self.state.apply_groups(address, one.offset, one.event, one.timestamp_us)
             except UnreadableLog as error:
                 follower.put_aside(one.where, one.offset, error)
+            else:
+                self._reports.reported.apply_sealed(address, one.offset, one.event)
+
+    def _applied(self, log: PartitionAddress) -> float:
+        """Up to where a seal log is folded; one that is not read on holds up no report."""
+        is_aside = log in self._reports.reported.in_flight.aside
+        return inf if is_aside else self.state.applied(log)
 
     def _follow_all(self, deadline: Deadline) -> Follower:
         """Reads on where the state ends. Where scores are to be read besides, all groups are folded

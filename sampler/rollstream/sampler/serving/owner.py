@@ -312,7 +312,7 @@ class Owner:
             if not call.ended:
                 assert call.shortage is not None, "decide first"
                 outage, before = self.outage(), self._outages.since(call.begun_s)
-                short = call.shortage.error(self._logs.state, "" if outage else before)
+                short = self._logs.error_of(call.shortage, "" if outage else before)
                 call.fail(BrokerUnavailable(f"{outage}; before that: {short}") if outage else short)
 
     def fail_waiting(self, error: BaseException) -> None:
@@ -349,7 +349,7 @@ class Owner:
                 return None
             short = {call.decision_key: call.shortage for call in self._waiting}
             quotas = [shortage.quotas for shortage in short.values() if shortage is not None]
-            return self._granting.observe(self._logs.state, self._clock.now_us(), quotas)
+            return self._granting.observe(*self._logs.seen(), quotas)
 
     def _check_usable(self) -> None:
         if self.fenced or self._closed:
@@ -363,7 +363,7 @@ class Owner:
     def _describe(self, call: Call[R]) -> str:
         with self._lock:
             short = call.shortage
-            return "" if short is None else f"groups: {short.error(self._logs.state)}"
+            return "" if short is None else f"groups: {self._logs.error_of(short)}"
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
         context = ResultContext(
@@ -377,7 +377,7 @@ class Owner:
             partial(self._projector.wait_written, self._config.kafka.timeout_s),
             self._recorded.batch,
             self._recorded.rows_as_sealed,
-            self._logs.continuations,
+            self._logs.reported,
         )
         return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
 

@@ -1,8 +1,8 @@
 """One frozen dataclass an event, by the log that it stands in.
 
 ``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler`` (decision log),
-``dead_letters``, ``admission`` (for env workers), ``scores`` (of verifiers). The fields are those
-of the ``.avsc`` of an event's name, which describes them.
+``reports`` (of now), ``dead_letters``, ``admission`` (for env workers), ``scores`` (of verifiers).
+The fields are those of the ``.avsc`` of an event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """
 
@@ -39,6 +39,7 @@ from rollstream.schemas.events.groups import (
     UnsealedGroups,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
+from rollstream.schemas.events.reports import PartitionReport
 from rollstream.schemas.events.sampler import (
     Acked,
     BatchServed,
@@ -86,7 +87,9 @@ SamplerEvent = (
     | CursorRecorded
 )
 AdmissionEvent = PolicyAnnounced | SharesGranted | SharesValid | ProducerShare
-Event = GroupsEvent | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
+Event = (
+    GroupsEvent | PartitionReport | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
+)
 
 __all__ = [
     "FLUSH_KINDS",
@@ -116,6 +119,7 @@ __all__ = [
     "Made",
     "NewestPolicy",
     "OwnedEvent",
+    "PartitionReport",
     "PolicyAnnounced",
     "PolicyPublished",
     "ProducerInFlight",

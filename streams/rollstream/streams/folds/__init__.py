@@ -3,5 +3,6 @@
 - ``entries``  settled entries, packed into numbers
 - ``refs``     identifies sealed groups
 - ``seal``     what became of each entry, the low watermark, dedupe
+- ``reported``, ``in_flight``  what sealers report of now; how producers stand
 - ``sampler/``  the fold of a sampler, which ``status`` shares
 """

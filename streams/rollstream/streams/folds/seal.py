@@ -15,7 +15,6 @@ from rollstream.schemas.events import (
     Claimed,
     Event,
     Flushed,
-    InFlight,
     Requested,
     Retired,
     RootRecorded,
@@ -76,8 +75,6 @@ class SealFold:
         flushes: offsets, within this log, of the flushes that still matter, at least the newest 16.
         retired: offset of the newest ``Retired`` that has files; -1: there is none.
         requests: those that were not answered yet, by offset, in order.
-        tells_of_producers: whether an event may have named producers, also one before the first
-            that was folded.
     """
 
     def __init__(self, *, dedupe_horizon: int) -> None:
@@ -87,7 +84,6 @@ class SealFold:
         self.now_ts = 0
         self.retired = NOTHING_RETIRED
         self.requests: dict[int, OpenRequest] = {}
-        self.tells_of_producers = False
         self._horizon = dedupe_horizon
         self._counts: Counter[str] = Counter()
         # Of offsets that are not below the watermark; replaced as a whole.
@@ -118,12 +114,8 @@ class SealFold:
         if self._start is None:
             self._start = offset
             self._whole = offset == 0
-            self.tells_of_producers = not self._whole
         if isinstance(event, Flushed):
             self._flush(offset, event)
-            self.tells_of_producers |= bool(event.in_flight)
-        elif isinstance(event, InFlight):
-            self.tells_of_producers = True
         elif isinstance(event, Adopted):
             self._adopt(offset, event)
         elif isinstance(event, Claimed | RootRecorded):

@@ -108,5 +108,6 @@ def writer(*, linger_ms: float, retries: bool) -> dict[str, Any]:
         "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
         "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
         "topic.metadata.propagation.max.ms": NO_TOPIC_AFTER_MS,
+        "allow.auto.create.topics": False,  # One that Kafka makes has its defaults, not ours.
         "socket.nagle.disable": True,
     }

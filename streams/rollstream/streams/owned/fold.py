@@ -75,6 +75,7 @@ class FoldedLog(Generic[F]):
     Attributes:
         fold: over all events that count below ``next_offset``.
         next_offset: everything below it is folded.
+        admitted: offset of the newest event that counts; -1: none was folded.
         newest: xxh3-128 of the record before it; empty: none was folded.
         foreign: how many records no owner wrote; they are passed over.
     """
@@ -82,6 +83,7 @@ class FoldedLog(Generic[F]):
     def __init__(self, fold: F, fence: Fence, start: int) -> None:
         self.fold = fold
         self.next_offset = start
+        self.admitted = -1
         self.newest = b""
         self.foreign = 0
         self._fence = fence
@@ -115,6 +117,7 @@ class FoldedLog(Generic[F]):
         if event is None:
             self.foreign += 1
         elif counts:
+            self.admitted = offset
             if isinstance(event, Claimed):
                 self._claims.append(offset)
                 if len(self._claims) > CLAIMS_KEPT_MAX:

@@ -131,6 +131,11 @@ class OwnedLog(Generic[F]):
         return self._folded.next_offset
 
     @property
+    def admitted(self) -> int:
+        """The offset of the newest event that counts; the owner's claim is one."""
+        return self._folded.admitted
+
+    @property
     def foreign(self) -> int:
         """How many of the records that were folded no owner wrote."""
         return self._folded.foreign

@@ -10,7 +10,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import SharesGranted, SharesValid
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
+from rollstream.streams.folds.in_flight import ProducerStanding
 from rollstream.streams.reading import read_between
 from rollstream.streams.status.figures import AdmissionFigures
 

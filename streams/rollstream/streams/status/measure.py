@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from math import inf
 from typing import NamedTuple
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, ContinuationsWaiting, Event, Flushed
+from rollstream.schemas.events import Claimed, Continuation, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import (
@@ -26,11 +27,13 @@ from rollstream.streams.broker import (
     TopicPartition,
 )
 from rollstream.streams.errors import UnreadableLog
+from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of, early_scores_s
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.reading import read_between
+from rollstream.streams.reports import Reports
 from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.status.figures import (
     AdmissionFigures,
@@ -93,9 +96,10 @@ def measure(
         for name in sorted(config.environments)
     }
     troubles = _troubles(broker, layout, sealers, deadline)
+    reported = _reported(broker, layout, starts, deadline)
     partitions = [
         _partition(
-            _Read(broker, layout, address, deadline, now_us, troubles),
+            _Read(broker, layout, address, deadline, now_us, troubles, reported),
             start,
             sealers[address.environment],
             samplers,
@@ -109,7 +113,7 @@ def measure(
         partitions=tuple(partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
-        admission=tuple(_admission(broker, layout, samplers, present, now_us, deadline)),
+        admission=tuple(_admission(broker, layout, samplers, reported, present, now_us, deadline)),
         other_root=tuple(map(str, joined(other_root))),
         dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
         unnamed_samplers=tuple(sorted({*registered} - {*config.samplers})),
@@ -208,21 +212,39 @@ def _troubles(
     return troubles
 
 
+def _reported(
+    broker: Broker,
+    layout: Layout,
+    addresses: Collection[PartitionAddress],
+    deadline: Deadline,
+) -> ReportedNow:
+    """What sealers report, of environments whose topic is there."""
+    logs = {layout.reports_log(one): one for one in addresses}
+    reports = Reports(broker, logs, deadline.clock)
+    try:
+        reports.load(lambda _: inf, deadline)
+    finally:
+        reports.close()
+    return reports.reported
+
+
 def _admission(
     broker: Broker,
     layout: Layout,
     samplers: Sequence[SamplerReading],
+    reported: ReportedNow,
     present: Collection[str],
     now_us: int,
     deadline: Deadline,
 ) -> Iterator[AdmissionFigures]:
     """Of each environment that a sampler serves, where its topic is there."""
-    of = {name: reading for reading in samplers for name in reading.environments}
-    for name, reading in sorted(of.items()):
+    for name in sorted({name for reading in samplers for name in reading.environments}):
         # Each partition of the second generation has the records that count here.
         topics = [one for one in (layout.admission(name), layout.shares(name)) if one in present]
         if topics:
-            living, logs = reading.producers(name, now_us), [TopicPartition(t, 0) for t in topics]
+            # What is said once a run is over, or its sealers ended, does not hold for ever.
+            living = reported.in_flight.standings(name, now_us, now_us - RECENT_US)
+            logs = [TopicPartition(topic, 0) for topic in topics]
             yield measure_admission(broker, logs, name, living, now_us, deadline)
 
 
@@ -235,6 +257,7 @@ class _Read(NamedTuple):
     deadline: Deadline
     now_us: int
     troubles: Mapping[TopicPartition, str]
+    reported: ReportedNow
 
 
 class _Ingest(NamedTuple):
@@ -254,7 +277,6 @@ def _partition(
     address, now_us = read.address, read.now_us
     fold = SealFold(dedupe_horizon=0)
     owner, flush_ts = "", None
-    waiting: ContinuationsWaiting | None = None
     newest: list[_Settled] = []  # Within the last minute.
     begun_ts = 0
     log = read.layout.groups_log(address)
@@ -270,7 +292,7 @@ def _partition(
                 sampler.apply_groups(address, confirmed)
             if start and not begun_ts:
                 begun_ts = confirmed.timestamp_us
-            waiting = _waiting_after(waiting, confirmed.event)
+            read.reported.apply_sealed(address, confirmed.offset, confirmed.event)
             if isinstance(confirmed.event, Claimed):
                 owner = "" if confirmed.event.owner == CREATOR else confirmed.event.owner
             elif isinstance(confirmed.event, Flushed):
@@ -278,10 +300,13 @@ def _partition(
                 if flush_ts >= now_us - RECENT_US:
                     newest.append(_settled(confirmed.event))
         foreign = follower.foreign[log]
+    if log in aside:
+        read.reported.in_flight.aside |= {address}
+    waiting = read.reported.waiting.get(address)
     groups = fold.counts.get("groups", 0)
     touched, touched_entries = fold.touched
     for sampler in samplers:
-        sampler.end_log(address, groups, readable=log not in aside)
+        sampler.end_log(address, groups)
     # A log that is read from within the last minute shows less than that.
     seconds = max(1.0, min(RECENT_US, now_us - begun_ts) / 1e6)
     ingest = _ingest(read, fold.watermark)
@@ -310,24 +335,14 @@ def _partition(
         foreign=foreign,
         aside=str(aside[log].error) if log in aside else "",
         trouble=read.troubles.get(where, ""),
-        continuations=0 if waiting is None else waiting.count,
-        continuing=() if waiting is None else _continuing(waiting, now_us),
+        continuations=0 if waiting is None else waiting.trajectories,
+        continuing=() if waiting is None else _continuing(waiting.examples, now_us),
     )
 
 
-def _waiting_after(
-    before: ContinuationsWaiting | None, event: Event
-) -> ContinuationsWaiting | None:
-    """What the owner said last of continuations; a claim takes back what was said before it."""
-    if isinstance(event, ContinuationsWaiting):
-        return event
-    return None if isinstance(event, Claimed) else before
-
-
-def _continuing(event: ContinuationsWaiting, now_us: int) -> tuple[ContinuationFigures, ...]:
+def _continuing(examples: Sequence[Continuation], now_us: int) -> tuple[ContinuationFigures, ...]:
     return tuple(
-        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6))
-        for one in event.examples
+        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6)) for one in examples
     )
 
 

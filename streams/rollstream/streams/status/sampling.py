@@ -23,7 +23,6 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.folds.sampler.in_flight import ProducerStanding
 from rollstream.streams.folds.sampler.scored import Given
 from rollstream.streams.folds.sampler.state import NOTHING, SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
@@ -67,7 +66,6 @@ class SamplerReading:
         self._older = 0
         self._wanted = 0
         self._lost = ""
-        self._beyond_reach: set[PartitionAddress] = set()
         self.aside = ""
 
     def apply_decision(self, confirmed: ConfirmedEvent) -> None:
@@ -117,12 +115,9 @@ class SamplerReading:
         if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
             self._flushes_since.add((log, confirmed.offset))
 
-    def end_log(self, log: PartitionAddress, groups_sealed: int, *, readable: bool = True) -> None:
+    def end_log(self, log: PartitionAddress, groups_sealed: int) -> None:
         """A seal log was read to its end, or as far as it can be; it sealed so many groups."""
         if log in self._starts:
-            if not readable:
-                self._beyond_reach.add(log)
-                self._state.put_aside({}, self._beyond_reach)
             taken = self._state.taken_before(log, self._starts[log])
             self._older += groups_sealed - self._groups_read - taken
             self._groups_read = 0
@@ -147,11 +142,6 @@ class SamplerReading:
     def environments(self) -> tuple[str, ...]:
         """Those that it serves."""
         return self._state.choosing.names()
-
-    def producers(self, environment: str, now_us: int) -> list[ProducerStanding]:
-        """Of an environment that it serves those that live, as its sealers report them; what is
-        said once a run is over, or its sealers ended, does not hold for ever."""
-        return self._state.in_flight.standings(environment, now_us, now_us - RECENT_US)
 
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""

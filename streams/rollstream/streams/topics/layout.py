@@ -20,6 +20,7 @@ RECORD_BYTES_MAX = 16 * 1024 * 1024  # The largest rollout or flush event that a
 _OFF_WITHOUT = {
     "admission": "env workers learn of no policy, and nothing keeps them from running ahead",
     "admission-2": "each env worker reads what all of them may begin",
+    "reports": "nothing keeps env workers from running ahead",
     "scores": "late scores reach no sampler",
 }
 _SECOND = "-2"
@@ -105,6 +106,14 @@ class Layout(NamedTuple):
     def groups_log(self, address: PartitionAddress) -> TopicPartition:
         """The seal log of one partition of an environment."""
         return self._log(self.groups(address.environment), address)
+
+    def reports(self, environment: str) -> str:
+        """What the owner of each partition of the seal log reports of now."""
+        return self._name("reports", environment)
+
+    def reports_log(self, address: PartitionAddress) -> TopicPartition:
+        """The reports of one partition of an environment."""
+        return self._log(self.reports(address.environment), address)
 
     def sampler_log(self, name: str) -> TopicPartition:
         """The decision log of one sampler, which has a single partition."""

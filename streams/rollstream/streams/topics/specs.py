@@ -10,6 +10,7 @@ from rollstream.streams.topics.layout import RECORD_BYTES_MAX, SHARES_PARTITIONS
 HOUR_MS = 3_600_000
 FOR_EVER_MS = -1
 ROLLOUTS_RETENTION_HOURS = 168.0  # As configured by default (`kafka.retention_hours`).
+REPORTS_RETENTION_HOURS = 24.0  # Who reads them needs the last minutes.
 DEAD_LETTERS_RETENTION_HOURS = 28 * 24.0
 DEAD_LETTERS_PARTITIONS = 1
 COMPACTED_SEGMENT_MS = 60_000  # The newest segment is not compacted; by default it has a week.
@@ -33,11 +34,13 @@ def specs_for(
         rollouts_retention_hours: how long the ingest log keeps what may not be sealed yet.
     """
     rollouts_ms = round(rollouts_retention_hours * HOUR_MS)
+    reports_ms = round(REPORTS_RETENTION_HOURS * HOUR_MS)
     specs = []
     for environment, partitions in sorted(environments.items()):
         specs += [
             TopicSpec(layout.rollouts(environment), partitions, _kept(rollouts_ms)),
             TopicSpec(layout.groups(environment), partitions, _kept(FOR_EVER_MS)),
+            TopicSpec(layout.reports(environment), partitions, _kept(reports_ms)),
             TopicSpec(layout.admission(environment), 1, _compacted()),
             TopicSpec(layout.shares(environment), SHARES_PARTITIONS, _compacted()),
             TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),

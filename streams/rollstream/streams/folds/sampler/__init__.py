@@ -12,7 +12,6 @@
 - ``taken``, ``to_come``  what was decided about groups: taken ones, and those to come
 - ``dispatched``  groups that were dispatched and are not back yet, or never came
 - ``failure_reasons``  why members failed, in few texts
-- ``in_flight``  how many groups each producer has open, and waits to begin
 - ``late_scores``, ``scored``, ``score_targets``  which groups take late scores, and what of them
 - ``early_scores``, ``recently_sealed``  scores that wait for their group, and those of no use
 - ``evaluated``, ``unfinished``  what evaluations earned; members that failed, aborted, truncated

@@ -115,6 +115,8 @@ class DispatchedGroups:
                 for entry in packed_entries(part).tolist():
                     self._forget(log, groups.pop(entry, None), part.reason)
         for ranges in event.unread:
+            if ranges.reason == SettleReason.ALIVE:
+                continue  # No group began there.
             for first, stop in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
                 within = range(packed_entry(first, 0), packed_entry(stop, 0))
                 for entry in [one for one in groups if one in within]:

@@ -40,7 +40,6 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.sampler.branches import Branches, branches_at
 from rollstream.streams.folds.sampler.decided import DecidedGroups
 from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
-from rollstream.streams.folds.sampler.in_flight import InFlightGroups
 from rollstream.streams.folds.sampler.known import Key, KnownGroup
 from rollstream.streams.folds.sampler.pace import Pace
 from rollstream.streams.folds.sampler.published import PublishedPolicies
@@ -82,7 +81,6 @@ class SamplerState:
         over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
             were too old, by their weights, and by their time alone.
         dispatched: groups that are not back yet, or never came.
-        in_flight: how many of them each producer has open, and waits to begin.
         pace: how fast rollouts are sealed, and how long that and acks take.
         late: which groups take late scores, and which wait for them.
         evaluated: groups that are never served for training.
@@ -106,7 +104,6 @@ class SamplerState:
         self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
         self.dispatched = DispatchedGroups()
-        self.in_flight = InFlightGroups()
         self.pace = Pace()
         self.over_step_delay = self.over_timestamp_delay = 0
         self.aside: Mapping[str, str] = {}
@@ -251,14 +248,13 @@ class SamplerState:
 
     # The fold.
 
-    def put_aside(self, reasons: Mapping[str, str], logs: Collection[PartitionAddress]) -> None:
-        """These seal logs are not read on: nobody knows what ends there, so no group that was begun
-        there counts. What was folded stays, and so does the cursor.
+    def put_aside(self, reasons: Mapping[str, str]) -> None:
+        """These logs are not read on. What was folded stays, and so does the cursor.
 
         Args:
             reasons: topic and partition to the reason, of logs of scores too.
         """
-        self.aside, self.in_flight.aside = reasons, frozenset(logs)
+        self.aside = reasons
 
     def start_at(self, log: PartitionAddress, offset: int) -> None:
         """The seal log is applied from ``offset`` on; nothing is kept for groups before it."""
@@ -277,7 +273,6 @@ class SamplerState:
         assert offset >= self._applied[log], (log, offset, self._applied[log])
         groups = self._groups.of_flush(log, offset, event, logged_ts)
         self.dispatched.apply(log, event)
-        self.in_flight.apply(log, event)
         self.pace.apply(log, event, logged_ts)
         self.events += 1
         if isinstance(event, Claimed):
@@ -368,7 +363,7 @@ class SamplerState:
             (self.uses.sorted_items(), self._groups.retired.sorted_items()),
             (self._groups.to_come.sorted_items(), self.outcomes.sorted_items()),
             self.ends.sorted_items(),
-            (self.dispatched.sorted_items(), self.in_flight.sorted_items()),
+            self.dispatched.sorted_items(),
             (self.late.sorted_items(), self._alive.scores(), self.pace.sorted_items()),
         ):
             state.update(repr(part).encode())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.events import Event, Flushed, InFlight, ProducerInFlight
+from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 
 SILENT_AFTER_S = 8.0  # Four times as long as a producer that counts ever is silent.
@@ -91,12 +90,12 @@ _Sum = tuple[int, int, tuple[int, int, int]]
 
 
 class InFlightGroups:
-    """By the events of the seal logs, each log by itself: the logs may be folded in any
-    interleaving. Holds a producer of a log until it was silent there for ten minutes of the log's
-    time and has no open groups.
+    """By the reports of each partition's sealer, each partition by itself: they may be folded in
+    any interleaving. Holds a producer of a partition until it was silent there for ten minutes of
+    log time and has no open groups.
 
     Attributes:
-        aside: logs that are not read on; groups that are open there do not count.
+        aside: seal logs that are not read on; groups that are open there do not count.
     """
 
     def __init__(self) -> None:
@@ -104,40 +103,32 @@ class InFlightGroups:
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
         # By environment: a sampler asks several times a second, while it decides.
         self._sums: dict[str, dict[str, _Sum]] = {}
-        # Log time of the newest event that told anything.
+        # Log time of the newest report.
         self._told_ts: dict[PartitionAddress, int] = {}
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
-        self._ended = Counter[str]()
 
-    def apply(self, log: PartitionAddress, event: Event) -> None:
-        """The next event of a seal log that counts."""
-        if isinstance(event, InFlight):
-            reported = event.producers
-        elif isinstance(event, Flushed):
-            reported = event.in_flight
-            unsealed = sum(len(part.example_ids) for part in event.unsealed)
-            self._ended[log.environment] += len(event.groups) + unsealed
-        else:
-            return
-        if isinstance(event, Flushed) and not reported:
-            return  # Its owner may still be reading what others told of.
+    def apply(
+        self,
+        log: PartitionAddress,
+        reported: Sequence[ProducerInFlight],
+        now_ts: int,
+        *,
+        complete: bool = False,
+    ) -> None:
+        """The next report of a partition."""
         producers = self._producers.setdefault(log, {})
-        told_ts = max((one.last_ts for one in reported), default=event.now_ts)
-        self._told_ts[log] = max(self._told_ts.get(log, 0), told_ts, event.now_ts)
-        if isinstance(event, InFlight) and event.complete:
-            # An earlier owner's figures: what it reported as open ended, or is named here.
+        told_ts = max((one.last_ts for one in reported), default=now_ts)
+        self._told_ts[log] = max(self._told_ts.get(log, 0), told_ts, now_ts)
+        if complete:
+            # What was reported as open ended, or is named here.
             self._put(log, [one._replace(open=0) for one in producers.values() if one.open])
         self._put(log, reported)
-        if event.now_ts >= self._forgotten_ts.get(log, 0) + _FORGET_EVERY_US:
-            self._forgotten_ts[log] = event.now_ts
+        if now_ts >= self._forgotten_ts.get(log, 0) + _FORGET_EVERY_US:
+            self._forgotten_ts[log] = now_ts
             for known in list(producers.values()):
-                if not known.open and event.now_ts - known.last_ts >= _FORGOTTEN_AFTER_US:
+                if not known.open and now_ts - known.last_ts >= _FORGOTTEN_AFTER_US:
                     del producers[known.producer_id]
                     self._sum_anew(log.environment, known.producer_id)
-
-    def ended(self, environment: str) -> int:
-        """How many groups of it were sealed, or ended otherwise, of what was folded."""
-        return self._ended[environment]
 
     def standings(
         self, environment: str, now_ts: int, said_since_ts: int = 0
@@ -191,11 +182,6 @@ class InFlightGroups:
             aside = [self._open_aside(environment, producer_id) for producer_id in living]
             is_open[lives] -= np.array(aside, np.int64)
         return LivingProducers(living, begun[lives], is_open[lives], waiting[lives])
-
-    def sorted_items(self) -> list[Any]:
-        """For a digest."""
-        held = [(log, sorted(held.values())) for log, held in self._producers.items()]
-        return [sorted(held), *(sorted(of.items()) for of in (self._told_ts, self._forgotten_ts))]
 
     def _open_aside(self, environment: str, producer_id: str) -> int:
         if not self.aside:

@@ -1,0 +1,80 @@
+"""Writes the log of what holds now of an environment's partitions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+
+from rollstream.runtime.clock import Clock
+from rollstream.schemas import codec
+from rollstream.schemas.events import Event
+from rollstream.streams.broker import Broker, Delivery, Writer
+from rollstream.streams.errors import BrokerError, BufferFull, PermanentBrokerError
+
+_AGAIN_S = 60.0  # After a refusal, as where the topic is not there.
+_log = logging.getLogger("rollstream.sealer")
+
+
+class ReportsLog:
+    """Appends reports, and waits for none: what does not arrive is reported again.
+
+    Not shared between threads.
+
+    Args:
+        topic: ``Layout.reports`` of the environment.
+    """
+
+    def __init__(self, broker: Broker, topic: str, clock: Clock) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._clock = clock
+        self._writer: Writer | None = None
+        self._refused_until_s = -inf
+
+    @property
+    def takes(self) -> bool:
+        """Whether anything may be written now."""
+        return self._clock.monotonic_s() >= self._refused_until_s
+
+    def append(self, partition: int, event: Event, ended: Callable[[bool], None]) -> bool:
+        """Queues a report; False where there is no room, or the broker refuses it.
+
+        Args:
+            ended: called by a later ``poll``, or by ``close``: whether it is in the log.
+        """
+
+        def delivered(delivery: Delivery) -> None:
+            if isinstance(delivery.error, PermanentBrokerError):
+                self._refuse(delivery.error)
+            ended(delivery.error is None)
+
+        if self._writer is None:
+            self._writer = self._broker.writer(linger_ms=0.0)
+        try:
+            self._writer.append(
+                self._topic, codec.encode(event), partition=partition, on_delivery=delivered
+            )
+        except BufferFull:
+            return False
+        except PermanentBrokerError as error:  # The client remembers what the broker said before.
+            self._refuse(error)
+            return False
+        return True
+
+    def poll(self) -> None:
+        """Takes down what arrived, without waiting for it."""
+        if self._writer is not None:
+            self._writer.poll(0.0)
+
+    def close(self, timeout_s: float) -> None:
+        """Waits for what is on its way, and closes. Idempotent."""
+        if self._writer is not None:
+            self._writer.flush(timeout_s)
+            self._writer.abandon()
+            self._writer = None
+
+    def _refuse(self, error: BrokerError) -> None:
+        if self.takes:
+            _log.warning("how producers stand is not reported: %s", error)
+        self._refused_until_s = self._clock.monotonic_s() + _AGAIN_S

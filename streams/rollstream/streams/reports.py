@@ -1,0 +1,198 @@
+"""Follows the logs in which sealers report what holds now."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from math import inf
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import decode
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import PartitionReport
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.broker import END, Broker, LogReader, TopicPartition
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, OffsetLost, UnreadableLog
+from rollstream.streams.folds.reported import ReportedNow
+from rollstream.streams.reading import POLL_SLICE_S, bounds_in_time
+
+REPEAT_S = 60.0  # How often a sealer reports all again of which it reports anything.
+_READ_BACK_S = 1.5 * REPEAT_S  # From the newest on, so that a complete report is among them.
+_NEWEST_S = (60.0, 240.0, 960.0, 3_840.0, 15_360.0, 86_400.0)  # How old the newest may be.
+_RECORDS_MAX = 256  # At a time.
+# Of a log; beyond it the oldest goes: all is reported again soon, and by then the seal log is read.
+_EARLY_MAX = 256
+LOOK_EVERY_S = 60.0  # For topics that are missing.
+_LOOK_S = 1.0  # How long the broker may take to name them, and where they end.
+_LOAD_S = 10.0
+_log = logging.getLogger("rollstream.streams")
+
+
+class Reports:
+    """Reads these logs on and on, from shortly before their ends, into ``reported``.
+
+    A report counts once its seal log was folded up to where it holds: else a group would count
+    neither as open nor as ready. A log whose topic is missing, or cannot be read, is done without:
+    that is logged, and tried again each minute. Nothing is read, nor the broker asked, before the
+    first ``load``. Not shared between threads.
+
+    Args:
+        logs: the partition of the deployment that each log is of.
+    """
+
+    def __init__(
+        self, broker: Broker, logs: Mapping[TopicPartition, PartitionAddress], clock: Clock
+    ) -> None:
+        self.reported = ReportedNow()
+        self._broker = broker
+        self._logs = logs
+        self._clock = clock
+        self._reader: LogReader | None = None
+        self._present: frozenset[str] = frozenset()  # Topics.
+        self._look_s = inf  # When topics are looked for.
+        self._ends: dict[TopicPartition, int] = {}  # Of logs that are not read to there yet.
+        self._early: dict[PartitionAddress, deque[PartitionReport]] = {}  # That do not count yet.
+        self._unreadable = 0
+        self._warned = False
+
+    def follow(self, applied: Callable[[PartitionAddress], float]) -> None:
+        """Takes what has come since ``load``, without waiting for more.
+
+        Args:
+            applied: the offset below which a seal log was folded.
+        """
+        self._follow(applied, Deadline(0.0, self._clock))
+
+    def load(self, applied: Callable[[PartitionAddress], float], deadline: Deadline) -> None:
+        """Takes all that the logs hold, the first time, up to the deadline and for a few seconds at
+        most; the rest comes with ``follow``. The arguments are those of ``follow``."""
+        self._look_s = min(self._look_s, self._clock.monotonic_s())
+        self._follow(applied, Deadline(min(deadline.left_s(), _LOAD_S), self._clock))
+
+    def restart(self) -> None:
+        """Forgets all, until the next ``load``."""
+        self.close()
+        self.reported, self._reader, self._look_s = ReportedNow(), None, inf
+        self._early.clear()
+        self._ends.clear()
+
+    def close(self) -> None:
+        """Closes what it reads with."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _follow(self, applied: Callable[[PartitionAddress], float], deadline: Deadline) -> None:
+        try:
+            if self._logs and self._clock.monotonic_s() >= self._look_s:
+                self._look(Deadline(max(deadline.left_s(), _LOOK_S), self._clock))
+            while self._reader is not None:
+                waits = bool(self._ends) and not deadline.passed()
+                timeout_s = deadline.slice_s(POLL_SLICE_S) if waits else 0.0
+                more = self._poll(self._reader, timeout_s) == _RECORDS_MAX
+                if not (more or waits):
+                    break
+                self._take_early(applied)
+        except BrokerUnavailable as error:  # It goes on where it was.
+            self._warn(error)
+            if self._reader is None:
+                self._look_s = self._clock.monotonic_s() + _LOOK_S
+        except (BrokerError, UnreadableLog) as error:
+            self._warn(error)
+            self.restart()
+            self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
+        self._take_early(applied)
+        if self._reader is not None and not self._ends:
+            logs = self._logs.items()
+            here = {log.environment for where, log in logs if where.topic in self._present}
+            self.reported.reads = frozenset(here)
+
+    def _look(self, deadline: Deadline) -> None:
+        """Begins to read the logs whose topics are there, unless these are read already."""
+        self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
+        topics = {where.topic for where in self._logs}
+        present = frozenset(self._broker.admin().describe(topics, deadline.left_s()))
+        if present and (present != self._present or self._reader is None):
+            self.close()
+            self._reader = None
+            self._reader = self._started(present, deadline)
+        self._present = present
+        if present == topics:
+            self._look_s = inf
+
+    def _started(self, present: Collection[str], deadline: Deadline) -> LogReader:
+        logs = [where for where in self._logs if where.topic in present]
+        reader = self._broker.reader(dict.fromkeys(logs, END))
+        self._ends.clear()
+        try:
+            for where in logs:
+                start, end = self._newest(reader, where, deadline)
+                reader.seek(where, start)
+                if start < end:
+                    self._ends[where] = end
+        except BaseException:
+            reader.close()
+            self._ends.clear()
+            raise
+        return reader
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            _log.warning("how producers stand is not read: %s", error)
+        self._warned = True
+
+    def _newest(
+        self, reader: LogReader, where: TopicPartition, deadline: Deadline
+    ) -> tuple[int, int]:
+        """The offset from which the newest reports stand, and the next one to be written: what was
+        reported before all sealers died is what is known."""
+        first, end = bounds_in_time(reader, where, deadline)
+        now_us = self._clock.now_us()
+
+        def offset(age_s: float) -> int:
+            return reader.offset_at(where, now_us - round(age_s * 1e6), deadline.left_s())
+
+        if first < end:
+            for age_s in _NEWEST_S:
+                if offset(age_s) < end:
+                    return offset(age_s + _READ_BACK_S), end
+        return end, end
+
+    def _poll(self, reader: LogReader, timeout_s: float) -> int:
+        """Returns how many records came."""
+        try:
+            records = reader.poll(_RECORDS_MAX, timeout_s)
+        except OffsetLost as lost:  # A reader that stood still for a day.
+            _log.warning("%s; it is read anew from its end", lost)
+            for where in self._logs:
+                if where.topic in self._present:
+                    reader.seek(where, END)
+            self._ends.clear()
+            return 0
+        for record in records:
+            where = TopicPartition(record.topic, record.partition)
+            try:
+                event = decode(record.value)
+            except UnreadableEvent as error:
+                self._pass_over(where, record.offset, error)
+                continue
+            if isinstance(event, PartitionReport):
+                early = self._early.setdefault(self._logs[where], deque(maxlen=_EARLY_MAX))
+                early.append(event)
+        for where in [one for one, end in self._ends.items() if reader.read_to(one) >= end]:
+            del self._ends[where]
+        return len(records)
+
+    def _take_early(self, applied: Callable[[PartitionAddress], float]) -> None:
+        for log, events in list(self._early.items()):
+            folded = applied(log)
+            while events and events[0].seal_offset < folded:
+                self.reported.apply(log, events.popleft())
+            if not events:
+                del self._early[log]
+
+    def _pass_over(self, where: TopicPartition, offset: int, error: UnreadableEvent) -> None:
+        if not self._unreadable:
+            _log.warning("%s, offset %d: %s; it is passed over", where, offset, error)
+        self._unreadable += 1
