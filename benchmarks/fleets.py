@@ -47,7 +47,6 @@ EVERY_S, TAKES_S = 60.0, 40.0  # A producer begins a group, and a group lasts.
 ALIVE_S = 2.0  # A producer with an open group says so, as ``Standing`` has it.
 STEP_S = 30.0  # A trainer's.
 WARM_UP_S, MEASURED_S, CALM_S = 60.0, 60.0, 90.0
-SEALER_STEPS = 6  # A tick.
 # Of a batch, which are the records that are written to a partition at one time, and of a record.
 BATCH_OVERHEAD, RECORD_OVERHEAD = 61, 12
 READ_BYTES_MAX, CORE_MAX = 2_000, 0.05
@@ -256,12 +255,17 @@ def measure(size: int, say: Callable[[str], None] = print) -> Measured:
         )
         trainer = Trainer(sampler, fleet, size // 2, clock)
 
+        def seal() -> None:
+            read = -1
+            while sealer.stats().read != read:
+                read = sealer.stats().read
+                sealer.step(Deadline(0.0, clock))
+
         def run(seconds: float, acts: Sequence[Callable[[], object]]) -> float:
             begun, began_s = int(fleet.begun.sum()), clock.monotonic_s()
             while clock.monotonic_s() < began_s + seconds:
                 fleet.turn()
-                for _ in range(SEALER_STEPS):
-                    sealer.step(Deadline(0.0, clock))
+                seal()
                 threads.run()
                 for one in (*(log.look for log in followed), *acts):
                     one()

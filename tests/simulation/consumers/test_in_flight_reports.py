@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 
@@ -21,8 +22,11 @@ from rollstream.consumers.sealing.reports_of_now import REPORT_EVERY_S
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, ProducerInFlight
 from rollstream.schemas.ingest.entry import Entry, Producer
+from rollstream.streams.errors import NotAuthorised
 from rollstream.streams.folds.in_flight import ProducerStanding
+from rollstream.streams.memory.writer import MemoryWriter
 from rollstream.streams.reports import REPEAT_S
+from rollstream.streams.topics.layout import Layout
 
 SOON_S = 2 * REPORT_EVERY_S
 
@@ -181,6 +185,29 @@ def test_a_report_that_does_not_arrive_is_made_again_and_holds_up_no_flush(fate:
     world.run(sealer, seconds=4 * TIMEOUT_S)
     assert len(lost) == 3
     assert standings(world) == [ProducerStanding("a", begun=2, open=1, waiting=0)]
+
+
+class WithoutReports(MemoryWriter):
+    """May not write there; that is only known when it tries."""
+
+    def append(self, topic: str, value: bytes | None, **options: Any) -> None:
+        if topic == Layout().reports("math"):
+            raise NotAuthorised(f"{topic}: may not be written")
+        super().append(topic, value, **options)
+
+
+def test_where_reports_are_refused_all_else_is_sealed_and_it_tries_again_each_minute() -> None:
+    world = make_world(expire_after_s=600)
+    broker = world.new_broker()
+    world.publish_entries(dispatched("g"), dispatched("h"), producer=Producer("a", 2, 0))
+    world.publish_entries(failed("g"))
+    with patch.object(broker, "writer", lambda **_: WithoutReports(world.logs)):
+        sealer = world.sealer(broker=broker)
+        world.run(sealer, seconds=SOON_S)
+    assert world.settled()["dispatched"] == 1
+    assert standings(world) == []
+    world.run_now_and_then(sealer, seconds=60 + SOON_S)
+    assert world.settled()["dispatched"] == 1
 
 
 def test_what_an_owner_reports_that_has_a_successor_does_not_count() -> None:

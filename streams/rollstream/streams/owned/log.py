@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from enum import Enum, auto
 from typing import Generic, TypeVar
 
 import xxhash
@@ -30,6 +29,7 @@ from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldedLog, FoldPlace, LogFold, SavedFold
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.owned.sending import Sending, Ticket
+from rollstream.streams.owned.state import State
 from rollstream.streams.reading import POLL_RECORDS_MAX, read_between
 
 RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log short to adopt.
@@ -41,24 +41,6 @@ READ_SLICE_S = 0.05
 
 F = TypeVar("F", bound=LogFold)
 OnWay = Callable[[int], object]
-
-
-class _State(Enum):
-    """What this owner may do. Every change goes through ``OwnedLog._enter``.
-
-    - UNCLAIMED to IN_DOUBT: a claim begins.
-    - IN_DOUBT or FENCED to OWNER: the claim was read back, and its ``Adopted`` is confirmed.
-    - OWNER to IN_DOUBT: a claim begins, or the outcome of an append is not known.
-    - any to FENCED: the claim of another owner was read after ours.
-    - OWNER or IN_DOUBT to UNCLAIMED: it was released.
-    - any to LOST: the log does not hold what was folded of it. It stays so.
-    """
-
-    UNCLAIMED = auto()  # Never claimed, or released.
-    IN_DOUBT = auto()  # Only the log can tell what counts: claim again.
-    OWNER = auto()
-    FENCED = auto()  # Somebody else's claim is newer; the next claim folds the log anew.
-    LOST = auto()  # Whatever were written now would be decided from what is in no log.
 
 
 class OwnedLog(Generic[F]):
@@ -118,7 +100,7 @@ class OwnedLog(Generic[F]):
         self._watch: LogReader | None = None  # Kept open, since it is asked often.
         self._folded = FoldedLog(make_fold(), make_fence(), 0)
         self._fold_anew = True  # Whether the next claim begins with an empty fold.
-        self._state, self._why = _State.UNCLAIMED, "not claimed yet; claim first"
+        self._state, self._why = State.UNCLAIMED, "not claimed yet; claim first"
 
     @property
     def fold(self) -> F:
@@ -142,7 +124,7 @@ class OwnedLog(Generic[F]):
 
     def place(self, *, owned: bool = True) -> FoldPlace | None:
         """How far the fold went, for it to be saved; None: not ``owned``, or by nobody ever."""
-        known = self._state is _State.OWNER if owned else self._folded.owner is not None
+        known = self._state is State.OWNER if owned else self._folded.owner is not None
         return self._folded.place() if known else None
 
     def claim(self, deadline: Deadline, *, hint: int | None = None, retake: bool = True) -> F:
@@ -168,10 +150,10 @@ class OwnedLog(Generic[F]):
             permanent refusal.
         """
         self._expect_log()
-        if self._state is not _State.OWNER or self._sending.pending:
+        if self._state is not State.OWNER or self._sending.pending:
             self._sending.throw_away()
-        if self._state is not _State.FENCED:
-            self._enter(_State.IN_DOUBT, "the claim was not proven; claim again")
+        if self._state is not State.FENCED:
+            self._enter(State.IN_DOUBT, "the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
         with closing(self._broker.reader({self.where: 0})) as reader:
@@ -213,7 +195,7 @@ class OwnedLog(Generic[F]):
         watch = self._watching()
         _, end = watch.bounds(self.where, deadline.slice_s(end_within_s))
         self._check_no_successor(watch, deadline)
-        if self._state is _State.OWNER:
+        if self._state is State.OWNER:
             return self.fold
         if self._fold_anew:
             self._start_fold(watch, None, deadline)
@@ -262,7 +244,7 @@ class OwnedLog(Generic[F]):
         try:
             return self._confirm(ticket, deadline)
         except BrokerError as error:
-            self._enter(_State.IN_DOUBT, f"{error}; claim again")
+            self._enter(State.IN_DOUBT, f"{error}; claim again")
             raise
 
     def check_still_owner(self, deadline: Deadline) -> None:
@@ -290,13 +272,13 @@ class OwnedLog(Generic[F]):
             try:
                 self._read_gap(end, deadline)
             except DeliveryUnknown as error:
-                self._enter(_State.IN_DOUBT, f"{error}; claim again")
+                self._enter(State.IN_DOUBT, f"{error}; claim again")
                 raise
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
         records = self._folded.next_offset - self.epoch
-        return self._state is _State.OWNER and records >= RECLAIM_EVERY_RECORDS
+        return self._state is State.OWNER and records >= RECLAIM_EVERY_RECORDS
 
     def release(self) -> None:
         """Closes the writer and the reader and gives the log up. Idempotent; nothing is written."""
@@ -304,30 +286,30 @@ class OwnedLog(Generic[F]):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._state is not _State.FENCED:
-            self._enter(_State.UNCLAIMED, "released; claim again")
+        if self._state is not State.FENCED:
+            self._enter(State.UNCLAIMED, "released; claim again")
 
     # --- states ---
 
-    def _enter(self, state: _State, why: str) -> None:
-        if self._state is not _State.LOST:
+    def _enter(self, state: State, why: str) -> None:
+        if self._state is not State.LOST:
             self._state = state
             self._why = why  # Why this is no owner, with what to do.
 
     def _expect_log(self) -> None:
-        if self._state is _State.LOST:
+        if self._state is State.LOST:
             raise LogLost(self._why)
 
     def _expect_owner(self) -> None:
         self._expect_log()
-        if self._state is not _State.OWNER:
-            kind = Fenced if self._state is _State.FENCED else DeliveryUnknown
+        if self._state is not State.OWNER:
+            kind = Fenced if self._state is State.FENCED else DeliveryUnknown
             raise kind(f"{self.where}: {self._why}")
 
     def _fenced_by(self, offset: int, claim: Claimed) -> Fenced:
         """Enters FENCED and returns the error for it."""
         self._fold_anew = True
-        self._enter(_State.FENCED, f"{claim.owner!r} claimed at {offset}, after this owner")
+        self._enter(State.FENCED, f"{claim.owner!r} claimed at {offset}, after this owner")
         return Fenced(f"{self.where}: {self._why}")
 
     # --- the claim ---
@@ -365,7 +347,7 @@ class OwnedLog(Generic[F]):
         within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
         self._confirm(self._sending.add(adopted), within)
         self.epoch, self.nonce = adopted.epoch, adopted.nonce
-        self._enter(_State.OWNER, "")
+        self._enter(State.OWNER, "")
 
     def _start_fold(self, reader: LogReader, hint: int | None, deadline: Deadline) -> None:
         for saved in self._saved(deadline):
@@ -418,7 +400,7 @@ class OwnedLog(Generic[F]):
         """Folds nothing; ``Fenced`` where a foreign claim stands above all that was folded."""
         if self.epoch < 0:
             return  # It never owned the log: it takes over from whoever does.
-        if self._state is _State.FENCED:
+        if self._state is State.FENCED:
             raise Fenced(f"{self.where}: {self._why}")
         _, end = reader.bounds(self.where, deadline.left_s())
         for record in self._unfolded(reader, end, deadline):
@@ -453,7 +435,7 @@ class OwnedLog(Generic[F]):
 
     def _lost(self, found: str) -> LogLost:
         """Enters LOST and returns the error for it."""
-        self._enter(_State.LOST, lost_message(str(self.where), self._folded.next_offset, found))
+        self._enter(State.LOST, lost_message(str(self.where), self._folded.next_offset, found))
         return LogLost(self._why)
 
     # --- confirmed ---
