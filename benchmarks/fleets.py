@@ -152,6 +152,7 @@ class Fleet:
             self._publish(row)
         wants = (self._begins_s <= now_s) & ~np.isfinite(self._ends_s)
         may = wants & (self.totals > self.begun)
+        self._told_waiting[may] = False
         for row in np.flatnonzero(may).tolist():
             self.begun[row] += 1
             self._ends_s[row], self._begins_s[row] = now_s + TAKES_S, now_s + EVERY_S

@@ -63,6 +63,12 @@ class EventConverter:
             self._fields_of(wire) if len(self._names) > 1 else (self._fields_of(wire),)
         )
 
+    def all_from_wire(self, wires: Iterable[dict[str, Any]]) -> tuple[Any, ...]:
+        """``from_wire`` of each."""
+        if self._from or len(self._names) == 1:
+            return tuple([self.from_wire(wire) for wire in wires])
+        return tuple(map(self._make, map(self._fields_of, wires)))
+
 
 def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     """Makes an object of the values of all its fields, which have these names."""
@@ -106,7 +112,7 @@ def _converters(
             item = EventConverter(get_args(hint)[0], items, named)
             return (
                 lambda values: [item.to_wire(value) for value in values],
-                lambda values: tuple([item.from_wire(value) for value in values]),
+                item.all_from_wire,
             )
         case {"type": "array"}:
             return list, tuple

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -86,7 +87,7 @@ class OrderById:
 # One producer over all partitions of an environment: the most that it began, what it has open
 # together, and when it said something last, with what it had begun then and waited for. Things said
 # at one time are told apart by what came of them.
-_Sum = tuple[int, int, tuple[int, int, int]]
+_Sum = tuple[int, int, int, int, int]
 
 
 class InFlightGroups:
@@ -162,15 +163,8 @@ class InFlightGroups:
         )
         sums = self._sums.get(environment, {})
         ids, by_id = tuple(sums), (order or OrderById()).of(tuple(sums))
-        begun, is_open, last_ts, waiting = (
-            np.fromiter(column, np.int64, len(sums))[by_id]
-            for column in (
-                [one[0] for one in sums.values()],
-                [one[1] for one in sums.values()],
-                [one[2][0] for one in sums.values()],
-                [one[2][2] for one in sums.values()],
-            )
-        )
+        figures = np.fromiter(chain.from_iterable(sums.values()), np.int64, 5 * len(sums))
+        begun, is_open, last_ts, _, waiting = figures.reshape(-1, 5)[by_id].T
         lives = last_ts > now_ts - silent_us
         if behind:
             for row in np.flatnonzero(~lives & (last_ts > behind[0][0])).tolist():
@@ -217,10 +211,10 @@ class InFlightGroups:
             said = _said(one)
             producers[producer_id] = one
             if known is None:
-                sums[producer_id] = begun, is_open, said
+                sums[producer_id] = begun, is_open, *said
             elif before is None or (begun >= before.begun and said >= _said(before)):
                 more = is_open - (before.open if before is not None else 0)
-                sums[producer_id] = max(begun, known[0]), known[1] + more, max(said, known[2])
+                sums[producer_id] = max(begun, known[0]), known[1] + more, *max(said, known[2:])
             else:
                 self._sum_anew(log.environment, producer_id)
 
@@ -234,7 +228,7 @@ class InFlightGroups:
         del sums[producer_id]
         if parts:
             begun, is_open = max(one.begun for one in parts), sum(one.open for one in parts)
-            sums[producer_id] = begun, is_open, max(map(_said, parts))
+            sums[producer_id] = begun, is_open, *max(map(_said, parts))
 
 
 def _said(one: ProducerInFlight) -> tuple[int, int, int]:
