@@ -13,6 +13,7 @@ from chaos.phases import Process, read_phase, state_of
 from chaos.settings import DRAIN_S, PRODUCERS, RATE, SEALERS, VERIFIERS
 from rollstream.console.broker.child import BoundChild
 from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
 
 LOOK_EVERY_S = 0.02
 # Many processes share few cores; a pool of threads in each would only make them wait. SIGABRT
@@ -76,7 +77,10 @@ class Fleet:
         return Process(member.child.pid, "starting" if member.phases else "")
 
     def stop(self, kind: str) -> None:
-        """SIGTERM to the members of this kind; each has to leave by itself."""
+        """SIGTERM to the members of this kind, once they handle it; each has to leave by itself."""
+        deadline = Deadline(DRAIN_S)
+        while not deadline.passed() and any(map(self._starting, self.names(kind))):
+            deadline.wait(LOOK_EVERY_S)
         members = [self._members.pop(name) for name in self.names(kind)]
         for member in members:
             assert member.child is not None
@@ -98,6 +102,9 @@ class Fleet:
         for member in self._members.values():
             if member.child is not None:
                 member.child.signal(signal.SIGKILL)
+
+    def _starting(self, name: str) -> bool:
+        return self.process(name).phase == "starting"
 
     def _begin(self, member: Member) -> None:
         member.starts += 1

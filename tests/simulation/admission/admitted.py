@@ -422,6 +422,7 @@ class Admitted(Network):
             # What a rewind gives back, or was begun before a sampler began, that one did not grant.
             reads = self.now_s < trainer.resumed_s + READS_S
             held_ever = held + len(self._untold[environment])
+            trainer.unbounded[environment] |= self._is_idle(trainer)
             trainer.unbounded[environment] &= reads or held_ever > most + lacking
             if trainer.unbounded[environment] or held <= (1 if calm else 2) * most + lacking:
                 return
@@ -430,6 +431,13 @@ class Admitted(Network):
                 f"{most} and {lacking} that requests lack may be"
             )
         raise Violation("; ".join(problems))
+
+    def _is_idle(self, trainer: Trainer) -> bool:
+        """Whether workers go on slowly though it takes nothing: no policy was published since its
+        shares ran out, for as long once more."""
+        state = trainer.sampler._owner._logs.state
+        age_us = self._clock.now_us() - state.published.newest_ts
+        return age_us >= 2e6 * self.config.samplers[trainer.name].admission_idle_s
 
     def _read_seals(self) -> None:
         for one in self._sealed.poll(1_000, 0.0):
