@@ -74,7 +74,7 @@ class Reports:
     def restart(self) -> None:
         """Forgets all, until the next ``load``."""
         self.close()
-        self.reported, self._reader, self._look_s = ReportedNow(), None, inf
+        self.reported, self._look_s = ReportedNow(), inf
         self._early.clear()
         self._ends.clear()
 
@@ -82,6 +82,7 @@ class Reports:
         """Closes what it reads with."""
         if self._reader is not None:
             self._reader.close()
+            self._reader = None
 
     def _follow(self, applied: Callable[[PartitionAddress], float], deadline: Deadline) -> None:
         try:
@@ -115,7 +116,6 @@ class Reports:
         present = frozenset(self._broker.admin().describe(topics, deadline.left_s()))
         if present and (present != self._present or self._reader is None):
             self.close()
-            self._reader = None
             self._reader = self._started(present, deadline)
         self._present = present
         if present == topics:

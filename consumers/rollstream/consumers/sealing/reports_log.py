@@ -38,7 +38,7 @@ class ReportsLog:
         return self._clock.monotonic_s() >= self._refused_until_s
 
     def append(self, partition: int, event: Event, ended: Callable[[bool], None]) -> bool:
-        """Queues a report; False where there is no room, or the broker refuses it.
+        """Queues a report; False where the queue is full, or the broker refuses it.
 
         Args:
             ended: called by a later ``poll``, or by ``close``: whether it is in the log.

@@ -3,6 +3,7 @@
 - ``fence``      pure: which events of a partition count
 - ``fold``       pure: what a log folds into (the interface), and how far it was folded
 - ``reading``    the event in a record; none: no owner wrote it; or ``UnreadableLog``
+- ``state``      what an owner may do
 - ``sending``    an owner's appends, one on its way at a time
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short
