@@ -177,19 +177,19 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
     wide = RECORD_BYTES // 2
     for partition in range(40):
         outgoing = entry(wide + partition, partition=partition)
-        assert gatherer.has_room(outgoing)
+        assert gatherer.has_room_for([outgoing])
         gatherer.append(outgoing)
     left = HELD_BYTES_MAX - gatherer.held_bytes
-    assert not gatherer.has_room(entry(left))
-    assert gatherer.has_room(entry(left // 2))
+    assert not gatherer.has_room_for([entry(left)])
+    assert gatherer.has_room_for([entry(left // 2)])
     gatherer.end_linger()
     assert gatherer.take_ready() == [(TOPIC, partition) for partition in range(39, -1, -1)]
     record = gatherer.take((TOPIC, 39))
     # What is on its way counts until it is answered.
-    assert not gatherer.has_room(entry(left))
+    assert not gatherer.has_room_for([entry(left)])
     gatherer.answered(record)
     gatherer.forget(record)
-    assert gatherer.has_room(entry(left))
+    assert gatherer.has_room_for([entry(left)])
 
 
 def test_where_the_bound_is_reached_the_largest_goes_first(

@@ -124,12 +124,13 @@ class Engine:
         """
         topic = outgoing[0].topic
         with self._lock:
-            self.refuse()
-            if topic not in self.topics.partitions:
+            if self.refusal is not None:
+                raise self.refusal
+            if topic not in self.topics.places:
                 if wait is not None:
                     self._ask(topic, wait)
                 return False
-            if wrong := self.topics.wrong(topic):
+            if self.topics.mismatches and (wrong := self.topics.wrong(topic)):
                 raise wrong
             if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
                 if wait is not None and not at_once:
@@ -331,7 +332,7 @@ class Engine:
         self._linger_ends_s = self._real.monotonic_s() + LINGER_S
 
     def _tell(self, alive: Outgoing) -> None:
-        if self.topics.takes(alive.topic) and self._gatherer.has_room(alive):
+        if self.topics.takes(alive.topic) and self._gatherer.has_room_for([alive]):
             alive.address = self.topics.address(alive.topic, alive.key)
             self._gatherer.append(alive)
             self._gatherer.end_linger(alive.address)

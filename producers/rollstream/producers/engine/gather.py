@@ -107,24 +107,19 @@ class Gatherer:
         """How many entries are gathered and not on their way."""
         return sum(len(buffer.waiting) - buffer.withdrawn for buffer in self._buffers.values())
 
-    def has_room(self, outgoing: Outgoing) -> bool:
-        """Whether the bound allows one more entry; where nothing is held, it always does."""
-        held = self.held_bytes
-        return not held or held + outgoing.size + _ENTRY_BYTES <= HELD_BYTES_MAX
-
     def has_room_for(self, outgoing: Sequence[Outgoing]) -> bool:
-        """Whether the bound allows all of them.
+        """Whether the bound allows all of them; of one alone it does where nothing is held.
 
         Raises:
             RolloutTooLarge: it never will, of several.
         """
-        if len(outgoing) == 1:
-            return self.has_room(outgoing[0])
         size = _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
-        if size > HELD_BYTES_MAX:
+        if self.held_bytes + size <= HELD_BYTES_MAX:
+            return True
+        if size > HELD_BYTES_MAX and len(outgoing) > 1:
             what = f"the {len(outgoing)} entries of this call"
             raise RolloutTooLarge(what, size, HELD_BYTES_MAX, "split the call")
-        return self.held_bytes + size <= HELD_BYTES_MAX
+        return not self.held_bytes and len(outgoing) == 1
 
     def append(self, outgoing: Outgoing) -> bool:
         """Gathers an entry; returns whether its partition is ready by it: a record is full."""

@@ -20,6 +20,7 @@ from rollstream.producers.rollouts.validate import (
     GroupAddress,
     Segment,
     common_of,
+    own_of,
     segment,
 )
 from rollstream.runtime.clock import Clock
@@ -159,7 +160,7 @@ class Outbox:
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
         common = common_of(given, stamped or self._stamped, self._clock.now_us())
-        return segment(common, _NOTHING, self.new_uid)
+        return segment(common, own_of(common.whole), self.new_uid)
 
     def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""
@@ -180,8 +181,7 @@ class Outbox:
     def rollout(self, of: Segment) -> Outgoing:
         """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""
         environment, entry, size = of
-        topic = self._topics.get(environment) or self.topic(environment)
-        outgoing = Outgoing(topic, entry, size, entry.plain[_UID])
+        outgoing = Outgoing(self.topic(environment), entry, size, entry.plain[_UID])
         if size > _MEASURED_BYTES:
             outgoing.size = size = len(self.encode([outgoing], partitions=1))
             if size > ROLLOUT_BYTES_MAX:
@@ -242,11 +242,14 @@ class Outbox:
 
     def topic(self, environment: str) -> str:
         """The ingest log of an environment; ``InvalidRollout`` where none can have that name."""
-        try:
-            topic = self._topics[environment] = self.layout.rollouts(environment)
-        except BadName as wrong:
-            raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
-        self._environments[topic] = environment
+        topic = self._topics.get(environment)
+        if topic is None:
+            try:
+                topic = self.layout.rollouts(environment)
+            except BadName as bad:
+                raise InvalidRollout("environment", environment, bad.remedy, bad.finding) from None
+            self._environments[topic] = environment
+            self._topics[environment] = topic
         return topic
 
     def environment_of(self, topic: str) -> str:
@@ -280,9 +283,9 @@ class Outbox:
         uid: str = "",
         own: Mapping[str, Any] = _NOTHING,
     ) -> Outgoing:
-        named = {"rollout_uid": uid or (self.new_uid() if failure else "")}
-        created_ts = self._clock.now_us()
-        fields = {**self._of_control, **address._asdict(), **named, **own, "created_ts": created_ts}
+        fields = {**self._of_control, **own, **address._asdict()}
+        fields["rollout_uid"] = uid or (self.new_uid() if failure else "")
+        fields["created_ts"] = self._clock.now_us()
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
 

@@ -33,6 +33,7 @@ class Topics:
         gathered: how many entries were gathered for each so far, those apart that say that the
             producer lives.
         places: of each, which partition a key belongs to.
+        mismatches: why some are not published to any more.
         asked: topics that the broker is asked for, in this order, and the calls that wait for each.
     """
 
@@ -42,7 +43,7 @@ class Topics:
         self.gathered: dict[str, int] = {}
         self.asked: dict[str, list[Wait]] = {}
         self.places: dict[str, _lru_cache_wrapper[Address]] = {}
-        self._mismatches: dict[str, str] = {}
+        self.mismatches: dict[str, str] = {}
 
     def know(self, topic: str, count: int) -> None:
         """The topic has so many partitions."""
@@ -56,7 +57,7 @@ class Topics:
     def mismatch(self, topic: str, found: int) -> None:
         """From now on the topic is not published to: half of its keys would move to partitions
         where nobody expects them."""
-        self._mismatches[topic] = (
+        self.mismatches[topic] = (
             f"{topic} has {found} partitions by now and had {self.partitions[topic]} when this "
             "producer began; set partitions of the environment to the number that it has, restart "
             "its sealers, and make a new producer"
@@ -64,12 +65,12 @@ class Topics:
 
     def wrong(self, topic: str) -> TopicMismatch | None:
         """Why the topic is not published to, if so."""
-        found = self._mismatches.get(topic)
+        found = self.mismatches.get(topic)
         return None if found is None else TopicMismatch(found)
 
     def takes(self, topic: str) -> bool:
         """Whether it is known, and published to."""
-        return topic in self.places and topic not in self._mismatches
+        return topic in self.places and topic not in self.mismatches
 
     def address(self, topic: str, key: str) -> Address:
         """Where entries with this key belong."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
@@ -15,6 +15,7 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import PolicyRef
 
 LEFT_EARLY = "left early"
+_OF_THE_GROUP = frozenset(GroupAddress._fields)
 
 
 class Membership:
@@ -31,13 +32,12 @@ class Membership:
         self.address = address
         self.outbox = outbox
         self._stamped = outbox.stamped(address)
-        self._stamped_appended = outbox.stamped(address._replace(group_size=0))  # As it is by then.
         self._lock = threading.Lock()  # Held while members are counted: threads share a group.
-        self._admitted: set[str] = set()
-        self._ended: set[str] = set()
+        self._members: dict[str, bool] = {}  # By uid: whether it was published to its end.
         self._failed = 0
         self._announced = announced
         self._sampled_by: PolicyRef | None = None  # The oldest policy of what was published.
+        self._shared: tuple[Any, ...] = ()  # Of the newest segment that was.
         self._newest_before: PolicyRef | None = None  # The newest one when it was first asked for.
 
     def dispatched(self) -> Outgoing:
@@ -55,11 +55,10 @@ class Membership:
         try:
             await send(outgoing)
         except BaseException:
-            if uid not in self._ended:  # It may be tried again.
-                self._admitted.discard(uid)
+            self._forget([uid])
             raise
         if given.get("is_last_segment", True):
-            self._ended.add(uid)
+            self.end(uid)
         return uid
 
     async def publish_many(self, given: Mapping[str, Any], send: SendTogether) -> list[str]:
@@ -73,9 +72,10 @@ class Membership:
         try:
             await send(outgoing)
         except BaseException:
-            self._admitted.difference_update(new - self._ended)
+            self._forget(new)
             raise
-        self._ended.update(uids)
+        for uid in uids:
+            self.end(uid)
         return uids
 
     async def append(self, given: Mapping[str, Any], send: Send) -> str:
@@ -87,7 +87,8 @@ class Membership:
             remedy = "append before the last of them is published"
             finding = f"{uid} has all its {size} members, so it is sealed"
             raise InvalidRollout("group", uid, remedy, finding)
-        segment = self.outbox.appended(given, self._stamped_appended)
+        of_no_size = self.outbox.stamped(self.address._replace(group_size=0))  # As it is by then.
+        segment = self.outbox.appended(given, of_no_size)
         outgoing = self.outbox.rollout(segment)
         self.sampled_by(segment)
         await send(outgoing)
@@ -111,7 +112,7 @@ class Membership:
             raise InvalidRollout("count", count, f"give at most {missing}", finding)
         failed = self.outbox.failed(self.address, why, count, rollout_uid)
         self._failed += count
-        self._admitted.discard(rollout_uid)
+        self._members.pop(rollout_uid, None)
         try:
             await send(failed)
         except BaseException:
@@ -125,12 +126,12 @@ class Membership:
         if missing > 0:
             await self.fail(send, LEFT_EARLY if error is None else reason_of(error), missing)
 
-    def admit(self, *uids: str) -> set[str]:
+    def admit(self, *uids: str) -> Collection[str]:
         """Counts members in, or refuses them if they are too many; returns those that are new."""
-        size = self.address.group_size
+        size, members = self.address.group_size, self._members
         with self._lock:
-            new = {*uids} - self._admitted
-            missing = size - len(self._admitted) - self._failed
+            new = {uid: False for uid in uids if uid not in members}
+            missing = size - len(members) - self._failed
             if len(new) > missing:
                 uid = self.address.group_uid
                 remedy = "give fewer members, dispatch another group, or a larger group_size"
@@ -138,12 +139,14 @@ class Membership:
                 if missing > 0:
                     finding = f"{uid} lacks {missing} of its {size} members, and gets {len(new)}"
                 raise InvalidRollout("group", uid, remedy, finding)
-            self._admitted |= new
+            members |= new
         return new
 
     def sampled_by(self, segment: Segment) -> None:
         """A segment of a member is to be published."""
-        policy = policy_of(segment)
+        if segment[1].shared is self._shared:
+            return
+        self._shared, policy = segment[1].shared, policy_of(segment)
         if self._sampled_by is None or policy < self._sampled_by:
             self._sampled_by = policy
 
@@ -159,17 +162,23 @@ class Membership:
 
     def end(self, rollout_uid: str) -> None:
         """A member's last segment is on its way."""
-        self._ended.add(rollout_uid)
+        self._members[rollout_uid] = True
 
     def _missing(self) -> int:
         """Members that were neither published to their end nor failed."""
-        return self.address.group_size - len(self._ended) - self._failed
+        return self.address.group_size - sum(self._members.values()) - self._failed
+
+    def _forget(self, uids: Collection[str]) -> None:
+        """These were not sent, so that they may be tried again."""
+        for uid in uids:
+            if not self._members.get(uid, True):
+                del self._members[uid]
 
 
 def _refuse_address(given: Mapping[str, Any]) -> None:
-    for name in GroupAddress._fields:
-        if name in given:
-            raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
+    if not _OF_THE_GROUP.isdisjoint(given):
+        name = next(filter(given.__contains__, GroupAddress._fields))
+        raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
 
 
 def reason_of(error: BaseException) -> str:

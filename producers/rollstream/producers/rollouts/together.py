@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
-from rollstream.producers.rollouts.validate import OWN, Segment, common_of, segment
+from rollstream.producers.rollouts.arrays import packed_tokens
+from rollstream.producers.rollouts.validate import OWN, Segment, common_of, own_of, segment
 from rollstream.schemas.errors import InvalidRollout, shown
 
+_OWN = frozenset(OWN)
 _FOR_ALL = ("policy", "policy_version", "weight_step", "policy_epoch", "lineage")
 
 
@@ -32,21 +35,26 @@ def segments_together(
             finding = f"has {len(values)} values, and output_tokens {count}"
             raise InvalidRollout(name, None, "give one for each member", finding)
     for_all = {name: value for name, value in given.items() if name not in columns}
-    own = [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
-    common = common_of(for_all, stamped, created_ts) if columns.keys() <= OWN else None
-    found = []
-    for index, one in enumerate(own):
-        try:
+    common, prompt = None, None
+    if columns.keys() <= _OWN:
+        common = common_of(for_all, stamped, created_ts)
+        if "prompt_tokens" not in columns:
+            prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
+        each = [columns.get(name, repeat(common.whole[name], count)) for name in OWN]
+    else:
+        each = [*columns.values()]
+    found = list[Segment]()
+    try:
+        for values in zip(*each, strict=True):
             if common is not None:
-                found.append(segment(common, one, new_uid))
+                found.append(segment(common, values, new_uid, prompt))
             else:
-                each = common_of({**for_all, **one}, stamped, created_ts)
-                found.append(segment(each, {}, new_uid))
-        except InvalidRollout as wrong:
-            wrong.index, wrong.of = index, "members"
-            raise
+                own = dict(zip(columns, values, strict=True))
+                one = common_of({**for_all, **own}, stamped, created_ts)
+                found.append(segment(one, own_of(one.whole), new_uid))
+    except InvalidRollout as wrong:
+        wrong.index, wrong.of = len(found), "members"
+        raise
     return found
 
 

@@ -49,8 +49,12 @@ def group_address(
     environment: str, example_id: str, group_uid: str, group_size: int, split: str
 ) -> GroupAddress:
     """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
-    address = GroupAddress(environment, example_id, group_uid, group_size, split)
-    return GroupAddress(*map(checked, GroupAddress._fields, address))
+    try:
+        environment, group_size, split = _of_many_groups(environment, group_size, split)
+    except TypeError:  # One cannot be remembered.
+        environment, group_size, split = _of_many_groups.__wrapped__(environment, group_size, split)
+    uid = _name("group_uid", group_uid) if group_uid != "" else ""
+    return GroupAddress(environment, _name("example_id", example_id), uid, group_size, split)
 
 
 class Common(NamedTuple):
@@ -61,6 +65,7 @@ class Common(NamedTuple):
         rare: of the names of those that were given, the ones that few rollouts have.
         extras: what few rollouts have.
         shared: the values of ``SHARED``, checked.
+        example_id, group_uid: checked.
         created_ts: of all of them.
     """
 
@@ -68,6 +73,8 @@ class Common(NamedTuple):
     rare: Collection[str]
     extras: Mapping[str, Any]
     shared: tuple[Any, ...]
+    example_id: str
+    group_uid: str
     created_ts: int
 
 
@@ -76,7 +83,7 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
 
     Args:
         given: the caller's arguments (``RolloutArguments``).
-        stamped: ``UNSTAMPED`` with the names of producer and group, for what is not given.
+        stamped: ``UNSTAMPED`` with the names of producer and group, checked, for what is not given.
 
     Raises:
         InvalidRollout: names field, value and remedy.
@@ -93,9 +100,14 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
         raise _unknown(next(name for name in given if name not in FIELDS))
     try:
         shared = _shared_of(whole)
-        whole["example_id"]
+        example_id = whole["example_id"]
     except KeyError as missing:
         raise TypeError(f"publish() missing required keyword argument: {missing}") from None
+    group_uid = whole["group_uid"]
+    if "example_id" in given:  # Else it is a group's, which was checked.
+        example_id = _name("example_id", example_id)
+    if group_uid and "group_uid" in given:
+        group_uid = _name("group_uid", group_uid)
     extras: dict[str, Any] = {}
     if shared[_STEP].__class__ is not int:
         shared = _one_step(shared, extras)
@@ -108,30 +120,33 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
     elif not whole["environment"]:
         remedy = "name it at the producer or at the call"
         raise InvalidRollout("environment", "", remedy, "is empty")
-    return Common(whole, given.keys() & _RARE, extras, shared, created_ts)
+    rare = given.keys() & _RARE
+    common = (whole, rare, extras, shared, example_id, group_uid, created_ts)
+    return _new(Common, common)
 
 
-def segment(common: Common, own: Mapping[str, Any], new_uid: Callable[[], str]) -> Segment:
+def segment(
+    common: Common, own: Sequence[Any], new_uid: Callable[[], str], prompt: bytes | None = None
+) -> Segment:
     """One segment, checked and copied: its environment, the entry, and about how many bytes of a
     record it takes (fewer only where a name is long, and each such name has a bound). What
     arguments usually are costs few calls.
 
     Args:
-        own: what it has of its own, of ``OWN``; the rest is ``common``.
+        own: what it has of its own, in the order of ``OWN``.
+        prompt: its tokens, packed, where others have the same.
 
     Raises:
         InvalidRollout: names field, value and remedy.
     """
-    whole, rare, extras, shared, created_ts = common
-    if own:
-        whole = {**whole, **own}
-    names = _names_of(whole)
-    if not _all_sound(names):
-        names = tuple(map(checked, _NAMES, names))
-    prompt, output, logprobs, reward = _sampled_of(whole)
+    whole, rare, extras, shared, example_id, group_uid, created_ts = common
+    uid, tokens, output, logprobs, reward = own
+    if uid != "":
+        uid = _name("rollout_uid", uid)
     if reward is not None and (reward.__class__ is not float or not abs(reward) <= _FLOAT32_MAX):
         reward = checked_reward("reward", reward)
-    prompt = arrays.packed_tokens("prompt_tokens", prompt)
+    if prompt is None:
+        prompt = arrays.packed_tokens("prompt_tokens", tokens)
     output = arrays.packed_tokens("output_tokens", output)
     if not prompt and not output and whole["split"] != "eval":
         raise InvalidRollout("prompt_tokens", None, *_WITHOUT_TOKENS)
@@ -142,7 +157,6 @@ def segment(common: Common, own: Mapping[str, Any], new_uid: Callable[[], str]) 
     elif logprobs is not None:
         extras = {**extras, **_logprobs("logprobs", logprobs)}
         logprobs = extras.pop("logprobs", None)
-    example_id, group_uid, uid = names
     size = _ENTRY_BYTES + len(example_id) + len(group_uid) + len(uid) + len(prompt) + length
     if logprobs is not None:
         size += len(logprobs)
@@ -224,15 +238,22 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in given.items() if name != "policy"}, **said}
 
 
-def _all_sound(names: Sequence[Any]) -> bool:
-    """Whether they are, looked at together; where they are not, or perhaps not, ``FIELDS`` say
-    what is wrong with each."""
-    try:
-        together = "".join(names)
-    except TypeError:
-        return False
-    plain = together.isascii() and together.isprintable()
-    return plain and len(together) <= rules.NAME_CHARS_MAX and names[0] != ""
+@lru_cache(_COMBINATIONS_KEPT, typed=True)
+def _of_many_groups(environment: Any, group_size: Any, split: Any) -> tuple[str, int, str]:
+    """These parts of an address, checked once."""
+    return (
+        checked("environment", environment),
+        checked("group_size", group_size),
+        checked("split", split),
+    )
+
+
+def _name(field: str, name: Any) -> str:
+    """The name, once it was checked; what names usually are costs little."""
+    is_short = name.__class__ is str and 0 < len(name) <= rules.NAME_CHARS_MAX
+    if is_short and name.isascii() and name.isprintable():
+        return str(name)
+    return str(checked(field, name))
 
 
 @lru_cache(_COMBINATIONS_KEPT, typed=True)
@@ -324,11 +345,10 @@ _WITHOUT_TOKENS = (
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
-_names_of, _shared_of = itemgetter(*_NAMES), itemgetter(*SHARED)
-_sampled_of = itemgetter("prompt_tokens", "output_tokens", "logprobs", "reward")
+_shared_of = itemgetter(*SHARED)
 _SUMS = {"logprobs": "logprob_sum", "old_logprobs": "old_logprob_sum"}
 _SEGMENT = EntryKind.SEGMENT
-_new = tuple.__new__  # As ``Entry`` itself, in one call.
+_new = tuple.__new__  # As ``Entry`` and ``Common`` themselves, in one call.
 _FLOAT32_MAX = rules.FLOAT32_MAX
 _NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})  # One object for most entries.
 _NO_TOKENS = dict.fromkeys(REQUIRED_ARRAYS, np.empty(0, np.int32))
@@ -336,7 +356,8 @@ _GIVEN_NOTHING = {name: one.default for name, one in FIELDS.items() if one.defau
 UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS}
 _RARE_PLAIN = ("metadata", "segment_idx", "is_last_segment", "loss_mask")
 _NOTHING_RARE: tuple[Any, ...] = ("{}", 0, True, None)
-OWN = frozenset(("rollout_uid", *REQUIRED_ARRAYS, "logprobs", "reward"))
+OWN = ("rollout_uid", "prompt_tokens", "output_tokens", "logprobs", "reward")
+own_of = itemgetter(*OWN)
 _RARE = FIELDS.keys() - {*SHARED, *_NAMES, *OWN, "environment"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
