@@ -87,7 +87,7 @@ def test_reading_pauses_between_two_attempts_at_a_flush() -> None:
 
 
 @pytest.mark.proves("I8")
-def test_a_loss_that_is_found_while_reading_pauses_ends_no_pause() -> None:
+def test_a_loss_in_another_partition_ends_no_pause() -> None:
     workers = HeldWorkers()
     world = SealWorld(partitions=2, max_flush_rollouts=FLUSH_ROLLOUTS)
     sealer = world.sealer(broker=SipBroker(world.logs), workers=workers)
@@ -96,13 +96,12 @@ def test_a_loss_that_is_found_while_reading_pauses_ends_no_pause() -> None:
     publish_pairs(world, 50)
     world.run(sealer)
     assert position(sealer) <= DECIDED_MAX
-    # The other partition's loss is what makes the sealer look for losses in this one.
     publish_pairs(world, 2, partition=1)
     world.logs.drop_before(world.source(0), 60)
     world.logs.drop_before(world.source(1), 2)
     world.run(sealer)
     assert position(sealer, 1) == 4
-    assert position(sealer) == 60
+    assert position(sealer) <= DECIDED_MAX, "it is looked for once reading goes on"
     workers.go_on()
     world.run(sealer)
     assert [position(sealer, partition) for partition in range(2)] == [100, 4]

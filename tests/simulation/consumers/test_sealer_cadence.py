@@ -142,6 +142,7 @@ def test_entries_that_say_only_that_a_producer_lives_make_few_flushes() -> None:
     for number in range(24):
         world.publish_entries(make_alive("a"), producer=Producer("a", number, 0))
         world.run(sealer, seconds=5)
+    world.run(sealer, seconds=1)
     stretches = [one for flush in world.flushes() for one in flush.unread]
     assert [one.reason for one in stretches] == ["alive"] * 4
     assert [(one.stops - one.firsts).tolist() for one in stretches] == [[6]] * 4

@@ -247,16 +247,16 @@ def test_records_after_a_dead_letter_that_is_refused_are_read_again_and_the_othe
         for number in range(4):
             uids.append(f"p{partition}-{number}")
             world.publish(uids[-1], partition=partition)
-            if (partition, number) == (0, 2):
+            if partition == 0 and number in (0, 2):
                 world.put(b"no avro at all", partition=partition)
     world.run(sealer, seconds=100)
-    assert world.groups() == [("p0-0", "p0-1"), ("p1-0", "p1-1"), ("p1-2", "p1-3")]
-    assert [at.position for at in sealer.stats().partitions] == [3, 4]
+    assert world.groups() == [("p1-0", "p1-1"), ("p1-2", "p1-3")]
+    assert [at.position for at in sealer.stats().partitions] == [4, 4], "one letter has a place"
     refused.clear()
     world.run(sealer)
     assert ("p0-2", "p0-3") in world.groups()
-    assert world.settled() == {"unreadable": 1}
-    assert sealer.stats().read == 9, "each counts once, however often it is read"
+    assert world.settled() == {"unreadable": 2}
+    assert sealer.stats().read == 10, "each counts once, however often it is read"
     assert problems_of(world, uids) == []
 
 
@@ -297,7 +297,7 @@ def test_a_reason_too_long_for_a_letter_is_cut() -> None:
 
 
 class CutBroker(MemoryBroker):
-    """A broker whose log was cut back to ``end`` and goes on there, once it was read."""
+    """A broker whose log was cut back to ``end`` and goes on there, once it was read and sealed."""
 
     def __init__(self, logs: MemoryLogs, end: int) -> None:
         super().__init__(logs)
@@ -311,10 +311,11 @@ class CutBroker(MemoryBroker):
         on_revoked: Callable[[TopicPartition], None],
     ) -> MemoryGroupReader:
         reader = super().group_reader(group, topics, on_revoked=on_revoked)
-        answer, read = reader.poll, [0]
+        answer, read, polls = reader.poll, [0], [0]
 
         def poll(records_max: int, timeout_s: float) -> list[Record]:
-            if read[0]:
+            polls[0] += bool(read[0])
+            if polls[0] > 10:
                 self.logs.clock.wait(threading.Event(), timeout_s)
                 raise OffsetLost(f"{topics[0]}[0]", read[0], 0, self._end)
             records = answer(records_max, timeout_s)

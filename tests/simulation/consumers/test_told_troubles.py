@@ -9,9 +9,9 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from harness.failing_blobs import FullBlobs
+from harness.faults import Append, Fate, FaultyBroker
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
-from rollstream.consumers.sealing import STEPS, Flush, Step
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -165,23 +165,24 @@ def test_a_claim_that_reads_for_long_is_no_store_that_hangs() -> None:
     world.run(sealer, seconds=90)
     (told,) = stuck(world)
     assert told.startswith("sealers: nothing of math[1] is sealed; ")
-    assert "says why: the seal log is read for a minute" in told
+    assert "says why: the seal log is read since " in told
 
 
 @pytest.mark.proves("F24")
 def test_an_append_that_is_not_confirmed_is_no_store_that_hangs() -> None:
     world = SealWorld()
 
-    def stop(flush: Flush) -> None:
-        raise Stopped
+    def decide(append: Append) -> Fate:
+        return Fate.LOSE_REPORT if append.topic == world.layout.groups("math") else Fate.PASS
 
-    appends = [one.name for one in STEPS].index("append_event")
-    steps = (*STEPS[:appends], Step("append_event", stop), *STEPS[appends + 1 :])
-    sealer = world.sealer(steps=steps, workers=HangingIn())
+    broker = FaultyBroker(world.new_broker(), clock=world.clock)
+    sealer = world.sealer(broker=broker)
+    world.run(sealer, seconds=5)
+    broker.decide = decide
     publish(world, "first")
-    world.run(sealer, seconds=90)
+    world.run(sealer, seconds=15)
     (told,) = stuck(world)
-    assert "the broker has not confirmed what is appended" in told
+    assert "the broker has not confirmed since" in told
 
 
 @pytest.mark.proves("F24")
@@ -193,8 +194,9 @@ def test_a_step_that_waits_for_those_of_other_partitions_is_no_store_that_hangs(
     workers.hangs = workers.queued = True
     publish(world, "first")
     world.run(sealer, seconds=90)
-    (told,) = stuck(world)
-    assert "until those of other partitions have ended" in told
+    told = stuck(world)
+    assert told
+    assert all("until those of other partitions have ended" in one for one in told)
 
 
 def test_a_sealer_whose_broker_is_away_waits_for_no_commit() -> None:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from harness.faults import Fate, FaultyBroker, always_pass
+from rollstream.consumers import InlineExecutor
 from rollstream.consumers.sealing import dead_letters
 from rollstream.consumers.sealing.dead_letters import (
     DETAIL_CHARS_MAX,
@@ -15,7 +16,6 @@ from rollstream.consumers.sealing.dead_letters import (
     DeadLetters,
 )
 from rollstream.runtime.clock import ManualClock
-from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter
@@ -25,7 +25,6 @@ from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 TOPIC = "letters"
-TIMEOUT_S = 5.0
 
 
 class Office:
@@ -37,7 +36,7 @@ class Office:
         config = {"max.message.bytes": str(record_bytes_max)}
         self.broker.logs.create(TopicSpec(TOPIC, 1, config))
         self.faults = FaultyBroker(self.broker, clock=self.clock)
-        self.letters = DeadLetters(self.faults, TOPIC, self.clock)
+        self.letters = DeadLetters(self.faults, TOPIC, self.clock, InlineExecutor())
         self._offset = 0
 
     def write(self, value: bytes, detail: str, *, entry: int = 0) -> None:
@@ -45,13 +44,10 @@ class Office:
         record = Record("rollouts", 0, self._offset, 5, None, b"the whole record")
         self._offset += 1
         error = UnreadableEvent("torn", detail)
-        self.letters.write(record, entry, value, error, self.deadline())
+        self.letters.write(record, entry, value, error)
 
     def deliver(self) -> None:
-        self.letters.deliver(self.deadline())
-
-    def deadline(self) -> Deadline:
-        return Deadline(TIMEOUT_S, self.clock)
+        assert self.letters.are_delivered()
 
     def delivered(self) -> list[DeadLetter]:
         reader = self.broker.reader({TopicPartition(TOPIC, 0): 0})
@@ -135,8 +131,7 @@ def test_a_letter_whose_delivery_is_not_known_is_delivered_again(fate: Fate) -> 
     office = Office()
     office.write(b"x", "why")
     office.faults.decide = lambda append: fate
-    with pytest.raises(BrokerUnavailable, match="1 dead letters not delivered"):
-        office.deliver()
+    assert not office.letters.are_delivered()
     office.faults.decide = always_pass
     office.deliver()
     assert {letter.offset for letter in office.delivered()} == {0}
@@ -145,24 +140,26 @@ def test_a_letter_whose_delivery_is_not_known_is_delivered_again(fate: Fate) -> 
 
 def test_a_log_of_letters_that_is_missing_is_an_error_and_no_wait() -> None:
     office = Office()
-    office.letters = DeadLetters(office.faults, "missing", office.clock)
+    office.letters = DeadLetters(office.faults, "missing", office.clock, InlineExecutor())
     office.write(b"x", "why")
     with pytest.raises(UnknownTopic, match="topics create"):
         office.deliver()
 
 
-def test_a_letter_too_many_that_nobody_takes_is_not_kept_and_the_others_are() -> None:
+def test_letters_beyond_the_bound_are_refused_until_the_broker_takes_some() -> None:
     office = Office()
     office.write(b"first", "why")
     office.faults.decide = lambda append: Fate.DROP
+    office.write(bytes(LETTERS_BYTES_MAX), "why")
     for _ in range(3):
-        with pytest.raises(BrokerUnavailable):
-            office.write(bytes(LETTERS_BYTES_MAX), "why")
+        with pytest.raises(BrokerUnavailable, match="2 dead letters wait"):
+            office.write(b"too many", "why")
     office.faults.decide = always_pass
     office.write(b"second", "why")
-    assert office.letters.written == 0, "the bytes of what is not kept are not counted"
+    assert office.letters.written == 2
     office.deliver()
-    assert [letter.value for letter in office.delivered()] == [b"first", b"second"]
+    values = [letter.value for letter in office.delivered()]
+    assert values == [b"first", None, b"second"]
 
 
 def test_only_letters_that_the_broker_found_too_large_lose_their_bytes() -> None:

@@ -29,6 +29,7 @@ from rollstream.store import Blobs, Bytes, Pieces, RollUps, StoreFull
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.owned.appends import Appends
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
@@ -100,8 +101,10 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         timeout_s=1.0,
         steps=STEPS,
         workers=InlineExecutor(),
+        askers=InlineExecutor(),
+        appends=Appends(InlineExecutor(), clock, 1.0),
         writers=writers,
-        letters=DeadLetters(broker, Layout().dead_letters(), clock),
+        letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
         counters=SealerCounters(),
         retention=retention,

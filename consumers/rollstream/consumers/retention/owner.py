@@ -43,6 +43,7 @@ from rollstream.store.retired import RetiredFiles, retired_offsets
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.appends import Appends
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
@@ -88,11 +89,17 @@ class RetentionServices:
 
 
 class Step(NamedTuple):
-    """One step; ``with_log``: it needs the owned log, so no flush may run meanwhile."""
+    """One step.
+
+    Attributes:
+        with_log: whether it needs the owned log, so that no flush may run meanwhile.
+        appends: whether it appends, and returns the future of that.
+    """
 
     name: str
     run: Callable[[], Any]
     with_log: bool = False
+    appends: bool = False
 
 
 Steps = Generator[Step, Any, None]
@@ -103,6 +110,7 @@ class Retention:
 
     Args:
         workers: run the steps that need the log.
+        appends: what is on its way into the log.
     """
 
     def __init__(
@@ -111,7 +119,9 @@ class Retention:
         address: PartitionAddress,
         log: OwnedLog[SealFold],
         workers: Executor,
+        appends: Appends,
     ) -> None:
+        self._appends = appends
         self._services = services
         self._address = address
         self._log = log
@@ -154,8 +164,11 @@ class Retention:
             step = None if self._steps is None else self._go_on(None)
         if step is None:
             return None
-        workers = self._workers if step.with_log else self._services.beside
-        self._future = workers.submit(step.run)
+        if step.appends:
+            self._future = step.run()
+        else:
+            workers = self._workers if step.with_log else self._services.beside
+            self._future = workers.submit(step.run)
         return self._future if step.with_log else None
 
     def _go_on(self, finished: Future[Any] | None) -> Step | None:
@@ -265,7 +278,7 @@ class Retention:
         refused: bool = False,
     ) -> Step:
         append = partial(self._append, request, tuple(files), more, detail, refused)
-        return Step("append_retired", append, with_log=True)
+        return Step("append_retired", append, with_log=True, appends=True)
 
     # --- steps that need the log ---
 
@@ -276,7 +289,7 @@ class Retention:
         more: bool,
         detail: str,
         refused: bool,
-    ) -> int:
+    ) -> Future[int]:
         event = Retired(
             epoch=self._log.epoch,
             nonce=self._log.nonce,
@@ -288,7 +301,7 @@ class Retention:
             detail=detail[:DETAIL_CHARS_MAX],
             refused=refused,
         )
-        return self._log.wait_confirmed(self._log.append(event), self._services.deadline())
+        return self._appends.begin(self._log, event)
 
     def _fold_requests(self) -> None:
         try:

@@ -17,10 +17,13 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.store import Blobs
 from rollstream.streams.broker import Broker
+from rollstream.streams.owned.appends import Appends
 from rollstream.streams.topics.layout import Layout
 
 if TYPE_CHECKING:  # A flush holds this context, which names the steps of a flush.
     from rollstream.consumers.sealing.flush import Step
+
+ASK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class SealerContext:
         root_id: of the store's root, named in claims and flushes.
         steps: of every flush.
         workers: run claims and flushes beside the loop.
+        askers: ask the broker beside the loop, each question for at most ``ask_s``.
+        appends: what is on its way into seal logs.
         writers: write the files of all flushes.
         reports: takes what holds now of each partition.
         retention: ends the life of files.
@@ -51,12 +56,19 @@ class SealerContext:
     timeout_s: float
     steps: tuple[Step, ...]
     workers: Executor
+    askers: Executor
     writers: Executor
+    appends: Appends
     letters: DeadLetters
     reports: ReportsLog
     counters: SealerCounters
     retention: RetentionServices
     announced: AnnouncedPolicy | None = None
+
+    @property
+    def ask_s(self) -> float:
+        """How long one question to the broker may take; it is asked again."""
+        return min(ASK_S, self.timeout_s)
 
     def deadline(self) -> Deadline:
         """A new deadline, ``timeout_s`` from now."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +25,7 @@ from rollstream.streams.errors import (
 # Letters not delivered yet, and their bytes; beyond either `write` waits for the broker.
 LETTERS_MAX = 10_000
 LETTERS_BYTES_MAX = 32 * 1024 * 1024
+DELIVER_S = 10.0  # One attempt where too many wait.
 LOG_EVERY_S = 60.0  # A flood of letters is one line in this time.
 DETAIL_CHARS_MAX = 1_000  # A detail may repeat names and numbers as long as a record.
 _SLICE_S = 0.1
@@ -31,17 +34,22 @@ _log = logging.getLogger("rollstream.sealer")
 
 class DeadLetters:
     """Writes dead letters, each at least once: an entry is settled as unreadable only after
-    ``deliver`` returned, and one that was not settled is read again, so its letter is written
-    again.
+    ``are_delivered``, and one that was not settled is read again, so its letter is written again.
+    Only the loop calls it.
+
+    Args:
+        askers: deliver beside the loop.
 
     Attributes:
         written: how many were delivered.
     """
 
-    def __init__(self, broker: Broker, topic: str, clock: Clock) -> None:
+    def __init__(self, broker: Broker, topic: str, clock: Clock, askers: Executor) -> None:
         self._broker = broker
         self._topic = topic
         self._clock = clock
+        self._askers = askers
+        self._delivering: Future[None] | None = None
         self._unlogged = 0
         self._log_at_s = -math.inf
         self._writer: Writer | None = None
@@ -55,10 +63,9 @@ class DeadLetters:
         entry: int,
         value: bytes | None,
         error: UnreadableEvent,
-        deadline: Deadline,
     ) -> None:
-        """Keeps the letter until ``deliver``; a long detail is cut. The log has the first, and then
-        once a minute how many came.
+        """Keeps the letter until it is delivered; a long detail is cut. The log has the first, and
+        then once a minute how many came.
 
         Args:
             record: as it was read.
@@ -66,8 +73,15 @@ class DeadLetters:
             value: what the letter holds, as ``DeadLetter`` describes it; None: none can read it.
 
         Raises:
-            BrokerUnavailable: too many wait, and the broker did not take them in time.
+            BrokerUnavailable: too many wait for the broker. PermanentBrokerError: as
+                ``are_delivered``.
         """
+        if self._are_too_many():
+            self._begin_delivery()
+            if self._are_too_many():
+                raise BrokerUnavailable(
+                    f"{len(self._letters)} dead letters wait for {self._topic} to take them"
+                )
         detail = error.detail
         if len(detail) > DETAIL_CHARS_MAX:
             detail = f"{detail[:DETAIL_CHARS_MAX]}… (cut; {len(detail)} characters)"
@@ -90,21 +104,21 @@ class DeadLetters:
         )
         self._letters.append(letter)
         self._bytes += len(value or b"")
-        if len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX:
-            try:
-                self.deliver(deadline)
-            except BrokerUnavailable:
-                self._letters.pop()  # It is read again.
-                self._bytes -= len(value or b"")
-                raise
+        if self._are_too_many():
+            self._begin_delivery()
 
-    def deliver(self, deadline: Deadline) -> None:
-        """Returns once every letter is in the log.
+    def are_delivered(self) -> bool:
+        """Whether every letter is in the log; else they are delivered beside the loop.
 
         Raises:
-            BrokerUnavailable: not within the deadline. PermanentBrokerError, among them
-                RecordTooLarge: the topic does not even take a letter without the record's bytes.
+            PermanentBrokerError, among them RecordTooLarge: the topic does not even take a letter
+                without the record's bytes.
         """
+        if self._letters or self._delivering is not None:
+            self._begin_delivery()
+        return not self._letters
+
+    def _deliver(self, deadline: Deadline) -> None:
         while self._letters:
             self._deliver_all(deadline)
             if self._letters and deadline.passed():
@@ -115,7 +129,6 @@ class DeadLetters:
             deadline.log_waiting(
                 lambda: f"{len(self._letters)} dead letters to reach {self._topic}"
             )
-        self._bytes = 0
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""
@@ -142,7 +155,7 @@ class DeadLetters:
         reports: dict[int, Delivery] = {}
         sent = 0  # How many of the first letters; kept until all of these are in the log.
         full = False
-        while sent < len(self._letters) and not full:
+        while sent < len(self._letters) and not full:  # More may come meanwhile.
             letter = self._letters[sent]
             key = f"{letter.topic}/{letter.partition}".encode()
             report_as = partial(reports.__setitem__, sent)
@@ -151,7 +164,7 @@ class DeadLetters:
                     self._topic, codec.encode(letter), key=key, on_delivery=report_as
                 )
             except RecordTooLarge as error:
-                self._letters[sent] = _without_bytes(letter, error)
+                self._cut(sent, error)
             except BufferFull:
                 full = True
             else:
@@ -164,14 +177,34 @@ class DeadLetters:
             self._abandon()
             for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
-                    self._letters[idx] = _without_bytes(self._letters[idx], refusal)
+                    self._cut(idx, refusal)
                 elif isinstance(refusal, PermanentBrokerError):
                     raise refusal
             if not all(isinstance(refusal, RecordTooLarge) for refusal in failed.values()):
                 deadline.wait(_SLICE_S)  # A broker that refuses at once is not asked all the time.
         else:
+            self._bytes -= sum(len(letter.value or b"") for letter in self._letters[:sent])
             del self._letters[:sent]
             self.written += sent
+
+    def _cut(self, index: int, error: RecordTooLarge) -> None:
+        letter = self._letters[index]
+        self._letters[index] = _without_bytes(letter, error)
+        self._bytes -= len(letter.value or b"")
+
+    def _are_too_many(self) -> bool:
+        return len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX
+
+    def _begin_delivery(self) -> None:
+        """Delivers beside the caller; raises what the delivery before ended with, but for an
+        outage, which it goes on to wait for."""
+        if self._delivering is None:
+            deadline = Deadline(DELIVER_S, self._clock)
+            self._delivering = self._askers.submit(self._deliver, deadline)
+        if self._delivering.done():
+            delivered, self._delivering = self._delivering, None
+            with suppress(BrokerUnavailable):
+                delivered.result()
 
 
 def _without_bytes(letter: DeadLetter, error: RecordTooLarge) -> DeadLetter:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
+from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.partition import (
@@ -27,6 +30,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
+ANNOUNCED_EVERY_S = 0.05
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -43,7 +47,10 @@ class EnvironmentSealer:
         self._topic = layout.rollouts(environment)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
+        self._asked: dict[TopicPartition, Asked[bool]] = {}  # Whether it is still this sealer's.
         self._scores = ScoreFiles(context)
+        self._polling: Future[None] | None = None
+        self._announced_at_s = 0.0
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -56,7 +63,7 @@ class EnvironmentSealer:
             try:
                 records = self._reader.poll(POLL_RECORDS_MAX, timeout_s)
             except OffsetLost as error:
-                self._settle_losses(error)
+                self._settle_loss(error)
             except DamagedRecord as error:
                 self._intake_of(error.where[1]).damaged(error)
         except BrokerUnavailable as error:
@@ -78,8 +85,7 @@ class EnvironmentSealer:
             raise broken
         try:
             self._adopt()
-            if self._context.announced is not None:
-                self._context.announced.poll()
+            self._poll_announced()
         except BrokerUnavailable as error:
             self._log_unavailable(error)
         self.advance()
@@ -122,10 +128,14 @@ class EnvironmentSealer:
         """Whether everything that is decided is committed."""
         return all(partition.drained() for partition in self._partitions.values())
 
+    def commit_last(self) -> list[Future[bool]]:
+        """Commits offsets, on leaving; what is to be waited for."""
+        commits = [partition.commit_last() for partition in self._partitions.values()]
+        return [commit for commit in commits if commit is not None]
+
     def leave(self) -> None:
-        """Commits offsets and leaves the group. No job may be running."""
+        """Leaves the group. No job, and no question to the broker, may be running."""
         for partition in self._partitions.values():
-            partition.commit_now()
             partition.release()
         self._partitions.clear()
         self._context.reports.close(self._context.timeout_s)
@@ -163,42 +173,57 @@ class EnvironmentSealer:
                 if self._now_s() < ask_at_s:
                     continue
                 # It was relinquished, but the group did not revoke it: does it still count as ours?
-                if not self._reader.still_assigned(where, self._context.timeout_s):
+                if where not in self._asked:
+                    ask = partial(self._reader.still_assigned, where, self._context.ask_s)
+                    self._asked[where] = Asked(self._context.askers, ask)
+                assigned = self._asked[where].answer()
+                if assigned is None:
+                    continue
+                del self._asked[where]
+                if not assigned:
                     self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
                     continue
                 del self._ask_at_s[where]
             self._partitions[where] = Partition(self._context, self._reader, where.partition)
+
+    def _poll_announced(self) -> None:
+        announced, now_s = self._context.announced, self._now_s()
+        if announced is None or now_s < self._announced_at_s:
+            return
+        if self._polling is None:
+            self._polling = self._context.askers.submit(announced.poll)
+        if self._polling.done():
+            self._announced_at_s = now_s + ANNOUNCED_EVERY_S
+            polled, self._polling = self._polling, None
+            polled.result()
 
     def _log_unavailable(self, error: BrokerUnavailable) -> None:
         _log.warning("%s: %s; the next step asks again", self._context.environment, error)
 
     def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)
+        self._asked.pop(where, None)
         if where in self._partitions:
             self._partitions[where].revoke()
 
-    def _settle_losses(self, error: OffsetLost) -> None:
-        """Retention was faster than the sealer: finds which partitions lost records, and settles
-        these. Where it was not retention, the partition is put aside."""
-        lost = False
-        for where, partition in self._partitions.items():
-            if partition.intake is None or partition.state in STOPPED_STATES:
-                continue
-            first, _ = self._reader.bounds(where, self._context.timeout_s)
-            if partition.intake.assembler.position < first:
-                partition.intake.lost(first)
-                lost = True
-        if not lost:
-            # Also where the log was written to again and holds that offset by now. The reader
-            # raises for no revoked partition, so it is one of ours.
-            cut_back = CorruptLog(
+    def _settle_loss(self, error: OffsetLost) -> None:
+        """Retention was faster than the sealer: settles what it took. Where it was not retention,
+        the partition is put aside."""
+        # The reader raises for no revoked partition, so it is one of ours.
+        partition = next(one for at, one in self._partitions.items() if str(at) == error.where)
+        if partition.intake is None or partition.state in STOPPED_STATES:
+            return  # It is read no more from the next step on.
+        if partition.intake.assembler.position < error.first:
+            partition.intake.lost(error.first)
+            return
+        # Also where the log was written to again and holds that offset by now.
+        partition.put_aside(
+            CorruptLog(
                 f"{error}, and retention did not take it: the log was cut back, so its offsets may "
                 "name other records than those that were sealed. Restore it, or begin a new "
                 "generation"
             )
-            for where, partition in self._partitions.items():
-                if str(where) == error.where:
-                    partition.put_aside(cut_back)
+        )
 
     def _now_s(self) -> float:
         return self._context.clock.monotonic_s()

@@ -41,6 +41,7 @@ class Flush:
         rollups: of the partition.
         done: how many steps were done.
         event: set once the files are written.
+        appending: the event that is on its way, if any.
         offset: of the event in the seal log, set once it is confirmed.
         committed: whether the plan was committed in the assembler.
     """
@@ -53,19 +54,30 @@ class Flush:
     rollups: RollUps
     done: int = 0
     event: Flushed | None = None
+    appending: Future[int] | None = None
     offset: int | None = None
     committed: bool = False
 
     def run_steps(self, *, in_loop: bool) -> None:
-        """Runs the next steps, up to the first that has to run elsewhere."""
+        """Runs the next steps, up to the first that has to run elsewhere, or after one that
+        appended."""
         steps = self.context.steps
         while self.done < len(steps) and steps[self.done].in_loop is in_loop:
             steps[self.done].run(self)
             self.done += 1
+            if self.appending is not None:
+                break
 
-    def appends(self) -> bool:
-        """Whether its next step is the one that the broker confirms."""
-        return not self.finished() and self.context.steps[self.done].name == "append_event"
+    @property
+    def step(self) -> str:
+        """The name of the step that is next, or runs."""
+        return self.context.steps[self.done].name
+
+    def take_answer(self) -> None:
+        """Takes down where the event stands that was on its way, if it is confirmed."""
+        appended, self.appending = self.appending, None
+        if appended is not None and appended.exception() is None:
+            self.offset = appended.result()
 
     def finished(self) -> bool:
         """Whether every step was done."""
@@ -74,7 +86,7 @@ class Flush:
 
 class Step(NamedTuple):
     """One step. Steps beside the loop run in a worker thread, so that reading goes on meanwhile;
-    a step in the loop may use the consumer group."""
+    a step in the loop waits for nothing."""
 
     name: str
     run: Callable[[Flush], None]
@@ -100,10 +112,9 @@ def put_files(flush: Flush) -> None:
 
 
 def append_event(flush: Flush) -> None:
-    """Appends the event and waits until it is confirmed: the commit point."""
+    """Appends the event; the next step is begun once it is confirmed: the commit point."""
     assert flush.event is not None, "files first"
-    ticket = flush.log.append(flush.event)
-    flush.offset = flush.log.wait_confirmed(ticket, flush.context.deadline())
+    flush.appending = flush.context.appends.begin(flush.log, flush.event)
 
 
 def project_manifests(flush: Flush) -> None:
@@ -131,7 +142,7 @@ def commit_watermark(flush: Flush) -> None:
 
 STEPS: tuple[Step, ...] = (
     Step("put_files", put_files),
-    Step("append_event", append_event),
+    Step("append_event", append_event, in_loop=True),
     Step("project_manifests", project_manifests),
     Step("roll_up_manifests", roll_up_manifests),
     Step("commit_watermark", commit_watermark, in_loop=True),

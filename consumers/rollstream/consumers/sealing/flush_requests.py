@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -103,13 +103,13 @@ class _Answering:
     """A request that is carried out.
 
     Attributes:
-        end: of the ingest log, as it was found first.
+        end: of the ingest log, after the request was found.
         committed: once so many decisions are committed, its groups are; None: not sealed yet.
     """
 
     offset: int
     request: OpenRequest
-    end: int
+    end: Asked[int]
     committed: int | None = None
     detail: str = ""
 
@@ -144,14 +144,15 @@ class FlushRequests:
             self._answering = None
             if request is None:
                 return None
-            current = self._answering = _Answering(offset, request, intake.end())
+            current = self._answering = _Answering(offset, request, intake.ask_end())
         decided = intake.assembler.decided
-        if current.committed is None and intake.assembler.position >= current.end:
+        end = current.end.answer()
+        if current.committed is None and end is not None and intake.assembler.position >= end:
             current.detail = self._seal(intake, current.request)
             current.committed = decided.end
         if current.committed is None or decided.committed < current.committed:
             return None
-        return self._context.workers.submit(partial(self._answer, current))
+        return self._context.appends.begin(self._log, self._answer(current))
 
     def _seal(self, intake: Intake, request: OpenRequest) -> str:
         """What stays pending."""
@@ -169,8 +170,8 @@ class FlushRequests:
             "too"
         )
 
-    def _answer(self, current: _Answering) -> None:
-        event = Retired(
+    def _answer(self, current: _Answering) -> Retired:
+        return Retired(
             epoch=self._log.epoch,
             nonce=self._log.nonce,
             now_ts=self._context.clock.now_us(),
@@ -180,4 +181,3 @@ class FlushRequests:
             files=(),
             detail=current.detail,
         )
-        self._log.wait_confirmed(self._log.append(event), self._context.deadline())

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 
 from rollstream.consumers.assembling import Assembler
+from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError, UnreadableEvent
@@ -53,10 +54,12 @@ class Intake:
         self._fold = fold
         self._replay_until = fold.replay_until
         self._tick_at_s = 0.0
-        self._tick: tuple[int, int] | None = None
-        self._first_end: int | None = None
+        self._tick: tuple[int, Asked[int]] | None = None
+        self._first_end: Asked[int] | None = None
+        self._checked: tuple[int, Asked[int]] | None = None
         self._paused = False
         self._damage: tuple[DamagedRecord, Future[int]] | None = None
+        self._told_damage = -1  # The offset that its letter has.
         reader.begin(source, fold.watermark)
 
     def take(self, records: Iterable[Record]) -> None:
@@ -103,23 +106,29 @@ class Intake:
         """Settles what the broker does not deliver as lost, once its letter is written."""
         if not search.done():
             return
-        self._damage = None
         try:
             first, stop = self.assembler.position, search.result()
             if stop > max(first, error.offset):
                 if first < error.offset:
                     self._settle_unread(error.offset, SettleReason.NO_RECORD)
                     first = error.offset
-                detail = f"offsets {first} to {stop - 1} cannot be read: {error}"
-                _log.error("%s: %s; they are settled as lost", self._source, detail)
-                record = Record(*self._source, first, self.assembler.now_us, None, b"")
-                letters, deadline = self._context.letters, self._context.deadline()
-                letters.write(record, 0, None, UnreadableEvent("damaged", detail), deadline)
-                letters.deliver(deadline)
+                self._tell_damaged(error, first, stop)
+                if not self._context.letters.are_delivered():
+                    return
                 self._settle_unread(stop, SettleReason.LOST)
         except BrokerUnavailable as unavailable:
             _log.warning("%s: %s; it is tried again", self._source, unavailable)
+        self._damage, self._told_damage = None, -1
         self._read_from_position()
+
+    def _tell_damaged(self, error: DamagedRecord, first: int, stop: int) -> None:
+        if self._told_damage == first:
+            return
+        self._told_damage = first
+        detail = f"offsets {first} to {stop - 1} cannot be read: {error}"
+        _log.error("%s: %s; they are settled as lost", self._source, detail)
+        record = Record(*self._source, first, self.assembler.now_us, None, b"")
+        self._context.letters.write(record, 0, None, UnreadableEvent("damaged", detail))
 
     def settle_markers(self) -> None:
         """Settles the offsets without a record that the log ends with. Only while it is read."""
@@ -132,26 +141,34 @@ class Intake:
         """Whether everything was read that the log had when this was asked first.
 
         Raises:
-            BrokerUnavailable: the end of the log is not known.
+            BrokerUnavailable: the end of the log is not known; the next call asks again.
         """
         if self._first_end is None:
-            self._first_end = self.end()
-        return self.assembler.position >= self._first_end
+            self._first_end = self.ask_end()
+        end = self._first_end.answer()
+        return end is not None and self.assembler.position >= end
 
-    def end(self) -> int:
-        """The end of the ingest log; raises as ``is_caught_up``."""
-        return self._reader.bounds(self._source, self._context.timeout_s)[1]
+    def ask_end(self) -> Asked[int]:
+        """The end of the ingest log after this call; it raises as ``is_caught_up``."""
+        reader, source, ask_s = self._reader, self._source, self._context.ask_s
+        return Asked(self._context.askers, lambda: reader.bounds(source, ask_s)[1])
 
-    def check_end(self) -> None:
-        """Returns where the log reaches up to the position.
+    def check_end(self) -> bool:
+        """Whether it is known that the log reaches up to where it was read when this was asked.
 
         Raises:
-            LogLost: it ends before. BrokerUnavailable: the end is not known.
+            LogLost: it ends before. BrokerUnavailable: as ``is_caught_up``.
         """
-        end = self.end()
-        if end < self.assembler.position:
-            found = f"the log ends at {end}"
-            raise LogLost(lost_message(str(self._source), self.assembler.position, found))
+        if self._checked is None:
+            self._checked = self.assembler.position, self.ask_end()
+        position, asked = self._checked
+        end = asked.answer()
+        if end is None:
+            return False
+        self._checked = None
+        if end < position:
+            raise LogLost(lost_message(str(self._source), position, f"the log ends at {end}"))
+        return True
 
     def tick_if_due(self) -> None:
         """Moves log time to the wall clock, once the position has reached the end that the log had
@@ -170,9 +187,10 @@ class Intake:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
             # The time first: whatever is appended until then has an offset below the end.
-            self._tick = (now_us, self.end())
-        now_us, end = self._tick
-        if self.assembler.position >= end:
+            self._tick = now_us, self.ask_end()
+        now_us, asked = self._tick
+        end = asked.answer()
+        if end is not None and self.assembler.position >= end:
             self._tick = None
             self.assembler.tick(now_us)
 
@@ -303,7 +321,7 @@ class Intake:
         context = self._context
         try:
             for entry, error, value in letters:
-                context.letters.write(record, entry, value, error, context.deadline())
+                context.letters.write(record, entry, value, error)
         except BrokerUnavailable as unavailable:
             _log.warning("%s: %s", self._source, unavailable)
             self._read_from_position()

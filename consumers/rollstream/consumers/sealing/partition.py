@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.retention.owner import Retention
+from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
@@ -17,6 +20,7 @@ from rollstream.consumers.sealing.flush import Flush, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
+from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.consumers.sealing.reports import DispatchReports
 from rollstream.consumers.sealing.reports_of_now import ReportsOfNow
 from rollstream.consumers.sealing.retrying import RetryWatch
@@ -38,17 +42,15 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.troubles import PUT_ASIDE, CommitNote, note_in
+from rollstream.streams.troubles import PUT_ASIDE
 
-COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
-COMMIT_TIMEOUT_S = 5.0
 TROUBLE_AFTER_S = 10.0  # What passes sooner is nobody's concern.
-TELL_EVERY_S = 5.0
-HANGS_AFTER_S = 60.0  # A claim may read for long; a flush takes less than a second.
-HANGS = "a step has not ended for a minute: does the store hang (an NFS mount, a dying disk)?"
-CLAIMS = "the seal log is read for a minute to be claimed: it is long, or the broker is slow"
-APPENDS = "the broker has not confirmed what is appended to the seal log for a minute: it is slow"
-WAITS = "a step waits for a minute until those of other partitions have ended: what hinders them?"
+STEP_LASTS_S = 8.0  # A flush takes less than a second.
+CLAIM_LASTS_S = 60.0  # A claim may read for long, or wait for others.
+HANGS = "{} has not ended since {}: does the store hang (an NFS mount, a dying disk)?"
+CLAIMS = "the seal log is read since {} to be claimed: it is long, or the broker is slow"
+APPENDS = "the broker has not confirmed since {} what is appended to the seal log: it is slow"
+WAITS = "a step waits since {} until those of other partitions have ended: what hinders them?"
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -120,15 +122,11 @@ class Partition:
         self._flushes = 0
         self._job: Future[Any] | None = None
         self._backoff = Backoff(context.clock)
-        self._hint: int | None = None
-        self._committed: int | None = None  # None: the group was not asked yet.
-        self._told = ""  # The trouble that was committed last.
-        self._tell_at_s = 0.0
+        self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
+        self._is_still_ours: Asked[bool] | None = None
         self._timed: tuple[Future[Any] | None, bool] = (None, False)  # A job, whether it runs,
-        self._timed_from_s = 0.0  # since then.
+        self._timed_from = 0.0, 0  # since then.
         self._claims_log = False  # The job that claims is done with the store.
-        self._to_commit = 0
-        self._commit_at_s = 0.0
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
@@ -136,7 +134,9 @@ class Partition:
         self._now = ReportsOfNow(context, self._log, self.address)
         self._requests = FlushRequests(context, self._log)
         self._retry = RetryWatch(context, self._log.where)
-        self._retention = Retention(context.retention, self.address, self._log, context.workers)
+        self._retention = Retention(
+            context.retention, self.address, self._log, context.workers, context.appends
+        )
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
@@ -153,7 +153,8 @@ class Partition:
         Raises:
             PermanentBrokerError: somebody must change something first.
         """
-        self._tell_if_due()
+        if self.state not in FINAL_STATES:
+            self._offset.tell(self._trouble())
         try:
             self._advance(draining)
         except BrokerUnavailable as error:
@@ -183,10 +184,9 @@ class Partition:
         self._log.release()
         self.intake = self._flush = None
 
-    def commit_now(self) -> None:
-        """Commits the consumer group's offset, on leaving."""
-        self._commit_at_s = 0.0
-        self._commit_if_due()
+    def commit_last(self) -> Future[bool] | None:
+        """Commits the group's offset, on leaving; what is to be waited for, if anything."""
+        return None if self.state is State.REVOKED else self._offset.leave()
 
     def stats(self) -> PartitionStats:
         """Position, watermark, and what is pending or decided."""
@@ -226,10 +226,9 @@ class Partition:
             return
         match self.state:
             case State.ASKING_GROUP:
-                assigned = self._reader.still_assigned(self.source, self._context.timeout_s)
-                self._enter(State.CLAIMING if assigned else State.RELINQUISHED)
-            case State.CLAIMING:
-                self._begin_claim()
+                self._ask_group()
+            case State.CLAIMING if self._offset.is_known():
+                self._job = self._context.workers.submit(self._claim)
             case State.PROJECTING:
                 self._job = self._context.workers.submit(self._complete_manifests)
             case State.READING if self._log.should_reclaim():
@@ -250,16 +249,30 @@ class Partition:
                     )
                 if self._job is None:
                     self._begin_flush_if_due(assembler, draining)
-                self._commit_if_due()
+                self._offset.commit_if_due()
         if self.state is State.FLUSHING:
-            assert self._flush is not None, "a flush is on its way"
-            # Steps in the loop run here, and those beside it, up to the next, in a worker.
-            self._flush.run_steps(in_loop=True)
-            if self._flush.finished():
-                self._flush = None
-                self._enter(State.READING)
-            else:
-                self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
+            self._advance_flush()
+
+    def _advance_flush(self) -> None:
+        """Steps in the loop run here, and those beside it, up to the next, in a worker."""
+        assert self._flush is not None, "a flush is on its way"
+        self._flush.run_steps(in_loop=True)
+        if self._flush.appending is not None:
+            self._job = self._flush.appending
+        elif self._flush.finished():
+            self._flush = None
+            self._enter(State.READING)
+        else:
+            self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
+
+    def _ask_group(self) -> None:
+        if self._is_still_ours is None:
+            ask = partial(self._reader.still_assigned, self.source, self._context.ask_s)
+            self._is_still_ours = Asked(self._context.askers, ask)
+        assigned = self._is_still_ours.answer()
+        if assigned is not None:
+            self._is_still_ours = None
+            self._enter(State.CLAIMING if assigned else State.RELINQUISHED)
 
     def _try_again_if_asked(self) -> None:
         if self._retry.asked:
@@ -275,10 +288,11 @@ class Partition:
 
     def _finish(self, job: Future[Any]) -> None:
         """Enters the state that follows on a job, whether it succeeded or failed."""
-        flush = self._flush
-        if flush is not None and flush.offset is not None and not flush.committed:
-            self._commit(flush)  # Even where a later step failed.
-        error = job.exception()
+        flush, error = self._flush, job.exception()
+        if flush is not None:
+            flush.take_answer()
+            if flush.offset is not None and not flush.committed:
+                self._commit(flush)  # Even where a later step failed.
         if error is None:
             self._backoff.reset()
             if self.state is State.CLAIMING:
@@ -316,22 +330,13 @@ class Partition:
 
     # --- claims ---
 
-    def _begin_claim(self) -> None:
-        context = self._context
-        if self._committed is None:
-            committed = self._reader.committed(self.source, context.timeout_s)
-            self._committed = 0 if committed is None else committed.offset
-            if committed is not None:
-                self._hint, self._told = note_in(committed.metadata)
-        self._job = context.workers.submit(self._claim)
-
     def _claim(self) -> None:
         self._claims_log = False
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
             self._require_log_of_manifests()
         self._claims_log = True
-        self._log.claim(self._context.deadline(), hint=self._hint)
+        self._log.claim(self._context.deadline(), hint=self._offset.hint)
 
     def _complete_manifests(self) -> None:
         if self._log.fold is not self._fold:
@@ -349,10 +354,10 @@ class Partition:
         )
 
     def _begin_reading(self, fold: SealFold) -> None:
-        assert self._committed is not None, "asked before the claim"
-        if self._committed > fold.watermark:
+        committed = self._offset.offset
+        if committed > fold.watermark:
             raise CorruptLog(
-                f"{self.source}: the group committed {self._committed}, but the seal log settles "
+                f"{self.source}: the group committed {committed}, but the seal log settles "
                 f"only up to {fold.watermark}: the seal log lost its end. Restore it, or begin a "
                 "new generation"
             )
@@ -375,8 +380,9 @@ class Partition:
         assert self.intake is not None, "reading"
         if now_s < self._check_at_s or self.intake.assembler.decided.entries:
             return None  # A flush finds out by itself.
+        if not self.intake.check_end():
+            return None
         self._check_at_s = now_s + CHECK_EVERY_S
-        self.intake.check_end()
         return self._context.workers.submit(
             lambda: self._log.check_still_owner(self._context.deadline())
         )
@@ -410,8 +416,9 @@ class Partition:
         if fresh is not None:
             plan = plan._replace(newest=fresh.newest)
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
-        if any(settlement.reason is SettleReason.UNREADABLE for settlement in settled):
-            context.letters.deliver(context.deadline())
+        unreadable = any(settlement.reason is SettleReason.UNREADABLE for settlement in settled)
+        if unreadable and not context.letters.are_delivered():
+            return
         self._flush = self._make_flush(plan)
         self._cadence.waiting(*self._waiting_entries(), now_s)  # Mostly none: it may end at once.
         self._enter(State.FLUSHING)
@@ -427,7 +434,11 @@ class Partition:
             compression=self._context.config.compression,
             root_id=self._context.root_id,
         )
-        return Flush(plan, target, self._context, self._log, self._commit_watermark, self._rollups)
+        return Flush(plan, target, self._context, self._log, self._move_offset, self._rollups)
+
+    def _move_offset(self, watermark: int) -> None:
+        if self.state is not State.REVOKED:
+            self._offset.move(watermark)
 
     def _commit(self, flush: Flush) -> None:
         """The flush is confirmed: its plan is committed in the assembler."""
@@ -437,63 +448,36 @@ class Partition:
         self._now.flushed(self.intake.assembler)
         self._context.counters.count_flush(flush.plan, self._context.clock.now_us())
 
-    # --- the consumer group's offset ---
-
-    def _commit_watermark(self, watermark: int) -> None:
-        self._to_commit = max(self._to_commit, watermark)
-        self._commit_if_due()
-
-    def _commit_if_due(self) -> None:
-        now_s = self._context.clock.monotonic_s()
-        due = self._committed is not None and self._to_commit > self._committed
-        if self.state is State.REVOKED or not due or now_s < self._commit_at_s:
-            return
-        self._commit_at_s = now_s + COMMIT_EVERY_S
-        if self._commit_offset(self._to_commit, self._told):
-            self._committed = self._to_commit
-
-    def _commit_offset(self, offset: int, trouble: str) -> bool:
-        hint = self._log.epoch if self._log.epoch >= 0 else self._hint
-        note = CommitNote(hint, trouble).metadata()
-        try:
-            timeout_s = min(COMMIT_TIMEOUT_S, self._context.timeout_s)
-            return self._reader.commit(self.source, offset, note, timeout_s)
-        except BrokerUnavailable as error:
-            # Nothing depends on it, and the next one commits the same or more.
-            _log.warning("%s: the offset was not committed: %s", self.source, error)
-            return False
-
-    def _tell_if_due(self) -> None:
-        """Commits beside the offset what hinders this partition, or that nothing does any more: for
-        `status`, which reads no file and no log of a sealer."""
-        now_s = self._context.clock.monotonic_s()
-        if self._committed is None or self.state in FINAL_STATES or now_s < self._tell_at_s:
-            return
-        trouble = self._trouble()
-        if trouble != self._told:
-            if self._commit_offset(max(self._committed, self._to_commit), trouble):
-                self._told = trouble
-            self._tell_at_s = self._context.clock.monotonic_s() + TELL_EVERY_S
+    # --- what `status` reads ---
 
     def _trouble(self) -> str:
         if self.aside:
             return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
-            return self._told  # `status` finds that by itself, and a commit would wait, too.
+            return self._offset.told  # `status` finds that by itself.
         if self._backoff.has_failed_for(TROUBLE_AFTER_S):
             return self._backoff.why
-        job = (self._job, self._job is not None and self._job.running())
+        job, clock = (self._job, self._job is not None and self._job.running()), self._context.clock
         if job != self._timed:
-            self._timed, self._timed_from_s = job, self._context.clock.monotonic_s()
-        running_s = self._context.clock.monotonic_s() - self._timed_from_s
-        return self._what_lasts() if self.busy() and running_s >= HANGS_AFTER_S else ""
+            self._timed, self._timed_from = job, (clock.monotonic_s(), clock.now_us())
+        began_s, began_us = self._timed_from
+        if not self.busy() or clock.monotonic_s() < began_s + STEP_LASTS_S:
+            return ""
+        since = f"{datetime.fromtimestamp(began_us // 1_000_000, UTC):%H:%M:%S} UTC"
+        may_last = self.state is State.CLAIMING or not job[1]
+        if may_last and clock.monotonic_s() < began_s + CLAIM_LASTS_S:
+            return ""
+        return self._what_lasts(since)
 
-    def _what_lasts(self) -> str:
+    def _what_lasts(self, since: str) -> str:
         """What has not ended for so long."""
         if self._job is not None and not self._job.running():
-            return WAITS
+            return WAITS.format(since)
         if self.state is State.CLAIMING:
-            return CLAIMS if self._claims_log else HANGS
+            return CLAIMS.format(since) if self._claims_log else HANGS.format("a look", since)
         if self.state is State.FLUSHING and self._flush is not None:
-            return APPENDS if self._flush.appends() else HANGS
-        return APPENDS if self.state is State.READING else HANGS
+            appends = self._flush.appending is not None
+            return APPENDS.format(since) if appends else HANGS.format(self._flush.step, since)
+        if self.state is State.READING:
+            return APPENDS.format(since)
+        return HANGS.format("project_missing", since)

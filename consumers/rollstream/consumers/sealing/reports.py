@@ -31,7 +31,7 @@ class DispatchReports:
     def __init__(self, context: SealerContext, log: OwnedLog[SealFold]) -> None:
         self._context = context
         self._log = log
-        self._named: Sequence[PendingGroup] = ()  # That are confirmed.
+        self._naming: tuple[Future[int], Sequence[PendingGroup]] | None = None
         self._due_s = 0.0
 
     def advance(self, assembler: Assembler) -> Future[Any] | None:
@@ -42,17 +42,20 @@ class DispatchReports:
             return None
         self._due_s = now_s + REPORT_EVERY_S
         groups = _that_fit(unnamed)
-        return self._context.workers.submit(self._append, self._begun(assembler, groups), groups)
+        said = self._context.appends.begin(self._log, self._begun(assembler, groups))
+        self._naming = said, groups
+        return said
 
     def confirm(self, assembler: Assembler) -> None:
         """Takes down what was confirmed since; before any flush is planned."""
-        for group in self._named:
-            assembler.pending.unnamed.pop(group, None)
-        self._named = ()
+        if self._naming is not None and self._naming[0].done():
+            (said, groups), self._naming = self._naming, None
+            for group in groups if said.exception() is None else ():
+                assembler.pending.unnamed.pop(group, None)
 
     def begin(self) -> None:
         """All that is pending is read anew."""
-        self._named = ()
+        self._naming = None
 
     def _begun(self, assembler: Assembler, groups: Sequence[PendingGroup]) -> GroupsBegun:
         unnamed, now_us = assembler.pending.unnamed, assembler.now_us
@@ -65,10 +68,6 @@ class DispatchReports:
             entries=np.array(entries, np.int64),
             ages_s=np.array([(now_us - group.first_ts) / 1e6 for group in groups], np.float32),
         )
-
-    def _append(self, begun: GroupsBegun, groups: Sequence[PendingGroup]) -> None:
-        self._log.wait_confirmed(self._log.append(begun), self._context.deadline())
-        self._named = groups
 
 
 def _that_fit(unnamed: Iterable[PendingGroup]) -> list[PendingGroup]:

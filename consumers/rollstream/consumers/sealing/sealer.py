@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import ParamSpec, Self, TypeVar
 
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
-from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.context import ASK_S, SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
@@ -26,12 +26,14 @@ from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.appends import Appends
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
-THREADS = 2  # They run flushes: one encodes while the other waits for the broker.
+THREADS = 2  # They run claims and flushes.
+ASKERS = 8  # Threads that wait for answers of brokers, some of which may be silent.
 WRITERS = 4  # Threads that write files, for all flushes: mostly they wait for a disk.
 IDLE_WAIT_S = 0.02
 BUSY_WAIT_S = 0.005  # While a job runs, so that its end is noticed this soon.
@@ -93,11 +95,13 @@ class Sealer:
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
         inline = InlineExecutor() if workers else None
+        self._askers: Executor = inline or ThreadPoolExecutor(ASKERS, "rollstream-ask")
+        self._appends = Appends(self._workers, self._clock, kafka.timeout_s)
         self._writers: Executor = inline or ThreadPoolExecutor(WRITERS, "rollstream-write")
         # One thread: what it reads is shared, and nobody waits for it.
         self._beside: Executor = inline or ThreadPoolExecutor(1, "rollstream-retention")
         self._decisions = DecisionLogs(config, broker)
-        self._letters = DeadLetters(broker, layout.dead_letters(), self._clock)
+        self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, self._askers)
         self._counters = SealerCounters()
         self._closed = False
         owner = owner or f"sealer-{entropy.token(4)}"
@@ -116,6 +120,8 @@ class Sealer:
                     timeout_s=kafka.timeout_s,
                     steps=steps,
                     workers=self._workers,
+                    askers=self._askers,
+                    appends=self._appends,
                     writers=self._writers,
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
@@ -146,6 +152,7 @@ class Sealer:
             PermanentBrokerError: it cannot go on until somebody changes something.
         """
         while True:
+            self._appends.poll()
             busy = self._busy()
             wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
@@ -194,6 +201,9 @@ class Sealer:
             # Every job has its own deadlines, so this ends.
             self._workers.shutdown(wait=True)
             self._writers.shutdown(wait=True)
+            commits = [one for env in self._environments for one in env.commit_last()]
+            wait(commits, ASK_S)
+            self._askers.shutdown(wait=True, cancel_futures=True)
             for environment in self._environments:
                 environment.leave()
             self._decisions.abandon()
@@ -217,6 +227,7 @@ class Sealer:
         """Returns whether all that is decided was committed in time. Reads nothing meanwhile:
         under load that would never end."""
         while True:
+            self._appends.poll()
             for environment in self._environments:
                 environment.advance(draining=True)
             drained = all(environment.drained() for environment in self._environments)

@@ -221,6 +221,11 @@ class OwnedLog(Generic[F]):
         )
         return self._sending.add(event)
 
+    def is_answered(self, ticket: Ticket) -> bool:
+        """Whether ``wait_confirmed`` would not wait for the broker's report; waits for nothing."""
+        self._sending.poll()
+        return ticket.delivery is not None or ticket.offset is not None
+
     def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
         """Waits until every offset between the claim and this event is known and ours; returns the
         event's offset.

@@ -1,0 +1,115 @@
+"""The consumer group's offset of one partition: a hint for the next owner, with what hinders this
+one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from rollstream.consumers.sealing.asked import Asked
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.streams.broker import GroupReader, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.troubles import CommitNote, note_in
+
+COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
+TELL_EVERY_S = 5.0
+_log = logging.getLogger("rollstream.sealer")
+
+
+class CommittedOffset:
+    """Commits beside the loop, one after the other. Nothing depends on it: the next commit says the
+    same or more.
+
+    Args:
+        claim: the newest claim, from which a fold may start; negative: none of this sealer's.
+
+    Attributes:
+        offset: what the group committed, by this sealer or another; 0: nothing.
+        hint: a claim of the seal log that was committed with it, if any.
+        told: what hinders, as it was committed last.
+    """
+
+    def __init__(
+        self,
+        context: SealerContext,
+        reader: GroupReader,
+        source: TopicPartition,
+        claim: Callable[[], int],
+    ) -> None:
+        self.offset = 0
+        self.hint: int | None = None
+        self.told = ""
+        self._context = context
+        self._reader = reader
+        self._source = source
+        self._claim = claim
+        self._known = Asked(context.askers, self._ask)
+        self._is_known = False
+        self._tell_at_s = 0.0
+        self._wanted = 0
+        self._commit_at_s = 0.0
+        self._committing: tuple[Future[bool], int, str] | None = None
+
+    def is_known(self) -> bool:
+        """Whether the group said what it has; the first calls ask.
+
+        Raises:
+            BrokerUnavailable: it did not answer; the next call asks again.
+        """
+        if not self._is_known and (found := self._known.answer()) is not None:
+            self.offset, (self.hint, self.told) = found
+            self._is_known = True
+        return self._is_known
+
+    def move(self, watermark: int) -> None:
+        """Everything below is settled."""
+        self._wanted = max(self._wanted, watermark)
+        self.commit_if_due()
+
+    def commit_if_due(self) -> None:
+        """Commits what was settled since, once in ``COMMIT_EVERY_S``."""
+        now_s = self._context.clock.monotonic_s()
+        if self._is_known and self._wanted > self.offset and now_s >= self._commit_at_s:
+            self._commit(self._wanted, self.told)
+
+    def tell(self, trouble: str) -> None:
+        """Commits beside the offset what hinders this partition, or that nothing does any more: for
+        `status`, which reads no file and no log of a sealer. At most once in ``TELL_EVERY_S``."""
+        now_s = self._context.clock.monotonic_s()
+        if self._is_known and trouble != self.told and now_s >= self._tell_at_s:
+            self._tell_at_s = now_s + TELL_EVERY_S
+            self._commit(max(self.offset, self._wanted), trouble)
+
+    def leave(self) -> Future[bool] | None:
+        """Commits on leaving; what is to be waited for, if anything."""
+        self._commit_at_s = 0.0
+        self.commit_if_due()
+        return None if self._committing is None else self._committing[0]
+
+    def _commit(self, offset: int, trouble: str) -> None:
+        self._take_answer()
+        if self._committing is not None:
+            return
+        now_s, claim = self._context.clock.monotonic_s(), self._claim()
+        self._commit_at_s = now_s + COMMIT_EVERY_S
+        note = CommitNote(claim if claim >= 0 else self.hint, trouble).metadata()
+        commit = partial(self._reader.commit, self._source, offset, note, self._context.ask_s)
+        self._committing = self._context.askers.submit(commit), offset, trouble
+        self._take_answer()
+
+    def _take_answer(self) -> None:
+        if self._committing is None or not self._committing[0].done():
+            return
+        (answer, offset, trouble), self._committing = self._committing, None
+        try:
+            if answer.result():
+                self.offset, self.told = offset, trouble
+        except BrokerUnavailable as error:
+            _log.warning("%s: the offset was not committed: %s", self._source, error)
+
+    def _ask(self) -> tuple[int, tuple[int | None, str]]:
+        found = self._reader.committed(self._source, self._context.ask_s)
+        return (0, (None, "")) if found is None else (found.offset, note_in(found.metadata))
