@@ -27,6 +27,10 @@ class StoreFull(StoreError):
     """No space is left; nothing was created."""
 
 
+class StoreHangs(StoreError):
+    """A call of the store has not ended, and nothing can end it: a mount without its server."""
+
+
 class CorruptFile(StoreError):
     """A file or manifest is damaged, or is not the one that its event names."""
 

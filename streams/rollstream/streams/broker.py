@@ -160,6 +160,9 @@ class GroupReader(LogReader, Protocol):
 
     A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
     a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
+
+    Once a partition is assigned, ``bounds``, ``commit``, ``committed`` and ``still_assigned`` may
+    be called on any thread, beside ``poll``; ``close`` only when all of these have returned.
     """
 
     def assigned(self) -> frozenset[TopicPartition]:

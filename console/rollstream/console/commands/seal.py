@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -76,7 +77,13 @@ def _seal(services: Services, settings: RollstreamConfig, name: str | None) -> N
         store = services.store(settings)
         sealer = Sealer(settings, broker=broker, store=store, clock=services.clock, owner=name)
         _log.info("sealing %s from %s", ", ".join(settings.environments), settings.kafka.bootstrap)
-        sealer.run(stopping)
+        try:
+            sealer.run(stopping)
+        finally:
+            if sealer.is_hung:  # At its end the process would wait for these calls for ever.
+                _log.error("the process ends at once, since its store hangs")
+                logging.shutdown()
+                os._exit(1)
         stats = sealer.stats()
     _log.info("ended; sealed segments: %s, groups: %s", f"{stats.segments:,}", f"{stats.groups:,}")
 

@@ -1,6 +1,9 @@
 """The loop around the assembler: it reads, flushes, claims and relinquishes.
 
-- ``sealer``        ``Sealer``: environments, the loop, draining; ``InlineExecutor``: no threads
+- ``sealer``        ``Sealer``: environments, the loop, draining
+- ``threads``       what runs beside the loop; ``InlineExecutor``: no threads
+- ``asked``         a question to the broker, which nobody waits for
+- ``offsets``       the consumer group's offset, and what hinders the partition
 - ``context``       ``SealerContext``: what everything that seals one environment shares
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
@@ -19,7 +22,8 @@
 """
 
 from rollstream.consumers.sealing.flush import STEPS, Flush, Step
-from rollstream.consumers.sealing.sealer import InlineExecutor, Sealer
+from rollstream.consumers.sealing.sealer import Sealer
 from rollstream.consumers.sealing.stats import PartitionStats, SealerStats
+from rollstream.consumers.sealing.threads import InlineExecutor
 
 __all__ = ["STEPS", "Flush", "InlineExecutor", "PartitionStats", "Sealer", "SealerStats", "Step"]

@@ -124,6 +124,10 @@ class EnvironmentSealer:
         """Whether any job runs beside the loop."""
         return any(partition.busy() for partition in self._partitions.values())
 
+    def hangs(self, seconds: float) -> str:
+        """Which call of the store has not ended for so long, in words; empty: none."""
+        return next(filter(None, (one.hangs(seconds) for one in self._partitions.values())), "")
+
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
         return all(partition.drained() for partition in self._partitions.values())
@@ -134,9 +138,11 @@ class EnvironmentSealer:
         return [commit for commit in commits if commit is not None]
 
     def leave(self) -> None:
-        """Leaves the group. No job, and no question to the broker, may be running."""
+        """Leaves the group. No question to the broker may be running; a job that is does so for
+        ever."""
         for partition in self._partitions.values():
-            partition.release()
+            if not partition.busy():
+                partition.release()
         self._partitions.clear()
         self._context.reports.close(self._context.timeout_s)
         self._reader.close()

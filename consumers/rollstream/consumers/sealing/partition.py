@@ -460,24 +460,35 @@ class Partition:
         job, clock = (self._job, self._job is not None and self._job.running()), self._context.clock
         if job != self._timed:
             self._timed, self._timed_from = job, (clock.monotonic_s(), clock.now_us())
-        began_s, began_us = self._timed_from
+        began_s = self._timed_from[0]
         if not self.busy() or clock.monotonic_s() < began_s + STEP_LASTS_S:
             return ""
-        since = f"{datetime.fromtimestamp(began_us // 1_000_000, UTC):%H:%M:%S} UTC"
         may_last = self.state is State.CLAIMING or not job[1]
         if may_last and clock.monotonic_s() < began_s + CLAIM_LASTS_S:
             return ""
-        return self._what_lasts(since)
+        return self._what_lasts()
 
-    def _what_lasts(self, since: str) -> str:
+    def hangs(self, seconds: float) -> str:
+        """Which call of the store has not ended for so long, in words; empty: none."""
+        job, began_s = self._job, self._timed_from[0]
+        is_long = self._context.clock.monotonic_s() >= began_s + seconds
+        if job is None or self._timed != (job, True) or not is_long or not self._store_step():
+            return ""
+        return f"{self.source}: {self._what_lasts()}"
+
+    def _store_step(self) -> str:
+        """The name of the step that runs beside the loop and calls the store; empty: none does."""
+        if self.state is State.CLAIMING:
+            return "" if self._claims_log else "the look for manifests"
+        if self.state is State.FLUSHING and self._flush is not None:
+            return "" if self._flush.appending is not None else self._flush.step
+        return "project_missing" if self.state is State.PROJECTING else ""
+
+    def _what_lasts(self) -> str:
         """What has not ended for so long."""
+        since = f"{datetime.fromtimestamp(self._timed_from[1] // 1_000_000, UTC):%H:%M:%S} UTC"
         if self._job is not None and not self._job.running():
             return WAITS.format(since)
-        if self.state is State.CLAIMING:
-            return CLAIMS.format(since) if self._claims_log else HANGS.format("a look", since)
-        if self.state is State.FLUSHING and self._flush is not None:
-            appends = self._flush.appending is not None
-            return APPENDS.format(since) if appends else HANGS.format(self._flush.step, since)
-        if self.state is State.READING:
-            return APPENDS.format(since)
-        return HANGS.format("project_missing", since)
+        if step := self._store_step():
+            return HANGS.format(step, since)
+        return (CLAIMS if self.state is State.CLAIMING else APPENDS).format(since)

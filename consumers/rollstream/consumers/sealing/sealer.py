@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, wait
 from contextlib import ExitStack
-from typing import ParamSpec, Self, TypeVar
+from typing import Self
 
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import RetentionServices
@@ -18,11 +17,13 @@ from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
+from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.store import Blobs, Followed, open_store, read_root_id
+from rollstream.store.errors import StoreHangs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
@@ -32,15 +33,10 @@ from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
-THREADS = 2  # They run claims and flushes.
-ASKERS = 8  # Threads that wait for answers of brokers, some of which may be silent.
-WRITERS = 4  # Threads that write files, for all flushes: mostly they wait for a disk.
 IDLE_WAIT_S = 0.02
 BUSY_WAIT_S = 0.005  # While a job runs, so that its end is noticed this soon.
 STEP_S = 0.1  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 class Sealer:
@@ -61,6 +57,9 @@ class Sealer:
         workers: run claims and flushes beside the loop, instead of threads of the sealer's own.
             ``close`` shuts them down. ``InlineExecutor()`` does everything in the caller's thread,
             for simulations.
+
+    Attributes:
+        is_hung: whether calls of the store were left behind when it was closed.
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
@@ -93,15 +92,12 @@ class Sealer:
         blobs = store or open_store(config.store.root)
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
-        self._workers = workers or ThreadPoolExecutor(THREADS, "rollstream-flush")
-        inline = InlineExecutor() if workers else None
-        self._askers: Executor = inline or ThreadPoolExecutor(ASKERS, "rollstream-ask")
-        self._appends = Appends(self._workers, self._clock, kafka.timeout_s)
-        self._writers: Executor = inline or ThreadPoolExecutor(WRITERS, "rollstream-write")
-        # One thread: what it reads is shared, and nobody waits for it.
-        self._beside: Executor = inline or ThreadPoolExecutor(1, "rollstream-retention")
+        self._threads = threads = SealerThreads.of(workers)
+        self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
+        self._hang_timeout_s = config.store.hang_timeout_s
+        self.is_hung = False
         self._decisions = DecisionLogs(config, broker)
-        self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, self._askers)
+        self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
         self._counters = SealerCounters()
         self._closed = False
         owner = owner or f"sealer-{entropy.token(4)}"
@@ -119,10 +115,10 @@ class Sealer:
                     root_id=root.root_id,
                     timeout_s=kafka.timeout_s,
                     steps=steps,
-                    workers=self._workers,
-                    askers=self._askers,
+                    workers=threads.workers,
+                    askers=threads.askers,
+                    writers=threads.writers,
                     appends=self._appends,
-                    writers=self._writers,
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
                     counters=self._counters,
@@ -133,7 +129,7 @@ class Sealer:
                         clock=self._clock,
                         timeout_s=kafka.timeout_s,
                         decisions=self._decisions,
-                        beside=self._beside,
+                        beside=threads.beside,
                         retain_after_hours=section.retain_after_hours,
                     ),
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
@@ -150,9 +146,11 @@ class Sealer:
 
         Raises:
             PermanentBrokerError: it cannot go on until somebody changes something.
+            StoreHangs: a call of the store has not ended for ``store.hang_timeout_s``.
         """
         while True:
             self._appends.poll()
+            self._check_hung()
             busy = self._busy()
             wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
@@ -198,24 +196,41 @@ class Sealer:
             else:  # Scores are left to a successor, too: it was waited for long enough.
                 _log.warning("left without committing all that was decided; it will be read again")
         finally:
-            # Every job has its own deadlines, so this ends.
-            self._workers.shutdown(wait=True)
-            self._writers.shutdown(wait=True)
-            commits = [one for env in self._environments for one in env.commit_last()]
-            wait(commits, ASK_S)
-            self._askers.shutdown(wait=True, cancel_futures=True)
-            for environment in self._environments:
-                environment.leave()
-            self._decisions.abandon()
-            self._beside.shutdown(wait=True, cancel_futures=True)
-            self._decisions.close()
-            self._letters.close()
-            self._own.close()
+            self._end()
 
     def stats(self) -> SealerStats:
         """Returns totals since the sealer began, and the partitions that it owns now."""
         partitions = [stats for env in self._environments for stats in env.stats()]
         return self._counters.stats(self._letters.written, partitions)
+
+    def _end(self) -> None:
+        """Releases everything. What calls a store that hangs is left behind."""
+        threads, now = self._threads, Deadline(ASK_S, self._clock)
+        ended = [threads.workers.end(now), threads.writers.end(now)]
+        wait([one for env in self._environments for one in env.commit_last()], ASK_S)
+        # Each question has its own deadline, so they end.
+        threads.askers.end(Deadline(2 * ASK_S, self._clock), cancel=True)
+        for environment in self._environments:
+            environment.leave()
+        self._decisions.abandon()
+        ended.append(threads.beside.end(Deadline(ASK_S, self._clock), cancel=True))
+        if all(ended):
+            self._decisions.close()
+        else:
+            self.is_hung = True
+            _log.error("ended while the store hangs: its last calls are left behind")
+        self._letters.close()
+        self._own.close()
+
+    def _check_hung(self) -> None:
+        for environment in self._environments:
+            hung = environment.hangs(self._hang_timeout_s)
+            if hung:
+                raise StoreHangs(
+                    f"{hung}; this sealer gives its partitions back and ends, since nothing went "
+                    f"on for store.hang_timeout_s = {self._hang_timeout_s:g}; find out what holds "
+                    "the store, then start it again"
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -238,15 +253,3 @@ class Sealer:
 
     def _busy(self) -> bool:
         return any(environment.busy() for environment in self._environments)
-
-
-class InlineExecutor(Executor):
-    """Runs each job at once, in the caller's thread; for simulations."""
-
-    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        future: Future[_T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for.
-            future.set_exception(error)
-        return future

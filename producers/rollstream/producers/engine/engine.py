@@ -124,8 +124,7 @@ class Engine:
         """
         topic = outgoing[0].topic
         with self._lock:
-            if self.refusal is not None:
-                raise self.refusal
+            self.refuse()
             if topic not in self.topics.places:
                 if wait is not None:
                     self._ask(topic, wait)

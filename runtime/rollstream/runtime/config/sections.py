@@ -63,6 +63,9 @@ class StoreConfig(Section):
 
     root: str = Field(min_length=1)
     """A local folder: `file:///an/absolute/folder`. Each namespace has its own."""
+    hang_timeout_s: float = Field(default=300.0, gt=0)
+    """Seconds after which a sealer gives its partitions back and ends, if a call of the store has
+    not ended. `rollstream status` tells of such a call after 8 seconds."""
 
     @field_validator("root")
     @classmethod

@@ -42,7 +42,7 @@ class KafkaGroupReader(KafkaReader):
         self._assigned: set[TopicPartition] = set()
         self._moved = False
         # librdkafka's commit takes no deadline; one thread waits for it in our stead.
-        self._commits: concurrent.futures.ThreadPoolExecutor | None = None
+        self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
 
     def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
@@ -70,8 +70,6 @@ class KafkaGroupReader(KafkaReader):
         if where not in self._assigned:
             return False
         position = confluent_kafka.TopicPartition(*where, offset, metadata)
-        if self._commits is None:
-            self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
         future = self._commits.submit(self._client().commit, offsets=[position], asynchronous=False)
         with request(f"commit of {where} at {offset}", timeout_s):
             try:
@@ -108,8 +106,7 @@ class KafkaGroupReader(KafkaReader):
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
-        if self._commits is not None:
-            self._commits.shutdown(wait=False)
+        self._commits.shutdown(wait=False)
 
     def _begin_all(self, consumer: Consumer) -> None:
         self._begun = True

@@ -1,0 +1,84 @@
+"""The threads of a sealer, beside its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import ParamSpec, Self, TypeVar
+
+from rollstream.runtime.deadline import Deadline
+
+WORKERS = 2  # They run claims and flushes.
+ASKERS = 8  # They wait for answers of brokers, some of which may be silent.
+WRITERS = 4  # They write files, for all flushes: mostly they wait for a disk.
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class InlineExecutor(Executor):
+    """Runs each job at once, in the caller's thread; for simulations."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for.
+            future.set_exception(error)
+        return future
+
+
+class Pool(Executor):
+    """Threads that run jobs, whose end is waited for up to a deadline: a store may hang for ever.
+
+    Args:
+        threads: runs the jobs.
+    """
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._running: set[Future[object]] = set()
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        job = self._threads.submit(fn, *args, **kwargs)
+        self._running.add(job)  # type: ignore[arg-type]
+        job.add_done_callback(self._running.discard)
+        return job
+
+    def end(self, deadline: Deadline, *, cancel: bool = False) -> bool:
+        """Takes no more jobs; whether those that were taken have ended by the deadline.
+
+        Args:
+            cancel: whether those that did not begin are dropped.
+        """
+        self._threads.shutdown(wait=False, cancel_futures=cancel)
+        return not wait(list(self._running), deadline.left_s()).not_done
+
+
+class SealerThreads:
+    """What runs beside the loop, by what it waits for.
+
+    Attributes:
+        workers: for claims and flushes.
+        askers: for answers of the broker.
+        writers: for files.
+        beside: for what retention and late scores need. One thread: what it reads is shared, and
+            nobody waits for it.
+    """
+
+    def __init__(
+        self, workers: Executor, askers: Executor, writers: Executor, beside: Executor
+    ) -> None:
+        self.workers, self.askers = Pool(workers), Pool(askers)
+        self.writers, self.beside = Pool(writers), Pool(beside)
+
+    @classmethod
+    def of(cls, workers: Executor | None) -> Self:
+        """Threads; where the caller gives ``workers``, everything else runs in its own thread."""
+        if workers is not None:
+            return cls(workers, *(InlineExecutor() for _ in range(3)))
+        return cls(
+            ThreadPoolExecutor(WORKERS, "rollstream-flush"),
+            ThreadPoolExecutor(ASKERS, "rollstream-ask"),
+            ThreadPoolExecutor(WRITERS, "rollstream-write"),
+            ThreadPoolExecutor(1, "rollstream-retention"),
+        )
