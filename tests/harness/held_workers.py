@@ -13,16 +13,23 @@ T = TypeVar("T")
 
 
 class HeldWorkers(InlineExecutor):
-    """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs."""
+    """Workers that stand still while ``holding``: a stalled fsync, a mount that hangs.
 
-    def __init__(self) -> None:
+    Args:
+        begins: whether jobs count as begun meanwhile.
+    """
+
+    def __init__(self, *, begins: bool = False) -> None:
         self.holding = False
+        self._begins = begins
         self._held: list[Callable[[], None]] = []
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         if not self.holding:
             return super().submit(fn, *args, **kwargs)
         future: Future[T] = Future()
+        if self._begins:
+            future.set_running_or_notify_cancel()
 
         def run() -> None:
             done = super(HeldWorkers, self).submit(fn, *args, **kwargs)
