@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError, UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
@@ -40,11 +41,15 @@ class Intake:
         reader: of the consumer group.
         source: the partition of the ingest log.
         fold: of the seal log.
+
+    Attributes:
+        log_clock: log time where nothing arrives.
     """
 
     def __init__(
         self, context: SealerContext, reader: GroupReader, source: TopicPartition, fold: SealFold
     ) -> None:
+        self.log_clock = LogClock(context.clock)
         self.assembler = Assembler(
             context.environment, context.config, fold.seen, watermark=fold.watermark
         )
@@ -73,6 +78,7 @@ class Intake:
         """
         try:
             self._context.counters.read += self._take_all(records)
+            self.log_clock.saw(self.assembler.now_us)
         except RollstreamError:
             # Else the reader would stand behind records that nobody took, as behind a marker.
             self._read_from_position()
@@ -171,8 +177,8 @@ class Intake:
         return True
 
     def tick_if_due(self) -> None:
-        """Moves log time to the wall clock, once the position has reached the end that the log had
-        at that time. The end is asked for only where a time-out may be due.
+        """Moves log time on to what ``log_clock`` says, once the position has reached the end that
+        the log had at that time. The end is asked for only where a time-out may be due.
 
         Raises:
             BrokerUnavailable: the end is not known.
@@ -182,8 +188,8 @@ class Intake:
         if due_us is None:
             return
         if self._tick is None:
-            now_s, now_us = context.clock.monotonic_s(), context.clock.now_us()
-            if now_s < self._tick_at_s or now_us < due_us:
+            now_s, now_us = context.clock.monotonic_s(), self.log_clock.now_us()
+            if now_us is None or now_s < self._tick_at_s or now_us < due_us:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
             # The time first: whatever is appended until then has an offset below the end.

@@ -220,6 +220,7 @@ class Partition:
             return
         if self.intake is not None:
             # Before anything that waits: records come all the while.
+            self.intake.log_clock.saw(self._log.confirmed_us)
             self.intake.pause_or_resume()
             self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
         if self._job is not None or self._backoff.active():

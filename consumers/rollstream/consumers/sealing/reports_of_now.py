@@ -79,7 +79,10 @@ class ReportsOfNow:
         if now_s < self._look_s:
             return
         self._look_s = now_s + REPORT_EVERY_S
-        until_us = self._context.clock.now_us() - round(WAITED_S * 1e6)
+        log_us = intake.log_clock.now_us()
+        if log_us is None:
+            return
+        until_us = log_us - round(WAITED_S * 1e6)
         count, examples = intake.assembler.pending.waiting_since(until_us, CONTINUATIONS_MAX)
         found = count, tuple(examples)
         # What a rollout continues may be among what is still to be read.

@@ -66,6 +66,8 @@ class OwnedLog(Generic[F]):
             the next owner.
         nonce: the claim's nonce; every event that is appended carries both.
         root_id: of the store's root, named in claims; empty: this owner has none.
+        confirmed_us: LogAppendTime of the newest event that was confirmed, a claim's ``Adopted``
+            among them; -1 before the first.
 
     Args:
         make_fold: an empty fold.
@@ -88,6 +90,7 @@ class OwnedLog(Generic[F]):
         self.where = where
         self.epoch = -1
         self.nonce = ""
+        self.confirmed_us = -1
         self._broker = broker
         self._owner = owner
         self.root_id = root_id
@@ -464,8 +467,8 @@ class OwnedLog(Generic[F]):
                 )
             if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
                 self._read_gap(offset, deadline)
-            timestamp_us = first.delivery.timestamp_us
-            counts = self._folded.apply(offset, timestamp_us, first.event, first.value)
+            self.confirmed_us = first.delivery.timestamp_us
+            counts = self._folded.apply(offset, self.confirmed_us, first.event, first.value)
             assert counts, f"{self.where}: our own event at {offset} does not count"
             self._sending.confirm_first(offset)
         return ticket.offset
