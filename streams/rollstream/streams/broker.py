@@ -139,10 +139,14 @@ class LogReader(Protocol):
         and lags before. Asks nobody."""
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """Makes ``offset`` the next record of ``where`` that ``poll`` returns."""
+        """Makes ``offset`` the next record of ``where`` that ``poll`` returns, whether it was read
+        before or not."""
 
     def pause(self, where: TopicPartition) -> None:
         """Stops reading it; ``seek`` starts again. Idempotent."""
+
+    def drop(self, where: TopicPartition) -> None:
+        """Stops reading it, if it is read, and forgets it."""
 
     def close(self) -> None:
         """Idempotent."""

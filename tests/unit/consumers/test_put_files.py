@@ -30,6 +30,7 @@ from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.appends import Appends
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
@@ -103,6 +104,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         workers=InlineExecutor(),
         askers=InlineExecutor(),
         appends=Appends(InlineExecutor(), clock, 1.0),
+        clients=OwnerClients(broker),
         writers=writers,
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),

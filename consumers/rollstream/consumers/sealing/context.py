@@ -18,6 +18,7 @@ from rollstream.runtime.entropy import Entropy
 from rollstream.store import Blobs
 from rollstream.streams.broker import Broker
 from rollstream.streams.owned.appends import Appends
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.layout import Layout
 
 if TYPE_CHECKING:  # A flush holds this context, which names the steps of a flush.
@@ -38,6 +39,7 @@ class SealerContext:
         workers: run claims and flushes beside the loop.
         askers: ask the broker beside the loop, each question for at most ``ask_s``.
         appends: what is on its way into seal logs.
+        clients: for all seal logs of the process.
         writers: write the files of all flushes.
         reports: takes what holds now of each partition.
         retention: ends the life of files.
@@ -59,6 +61,7 @@ class SealerContext:
     askers: Executor
     writers: Executor
     appends: Appends
+    clients: OwnerClients
     letters: DeadLetters
     reports: ReportsLog
     counters: SealerCounters

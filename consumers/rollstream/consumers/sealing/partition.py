@@ -116,6 +116,7 @@ class Partition:
             make_fold=lambda: SealFold(dedupe_horizon=context.config.dedupe_horizon),
             entropy=context.entropy,
             root_id=context.root_id,
+            clients=context.clients,
         )
         self._fold: SealFold | None = None  # What the intake began from.
         self._flush: Flush | None = None

@@ -17,7 +17,7 @@ from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import SealerThreads
+from rollstream.consumers.sealing.threads import WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -28,6 +28,7 @@ from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.appends import Appends
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
@@ -94,6 +95,7 @@ class Sealer:
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
+        self._clients = OwnerClients(broker, WORKERS)
         self._hang_timeout_s = config.store.hang_timeout_s
         self.is_hung = False
         self._decisions = DecisionLogs(config, broker)
@@ -119,6 +121,7 @@ class Sealer:
                     askers=threads.askers,
                     writers=threads.writers,
                     appends=self._appends,
+                    clients=self._clients,
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
                     counters=self._counters,
@@ -220,6 +223,7 @@ class Sealer:
             self.is_hung = True
             _log.error("ended while the store hangs: its last calls are left behind")
         self._letters.close()
+        self._clients.close()
         self._own.close()
 
     def _check_hung(self) -> None:

@@ -135,13 +135,15 @@ class KafkaReader:
         return self._ends.get(where, self._starts.get(where, 0))
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        assert where in self._starts, where
+        is_new = where not in self._starts
+        if is_new:
+            self._unproven.add(where.topic)
         self._starts[where] = offset
         self._forget(where)
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
-            if where not in self._paused:
+            if not is_new and where not in self._paused:
                 self._consumer.incremental_unassign([at_offset(where, END)])
             self._consumer.incremental_assign([at_offset(where, offset)])
         self._paused.discard(where)
@@ -154,6 +156,12 @@ class KafkaReader:
         self._forget(where)
         if self._consumer is not None and self._begun:
             self._consumer.incremental_unassign([at_offset(where, END)])
+
+    def drop(self, where: TopicPartition) -> None:
+        if where in self._starts:
+            self.pause(where)
+            self._paused.discard(where)
+            del self._starts[where]
 
     def close(self) -> None:
         self._closed = True

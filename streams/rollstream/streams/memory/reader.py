@@ -42,13 +42,16 @@ class MemoryReader:
         return self._logs.resolve(where, self._positions[where])
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        assert where in self._positions, where
         self._paused.discard(where)
         self._positions[where] = offset
 
     def pause(self, where: TopicPartition) -> None:
         assert where in self._positions, where
         self._paused.add(where)
+
+    def drop(self, where: TopicPartition) -> None:
+        self._positions.pop(where, None)
+        self._paused.discard(where)
 
     def close(self) -> None:
         self._logs.unwatch(self._changed)

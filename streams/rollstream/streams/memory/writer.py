@@ -55,7 +55,10 @@ class MemoryWriter:
             # Nothing can come, since reports are due at once; the wait takes its time all the same.
             self._logs.clock.wait(threading.Event(), timeout_s)
         for _ in range(len(self._reports)):
-            on_delivery, delivery = self._reports.popleft()
+            try:
+                on_delivery, delivery = self._reports.popleft()
+            except IndexError:  # Another thread polls, too.
+                return
             on_delivery(delivery)
 
     def flush(self, timeout_s: float) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from typing import Generic, TypeVar
 
 import xxhash
@@ -25,6 +24,7 @@ from rollstream.streams.errors import (
     lost_message,
 )
 from rollstream.streams.owned.adoption import find_start, holds
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldedLog, FoldPlace, LogFold, SavedFold
 from rollstream.streams.owned.reading import event_in
@@ -36,7 +36,7 @@ RECLAIM_EVERY_RECORDS = 1000  # So often an owner claims again, to keep its log 
 NONCES_KEPT_MAX = 256  # Claims of ours that may still land late; older ones count as foreign.
 CLAIM_ATTEMPT_S = 10.0  # A claim that was neither reported nor read back by then is made anew.
 CLAIM_ATTEMPTS_MIN = 3  # At least this many silent attempts within one deadline, however short.
-REPORT_SLICE_S = 0.5
+REPORT_SLICE_S = 0.05  # Whoever polls first serves the reports of all.
 READ_SLICE_S = 0.05
 
 F = TypeVar("F", bound=LogFold)
@@ -73,6 +73,7 @@ class OwnedLog(Generic[F]):
         make_fold: an empty fold.
         saved: folds that were saved, the newest first; the first one that this log proves is gone
             on from, and none that it does not.
+        clients: that others share; None: its own.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class OwnedLog(Generic[F]):
         root_id: str = "",
         make_fence: Callable[[], Fence] = Fence,
         saved: Callable[[Deadline], Iterable[SavedFold[F]]] = lambda _: (),
+        clients: OwnerClients | None = None,
     ) -> None:
         self.where = where
         self.epoch = -1
@@ -98,9 +100,10 @@ class OwnedLog(Generic[F]):
         self._make_fence = make_fence
         self._saved = saved
         self._entropy = entropy
-        self._sending = Sending(broker, where)
+        self._clients = clients or OwnerClients(broker)
+        self._own_clients = clients is None
+        self._sending = Sending(self._clients, where)
         self._nonces: deque[str] = deque(maxlen=NONCES_KEPT_MAX)
-        self._watch: LogReader | None = None  # Kept open, since it is asked often.
         self._folded = FoldedLog(make_fold(), make_fence(), 0)
         self._fold_anew = True  # Whether the next claim begins with an empty fold.
         self._state, self._why = State.UNCLAIMED, "not claimed yet; claim first"
@@ -154,12 +157,12 @@ class OwnedLog(Generic[F]):
         """
         self._expect_log()
         if self._state is not State.OWNER or self._sending.pending:
-            self._sending.throw_away()
+            self._sending.give_up()
         if self._state is not State.FENCED:
             self._enter(State.IN_DOUBT, "the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
         failure: Exception | None = None
-        with closing(self._broker.reader({self.where: 0})) as reader:
+        with self._clients.reader(self.where, deadline) as reader:
             while not deadline.passed():
                 try:
                     if not retake:
@@ -167,7 +170,7 @@ class OwnedLog(Generic[F]):
                     self._claim_once(reader, deadline, hint, attempt_s)
                 except (DeliveryUnknown, BrokerUnavailable) as error:
                     failure = error
-                    self._sending.throw_away()
+                    self._sending.give_up()
                     self._log_waiting(deadline, f"a claim; the last attempt failed: {error}")
                     # Do not busy-loop on a broker that refuses at once.
                     deadline.wait(READ_SLICE_S)
@@ -195,19 +198,19 @@ class OwnedLog(Generic[F]):
             by the deadline. LogLost.
         """
         self._expect_log()
-        watch = self._watching()
-        _, end = watch.bounds(self.where, deadline.slice_s(end_within_s))
-        self._check_no_successor(watch, deadline)
-        if self._state is State.OWNER:
-            return self.fold
-        if self._fold_anew:
-            self._start_fold(watch, None, deadline)
-            _, end = watch.bounds(self.where, deadline.left_s())  # It may begin at a newer claim.
-        for record in self._unfolded(watch, end, deadline):
-            event = self._folded.apply_record(record)
-            if self.epoch >= 0 and isinstance(event, Claimed) and event.nonce not in self._nonces:
-                raise self._fenced_by(record.offset, event)
-            on_way(end)
+        with self._clients.reader(self.where, deadline) as reader:
+            _, end = reader.bounds(self.where, deadline.slice_s(end_within_s))
+            self._check_no_successor(reader, deadline)
+            if self._state is State.OWNER:
+                return self.fold
+            if self._fold_anew:
+                self._start_fold(reader, None, deadline)
+                _, end = reader.bounds(self.where, deadline.left_s())  # Maybe at a newer claim.
+            for record in self._unfolded(reader, end, deadline):
+                event = self._folded.apply_record(record)
+                if self.epoch >= 0 and isinstance(event, Claimed):
+                    self._check_own(record.offset, event)
+                on_way(end)
         return self.fold
 
     def append(self, event: Event) -> Ticket:
@@ -262,7 +265,8 @@ class OwnedLog(Generic[F]):
             Fenced: somebody did. BrokerUnavailable: not known by the deadline. LogLost.
         """
         self._expect_owner()
-        self._check_no_successor(self._watching(), deadline)
+        with self._clients.reader(self.where, deadline) as reader:
+            self._check_no_successor(reader, deadline)
 
     def fold_arrived(self, deadline: Deadline) -> None:
         """Folds what others wrote behind the newest confirmed event: requests. Only while no event
@@ -275,7 +279,8 @@ class OwnedLog(Generic[F]):
         """
         self._expect_owner()
         assert not self._sending.pending, f"{self.where}: an event is on its way"
-        _, end = self._watching().bounds(self.where, deadline.left_s())
+        with self._clients.reader(self.where, deadline) as reader:
+            _, end = reader.bounds(self.where, deadline.left_s())
         if end != self._folded.next_offset:
             try:
                 self._read_gap(end, deadline)
@@ -289,11 +294,10 @@ class OwnedLog(Generic[F]):
         return self._state is State.OWNER and records >= RECLAIM_EVERY_RECORDS
 
     def release(self) -> None:
-        """Closes the writer and the reader and gives the log up. Idempotent; nothing is written."""
-        self._sending.throw_away()
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        """Gives the log up, and closes its own clients. Idempotent; nothing is written."""
+        self._sending.give_up()
+        if self._own_clients:
+            self._clients.close()
         if self._state is not State.FENCED:
             self._enter(State.UNCLAIMED, "released; claim again")
 
@@ -399,11 +403,6 @@ class OwnedLog(Generic[F]):
             if not records and claim.delivery is None and silence.passed():
                 raise BrokerUnavailable(f"the claim was not reported within {silence.timeout_s} s")
 
-    def _watching(self) -> LogReader:
-        if self._watch is None:
-            self._watch = self._broker.reader({self.where: 0})
-        return self._watch
-
     def _check_no_successor(self, reader: LogReader, deadline: Deadline) -> None:
         """Folds nothing; ``Fenced`` where a foreign claim stands above all that was folded."""
         if self.epoch < 0:
@@ -413,8 +412,12 @@ class OwnedLog(Generic[F]):
         _, end = reader.bounds(self.where, deadline.left_s())
         for record in self._unfolded(reader, end, deadline):
             event = event_in(record, self._folded.owner)
-            if isinstance(event, Claimed) and event.nonce not in self._nonces:
-                raise self._fenced_by(record.offset, event)
+            if isinstance(event, Claimed):
+                self._check_own(record.offset, event)
+
+    def _check_own(self, offset: int, claim: Claimed) -> None:
+        if claim.nonce not in self._nonces:
+            raise self._fenced_by(offset, claim)
 
     def _unfolded(
         self, reader: LogReader, stop: int, deadline: Deadline, *, compare: bool = False
@@ -475,9 +478,7 @@ class OwnedLog(Generic[F]):
 
     def _read_gap(self, offset: int, deadline: Deadline) -> None:
         """Folds what others wrote before ``offset``: that of an event of ours, or the log's end."""
-        start = self._folded.next_offset
-        # Not kept open: a reader holds memory and threads, and gaps are rare.
-        with closing(self._broker.reader({self.where: start})) as reader:
+        with self._clients.reader(self.where, deadline) as reader:
             try:
                 for record in self._unfolded(reader, offset, deadline):
                     event = self._folded.apply_record(record)

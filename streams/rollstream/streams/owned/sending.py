@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Event
-from rollstream.streams.broker import Broker, Delivery, TopicPartition, Writer
-from rollstream.streams.errors import BrokerError, BufferFull, RecordTooLarge
+from rollstream.streams.broker import Delivery, TopicPartition
+from rollstream.streams.errors import BrokerError, BufferFull, DeliveryUnknown, RecordTooLarge
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 APPENDS_MAX = 10_000  # Appended and not confirmed yet; BufferFull beyond.
@@ -30,24 +31,24 @@ class Ticket:
     offset: int | None = None
 
     def report(self, delivery: Delivery) -> None:
-        self.delivery = delivery
+        """The first report counts: what comes after its owner gave it up is of no interest."""
+        self.delivery = self.delivery or delivery
 
 
 class Sending:
     """Sends an event once the one before it is confirmed.
 
     So the log always holds a prefix of what is appended, and at most one event is in doubt. It
-    also makes retries needless, so the writer sends each record once.
+    also makes retries needless, so each record is sent once.
 
     Attributes:
         pending: appended and not confirmed, the oldest first; only that one was sent.
     """
 
-    def __init__(self, broker: Broker, where: TopicPartition) -> None:
+    def __init__(self, clients: OwnerClients, where: TopicPartition) -> None:
         self.pending: deque[Ticket] = deque()
-        self._broker = broker
+        self._clients = clients
         self._where = where
-        self._writer: Writer | None = None
 
     def add(self, event: Event) -> Ticket:
         """Queues an event.
@@ -85,21 +86,17 @@ class Sending:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serves reports; waits up to ``timeout_s`` for the first."""
-        if self._writer is not None:
-            self._writer.poll(timeout_s)
+        self._clients.poll(timeout_s)
 
-    def throw_away(self) -> None:
-        """Drops the writer and all that is pending; what was sent is in doubt from now on."""
-        if self._writer is not None:
-            self._writer.abandon()
-            self._writer = None
+    def give_up(self) -> None:
+        """Forgets all that is pending; what was sent is in doubt from now on."""
+        for ticket in self.pending:
+            doubt = DeliveryUnknown(f"{self._where}: it was given up before its report")
+            ticket.report(Delivery(*self._where, -1, doubt))
         self.pending.clear()
 
     def _send(self, ticket: Ticket) -> None:
-        if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=0.0, retries=False)
-        topic, partition = self._where
         try:
-            self._writer.append(topic, ticket.value, partition=partition, on_delivery=ticket.report)
+            self._clients.append(self._where, ticket.value, ticket.report)
         except BrokerError as error:  # It is raised where the report is looked at, like any other.
-            ticket.report(Delivery(topic, partition, -1, error))
+            ticket.report(Delivery(*self._where, -1, error))
