@@ -16,6 +16,7 @@ QUEUED_KIB_MAX = 32 * 1024  # Bytes that wait for the broker in one writer; Buff
 QUEUED_RECORDS_MAX = 100_000  # The same, counted in records.
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # In one request to one partition.
 FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader, and so what one poll returns.
+ONCE_MS_MAX = 30_000  # A record that is sent once is dropped if it is not acknowledged by then.
 NO_TOPIC_AFTER_MS = 5_000  # A broker that just started, or a new topic, may need a moment.
 RECONNECT_MS_MAX = 1_000  # Between two attempts to connect; its jitter adds half.
 SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
@@ -94,7 +95,7 @@ def writer(*, linger_ms: float, retries: bool) -> dict[str, Any]:
         # A record that is sent once cannot be doubled by a retry. Without retries no producer id is
         # asked for either, which librdkafka does half a second after it connected.
         "enable.idempotence": retries,
-        **({} if retries else {"message.send.max.retries": 0}),
+        **({} if retries else {"message.send.max.retries": 0, "message.timeout.ms": ONCE_MS_MAX}),
         # With more, an idempotent librdkafka spins while it waits for answers: ten times the
         # processor time a rollout, which a broker on the same cores then lacks. Big batches keep
         # one request at a time fast.

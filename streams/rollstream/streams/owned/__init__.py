@@ -5,6 +5,8 @@
 - ``reading``    the event in a record; none: no owner wrote it; or ``UnreadableLog``
 - ``state``      what an owner may do
 - ``sending``    an owner's appends, one on its way at a time
+- ``clients``    the clients that owners share: one that appends, a few that read
+- ``appends``    events on their way, looked after by a loop that waits for none
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short
 - ``follow``     ``Follower``: reads the events that count, without owning the logs, and puts aside
