@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -236,6 +237,22 @@ def test_a_paused_partition_is_not_read_until_it_is_sought(world: World) -> None
     assert [record.value for record in read(reader, 1)] == [b"unseen"]
 
 
+def test_one_reader_reads_one_log_after_the_other(world: World) -> None:
+    topic, broker = world.topic(partitions=3), world.broker()
+    logs = [TopicPartition(topic, number) for number in range(3)]
+    for number, where in enumerate(logs):
+        write(broker, where, [b"%d-%d" % (number, index) for index in range(5)])
+    reader = broker.reader({})
+    for number in (2, 0, 1, 0):
+        reader.seek(logs[number], 3)
+        expected = [b"%d-3" % number, b"%d-4" % number]
+        assert [record.value for record in read(reader, 2)] == expected
+        assert reader.bounds(logs[number], TIMEOUT_S) == (0, 5)
+        reader.drop(logs[number])
+        reader.drop(logs[number])
+        assert reader.poll(10, 0.2) == []
+
+
 @pytest.mark.parametrize("wanted", [3, 50])
 def test_an_offset_that_is_not_in_the_log_is_said_until_sought(world: World, wanted: int) -> None:
     where = TopicPartition(world.topic(), 0)
@@ -334,6 +351,28 @@ def test_what_is_assigned_is_read_once_it_is_begun_and_where_it_is_told(world: W
     member.turn()
     member.reader.begin(first, 10)
     assert [r.offset for r in read(member.reader, 1)] == [10]
+
+
+def test_a_member_is_asked_on_other_threads_while_it_reads(world: World) -> None:
+    topic = world.topic()
+    where = TopicPartition(topic, 0)
+    write(world.broker(), where, [b"%d" % number for number in range(10)])
+    member = Member(world, topic, topic)
+    until(lambda: member.has(1), member.turn)
+    member.reader.begin(where, 0)
+
+    def ask(number: int) -> tuple[tuple[int, int], bool, bool]:
+        return (
+            member.reader.bounds(where, TIMEOUT_S),
+            member.reader.commit(where, number, "", TIMEOUT_S),
+            member.reader.still_assigned(where, TIMEOUT_S),
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = threads.map(ask, range(20))
+        assert [record.offset for record in read(member.reader, 10)] == [*range(10)]
+        assert [*answers] == 20 * [((0, 10), True, True)]
+    assert member.reader.committed(where, TIMEOUT_S) is not None
 
 
 def test_commits_keep_offset_and_metadata(world: World) -> None:

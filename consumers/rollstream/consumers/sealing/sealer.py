@@ -250,8 +250,9 @@ class Sealer:
             for environment in self._environments:
                 environment.advance(draining=True)
             drained = all(environment.drained() for environment in self._environments)
-            if drained or deadline.passed():
-                return drained and not self._busy()
+            ended = drained and not self._busy()
+            if ended or deadline.passed():
+                return ended
             deadline.log_waiting(lambda: "what is decided to be committed")
             deadline.wait(BUSY_WAIT_S)
 
