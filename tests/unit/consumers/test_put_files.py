@@ -100,7 +100,6 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         owner="tests",
         root_id="root",
         timeout_s=1.0,
-        steps=STEPS,
         workers=InlineExecutor(),
         askers=InlineExecutor(),
         appends=Appends(InlineExecutor(), clock, 1.0),
@@ -132,7 +131,7 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             entropy=shared.entropy,
         )
         rollups = RollUps(blobs, target.address)
-        flush = Flush(plan, target, shared, log, lambda _: None, rollups)
+        flush = Flush(plan, target, STEPS, shared, log, lambda _: None, rollups)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

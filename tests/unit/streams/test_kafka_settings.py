@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollstream.streams.errors import BadClientSettings
-from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.kafka import KafkaBroker, properties
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_address_that_names_no_broker_is_refused(bootstrap: str) -> None:
 def test_properties_of_one_kind_of_client_alone_are_taken() -> None:
     client = {"session.timeout.ms": "1500", "compression.type": "lz4"}
     KafkaBroker("PLAINTEXT://[::1]:9092,other", client).close()
+
+
+def test_a_line_that_blames_an_old_broker_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    line = "127.0.0.1:9092/1: ApiVersionRequest failed: Local: Timed out: probably due to {}"
+    with caplog.at_level("ERROR", properties.LOG.name):
+        properties.LOG.error(line.format("broker version < 0.10 (see api.version.request)"))
+        properties.LOG.error(line.format("something else"))
+    assert [record.getMessage()[-14:] for record in caplog.records] == ["something else"]

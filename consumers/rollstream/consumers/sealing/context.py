@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
@@ -21,9 +20,6 @@ from rollstream.streams.owned.appends import Appends
 from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.layout import Layout
 
-if TYPE_CHECKING:  # A flush holds this context, which names the steps of a flush.
-    from rollstream.consumers.sealing.flush import Step
-
 ASK_S = 5.0
 
 
@@ -35,7 +31,6 @@ class SealerContext:
     Attributes:
         owner: named in claims, for people.
         root_id: of the store's root, named in claims and flushes.
-        steps: of every flush.
         workers: run claims and flushes beside the loop.
         askers: ask the broker beside the loop, each question for at most ``ask_s``.
         appends: what is on its way into seal logs.
@@ -56,7 +51,6 @@ class SealerContext:
     owner: str
     root_id: str
     timeout_s: float
-    steps: tuple[Step, ...]
     workers: Executor
     askers: Executor
     writers: Executor

@@ -10,6 +10,7 @@ from functools import partial
 
 from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.flush import Step
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.partition import (
     FINAL_STATES,
@@ -41,9 +42,10 @@ class EnvironmentSealer:
     Adoption runs outside the rebalance callback: there a partition is only marked as revoked.
     """
 
-    def __init__(self, context: SealerContext) -> None:
+    def __init__(self, context: SealerContext, steps: tuple[Step, ...]) -> None:
         layout, environment = context.layout, context.environment
         self._context = context
+        self._steps = steps
         self._topic = layout.rollouts(environment)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
@@ -190,7 +192,9 @@ class EnvironmentSealer:
                     self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
                     continue
                 del self._ask_at_s[where]
-            self._partitions[where] = Partition(self._context, self._reader, where.partition)
+            self._partitions[where] = Partition(
+                self._context, self._steps, self._reader, where.partition
+            )
 
     def _poll_announced(self) -> None:
         announced, now_s = self._context.announced, self._now_s()

@@ -36,6 +36,7 @@ class Flush:
 
     Attributes:
         plan: what it settles.
+        steps: in their order.
         log: the seal log.
         commit: commits this watermark as the consumer group's offset.
         rollups: of the partition.
@@ -48,6 +49,7 @@ class Flush:
 
     plan: Plan
     target: FlushTarget
+    steps: tuple[Step, ...]
     context: SealerContext
     log: OwnedLog[SealFold]
     commit: Callable[[int], None]
@@ -61,7 +63,7 @@ class Flush:
     def run_steps(self, *, in_loop: bool) -> None:
         """Runs the next steps, up to the first that has to run elsewhere, or after one that
         appended."""
-        steps = self.context.steps
+        steps = self.steps
         while self.done < len(steps) and steps[self.done].in_loop is in_loop:
             steps[self.done].run(self)
             self.done += 1
@@ -71,7 +73,7 @@ class Flush:
     @property
     def step(self) -> str:
         """The name of the step that is next, or runs."""
-        return self.context.steps[self.done].name
+        return self.steps[self.done].name
 
     def take_answer(self) -> None:
         """Takes down where the event stands that was on its way, if it is confirmed."""
@@ -81,7 +83,7 @@ class Flush:
 
     def finished(self) -> bool:
         """Whether every step was done."""
-        return self.done == len(self.context.steps)
+        return self.done == len(self.steps)
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.flush import Flush, project_missing
+from rollstream.consumers.sealing.flush import Flush, Step, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
@@ -100,7 +100,9 @@ class Partition:
         aside: why it was put aside; empty: it was not.
     """
 
-    def __init__(self, context: SealerContext, reader: GroupReader, number: int) -> None:
+    def __init__(
+        self, context: SealerContext, steps: tuple[Step, ...], reader: GroupReader, number: int
+    ) -> None:
         layout = context.layout
         self.address = PartitionAddress(context.environment, layout.generation, number)
         self.source = layout.rollouts_log(self.address)
@@ -108,6 +110,7 @@ class Partition:
         self.intake: Intake | None = None
         self.aside = ""
         self._context = context
+        self._steps = steps
         self._reader = reader
         self._log = OwnedLog(
             context.broker,
@@ -436,7 +439,15 @@ class Partition:
             compression=self._context.config.compression,
             root_id=self._context.root_id,
         )
-        return Flush(plan, target, self._context, self._log, self._move_offset, self._rollups)
+        return Flush(
+            plan,
+            target,
+            self._steps,
+            self._context,
+            self._log,
+            self._move_offset,
+            self._rollups,
+        )
 
     def _move_offset(self, watermark: int) -> None:
         if self.state is not State.REVOKED:

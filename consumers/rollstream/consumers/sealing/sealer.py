@@ -116,7 +116,6 @@ class Sealer:
                     owner=owner,
                     root_id=root.root_id,
                     timeout_s=kafka.timeout_s,
-                    steps=steps,
                     workers=threads.workers,
                     askers=threads.askers,
                     writers=threads.writers,
@@ -136,7 +135,8 @@ class Sealer:
                         retain_after_hours=section.retain_after_hours,
                     ),
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
-                )
+                ),
+                steps,
             )
             for name, section in config.environments.items()
         ]

@@ -23,6 +23,8 @@ SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
 QUIET_S = 10.0  # The same line is let through once in this time.
 LINES_MAX = 256  # Remembered; beyond it the one that was let through first is forgotten.
+# Of a broker that ends while a client connects: all that are supported are newer by far.
+_MISLEADING = "probably due to broker version < 0.10"
 _TIMING = re.compile(r"\(after \d+ms .*?\)$")
 
 
@@ -52,6 +54,7 @@ LOG = logging.getLogger("rollstream.kafka")
 LOG.addHandler(logging.NullHandler())  # A library logs nothing unless its user asks for it.
 # One section of properties serves all clients; each complains about those of the others.
 LOG.addFilter(lambda record: "property and will be ignored" not in record.getMessage())
+LOG.addFilter(lambda record: _MISLEADING not in record.getMessage())
 LOG.addFilter(RepeatFilter())
 
 
