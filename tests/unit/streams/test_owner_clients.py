@@ -13,7 +13,7 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.streams.broker import IDLE_S, TopicPartition, TopicSpec
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
@@ -103,3 +103,20 @@ def test_what_an_owner_gave_up_and_lands_late_does_not_count() -> None:
     log.fold_arrived(deadline(broker))
     assert reported
     assert log.fold.watermark == 0
+
+
+def test_a_client_that_is_full_of_what_others_append_is_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = counting_broker()
+    clients = OwnerClients(broker)
+    log = owner(broker, clients, 0)
+    monkeypatch.setattr("rollstream.streams.memory.writer.QUEUED_RECORDS_MAX", 0)
+    with pytest.raises(ClaimFailed, match="records are queued"):
+        log.claim(deadline(broker))
+    monkeypatch.undo()
+    log.claim(deadline(broker))
+    monkeypatch.setattr("rollstream.streams.memory.writer.QUEUED_RECORDS_MAX", 0)
+    ticket = log.append(flushed(log.epoch, log.nonce, range(3), 3))
+    with pytest.raises(BrokerUnavailable, match="records are queued"):
+        log.wait_confirmed(ticket, deadline(broker))

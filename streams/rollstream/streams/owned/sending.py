@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import Delivery, TopicPartition
-from rollstream.streams.errors import BrokerError, BufferFull, DeliveryUnknown, RecordTooLarge
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryUnknown,
+    RecordTooLarge,
+)
 from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
@@ -96,7 +102,13 @@ class Sending:
         self.pending.clear()
 
     def _send(self, ticket: Ticket) -> None:
+        error: BrokerError
         try:
             self._clients.append(self._where, ticket.value, ticket.report)
-        except BrokerError as error:  # It is raised where the report is looked at, like any other.
-            ticket.report(Delivery(*self._where, -1, error))
+            return
+        except BufferFull as full:  # Of what others append: the broker does not take it.
+            error = BrokerUnavailable(str(full))
+        except BrokerError as refusal:
+            error = refusal
+        # It is raised where the report is looked at, like any other.
+        ticket.report(Delivery(*self._where, -1, error))
