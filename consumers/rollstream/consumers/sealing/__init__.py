@@ -18,6 +18,7 @@
 - ``lost_logs``     whether the seal log is the one that the manifests follow from
 - ``rows``          from a plan to files and the event that names them
 - ``dead_letters``  keeps the rejected records for people
+- ``lasting``       how long a job of a partition lasts
 - ``backoff``       growing intervals between attempts, and what is logged meanwhile
 - ``stats``         ``SealerStats``
 """

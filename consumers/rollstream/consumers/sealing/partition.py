@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, Step, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
+from rollstream.consumers.sealing.lasting import Lasting
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.consumers.sealing.reports import DispatchReports
@@ -128,8 +128,7 @@ class Partition:
         self._backoff = Backoff(context.clock)
         self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
         self._is_still_ours: Asked[bool] | None = None
-        self._timed: tuple[Future[Any] | None, bool] = (None, False)  # A job, whether it runs,
-        self._timed_from = 0.0, 0  # since then.
+        self._lasting = Lasting(context.clock)
         self._claims_log = False  # The job that claims is done with the store.
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
@@ -464,30 +463,21 @@ class Partition:
     # --- what `status` reads ---
 
     def _trouble(self) -> str:
+        self._lasting.look(self._job)
         if self.aside:
             return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._offset.told  # `status` finds that by itself.
         if self._backoff.has_failed_for(TROUBLE_AFTER_S):
             return self._backoff.why
-        job, clock = (self._job, self._job is not None and self._job.running()), self._context.clock
-        if job != self._timed:
-            self._timed, self._timed_from = job, (clock.monotonic_s(), clock.now_us())
-        began_s = self._timed_from[0]
-        if not self.busy() or clock.monotonic_s() < began_s + STEP_LASTS_S:
-            return ""
-        may_last = self.state is State.CLAIMING or not job[1]
-        if may_last and clock.monotonic_s() < began_s + CLAIM_LASTS_S:
-            return ""
-        return self._what_lasts()
+        is_quick = self._lasting.runs and self.state is not State.CLAIMING
+        lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
+        return self._what_lasts() if self.busy() and self._lasting.is_long(lasts_s) else ""
 
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""
-        job, began_s = self._job, self._timed_from[0]
-        is_long = self._context.clock.monotonic_s() >= began_s + seconds
-        if job is None or self._timed != (job, True) or not is_long or not self._store_step():
-            return ""
-        return f"{self.source}: {self._what_lasts()}"
+        is_long = self._lasting.runs and self._lasting.is_long(seconds)
+        return f"{self.source}: {self._what_lasts()}" if is_long and self._store_step() else ""
 
     def _store_step(self) -> str:
         """The name of the step that runs beside the loop and calls the store; empty: none does."""
@@ -499,8 +489,8 @@ class Partition:
 
     def _what_lasts(self) -> str:
         """What has not ended for so long."""
-        since = f"{datetime.fromtimestamp(self._timed_from[1] // 1_000_000, UTC):%H:%M:%S} UTC"
-        if self._job is not None and not self._job.running():
+        since = self._lasting.since
+        if not self._lasting.runs:
             return WAITS.format(since)
         if step := self._store_step():
             return HANGS.format(step, since)

@@ -68,6 +68,9 @@ class Sealer:
         BrokerUnavailable: the broker did not answer in time.
     """
 
+    is_hung = False
+    _closed = False
+
     def __init__(
         self,
         config: RollstreamConfig,
@@ -97,11 +100,9 @@ class Sealer:
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._clients = OwnerClients(broker, WORKERS)
         self._hang_timeout_s = config.store.hang_timeout_s
-        self.is_hung = False
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
         self._counters = SealerCounters()
-        self._closed = False
         owner = owner or f"sealer-{entropy.token(4)}"
         self._environments = [
             EnvironmentSealer(
