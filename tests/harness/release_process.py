@@ -23,6 +23,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.fields import row_fields
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.wire import record_headers
 from rollstream.store import list_manifests, open_dataset
 from rollstream.streams.broker import TopicPartition, TopicSpec
 from rollstream.streams.memory import MemoryLogs
@@ -63,7 +64,10 @@ class World(CommandLine):
         kept = {
             "topics": [(t.name, t.partitions, dict(t.config)) for t in topics],
             "records": [
-                (r.topic, r.partition, r.timestamp_us, base64.b64encode(r.value).decode())
+                (
+                    *(r.topic, r.partition, r.timestamp_us, base64.b64encode(r.value).decode()),
+                    [(name, value.decode()) for name, value in r.headers],
+                )
                 for r in sorted(records, key=lambda record: record.timestamp_us)
             ],
         }
@@ -74,9 +78,11 @@ class World(CommandLine):
         self.logs = MemoryLogs(self.clock)
         for name, partitions, config in kept["topics"]:
             self.logs.create(TopicSpec(name, partitions, config))
-        for topic, partition, timestamp_us, value in kept["records"]:
+        for topic, partition, timestamp_us, value, *headers in kept["records"]:  # Once without.
             self.clock.advance((timestamp_us - self.clock.now_us()) / 1e6)
-            self.logs.append(TopicPartition(topic, partition), None, base64.b64decode(value))
+            where = TopicPartition(topic, partition)
+            given = tuple((name, text.encode()) for name, text in sum(headers, []))
+            self.logs.append(where, None, base64.b64decode(value), given)
 
 
 def publish(world: World, rollouts: list[dict[str, Any]]) -> Any:
@@ -92,10 +98,10 @@ def publish(world: World, rollouts: list[dict[str, Any]]) -> Any:
         entries.append(Entry.of({**defaults, **make_fields(**{**overrides, **arrays})}))
     value = encode_entries(entries, environment="math", worker_id="worker-0", partitions=1)
     where = TopicPartition(world.layout.rollouts("math"), 0)
-    return world.logs.append(where, None, value).offset
+    return world.logs.append(where, None, value, record_headers()).offset
 
 
-def seal(world: World) -> Any:
+def seal(world: World, *, dead_letter: bool = False) -> Any:
     """Seals what is there; how many segments and groups, and why partitions were put aside."""
     with Sealer(
         world.config,
@@ -104,6 +110,7 @@ def seal(world: World) -> Any:
         clock=world.clock,
         workers=InlineExecutor(),
         owner="sealer-a",
+        dead_letter_newer=dead_letter,
     ) as sealer:
         for _ in range(TURNS):
             sealer.step(Deadline(0.1, world.clock))

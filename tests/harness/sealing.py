@@ -26,7 +26,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ingest.entry import Entry, Producer
 from rollstream.store import Blobs, MemoryBlobs, open_store
-from rollstream.streams.broker import Broker, TopicPartition, Writer
+from rollstream.streams.broker import Broker, Headers, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
@@ -194,11 +194,14 @@ class SealWorld:
             value = encode_record(together, partitions=partitions, producer=producer)
             self.put(value, partition=partition, entries=len(together))
 
-    def put(self, value: bytes, *, partition: int = 0, entries: int = 1) -> None:
+    def put(
+        self, value: bytes, *, partition: int = 0, entries: int = 1, headers: Headers = ()
+    ) -> None:
         """Any bytes, with so many entries."""
         if self._writer is None:
             self._writer = self.broker.writer(linger_ms=0.0)
-        self._writer.append(self.layout.rollouts("math"), value, partition=partition)
+        topic = self.layout.rollouts("math")
+        self._writer.append(topic, value, partition=partition, headers=headers)
         assert self._writer.flush(TIMEOUT_S) == 0
         self.published += entries
 

@@ -18,6 +18,7 @@ REACHED = {
         *("begun groups named", "producers reported", "reports of a new owner"),
         "producers that died",
     },
+    "upgrades": {"crashes", "adoptions", "newer records", "stopped", "went on"},
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
         *("batches", "partial acks", "replacements", "rewinds", "drops"),

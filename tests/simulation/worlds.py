@@ -21,6 +21,7 @@ from simulation.broken.admission import (
     KeepingTheDead,
     LosingReports,
 )
+from simulation.broken.dead_lettering import DeadLettering
 from simulation.broken.durable_for_confirmed import OnlyItsOwn
 from simulation.broken.early_report import ReportingEarly
 from simulation.broken.forgetting import (
@@ -35,6 +36,7 @@ from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.reporting import KeepingWhatEnded, TellingAtOnce
 from simulation.broken.steps import BROKEN_STEPS
 from simulation.consumers.sealers import Sealers
+from simulation.consumers.upgrades import Upgrades
 from simulation.sampler.carrying import Carrying, NotHeld
 from simulation.sampler.reused import Reused
 from simulation.sampler.scored import LateRewards
@@ -52,6 +54,7 @@ MakeWorld = Callable[[int], World]
 WORLDS: Mapping[str, MakeWorld] = {
     "owners": Owners,
     "sealers": Sealers,
+    "upgrades": Upgrades,
     "sampler": Trainers,
     "snapshots": Snapshots,
     "uses": Reused,
@@ -85,6 +88,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "sealers/keeping_what_ended": KeepingWhatEnded,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
+    "upgrades/dead_lettering": DeadLettering,
     "carrying/not_held": NotHeld,
     "admission/keeping_the_dead": KeepingTheDead,
     "admission/blind_to_begun": BlindToBegun,

@@ -105,12 +105,35 @@ def test_after_an_upgrade_everything_is_read_and_every_digest_holds(
 
 
 @pytest.mark.proves("F19")
-def test_records_of_newer_producers_are_letters_that_come_back_after_the_upgrade(
+def test_records_of_newer_producers_wait_and_are_sealed_whole_after_the_upgrade(
+    older: Release, newer: Release, tmp_path: Path
+) -> None:
+    older.run(tmp_path, "publish", rollouts=group("mixed", 0))
+    newer.run(tmp_path, "publish", rollouts=group("mixed", 1, **ADDED))
+    older.run(tmp_path, "publish", rollouts=group("behind"))
+    stopped = older.run(tmp_path, "seal")
+    assert stopped["groups"] == 0
+    (aside,) = stopped["aside"]
+    assert (
+        "[0], offset 1: a newer producer wrote this record, with ingest_record version 4" in aside
+    )
+    assert "rollstream 0.1.0 knows 3 and older. Upgrade the sealers first" in aside
+    holds(older, tmp_path)
+    assert newer.run(tmp_path, "seal") == {"segments": 4, "groups": 2, "aside": []}
+    holds(newer, tmp_path)
+    batch = newer.run(tmp_path, "serve", step=0, groups=2)
+    assert {*batch["uids"]} == {"mixed-0", "mixed-1", "behind-0", "behind-1"}
+
+
+@pytest.mark.proves("F19")
+def test_dead_letters_of_newer_producers_come_back_after_the_upgrade(
     older: Release, newer: Release, tmp_path: Path
 ) -> None:
     older.run(tmp_path, "publish", rollouts=group("old"))
     newer.run(tmp_path, "publish", rollouts=group("new", **ADDED))
-    assert older.run(tmp_path, "seal")["groups"] == 1
+    stopped = older.run(tmp_path, "seal")
+    assert (stopped["groups"], len(stopped["aside"])) == (0, 1)
+    assert older.run(tmp_path, "seal", dead_letter=True)["groups"] == 1
     holds(older, tmp_path)
     listed = older.run(tmp_path, "command", arguments=["deadletters", "list"])
     assert "unknown_schema" in listed["stdout"]

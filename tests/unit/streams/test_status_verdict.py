@@ -257,6 +257,28 @@ def test_workers_that_all_wait_for_admission_are_not_blamed(
     assert [verdict.stage for verdict in stuck_stages(figures, CONFIG)] == stages
 
 
+@pytest.mark.proves("F19", "F24")
+@pytest.mark.parametrize("hindered", [{"trouble": "put aside: newer"}, {"aside": "newer"}])
+@pytest.mark.parametrize(
+    ("waited_h", "level", "told"),
+    [
+        (1.0, "warning", "10 records wait, and retention deletes the oldest in 167 hours"),
+        (120.0, "warning", "in 48 hours (kafka.retention_hours 168). "),
+        (127.0, "error", "in 41 hours (kafka.retention_hours 168). Act now"),
+        (167.5, "error", "in 30 minutes (kafka.retention_hours 168). Act now"),
+        (170.0, "error", "in 0 minutes"),
+    ],
+)
+def test_partition_that_is_put_aside_is_an_error_before_retention_reaches_it(
+    hindered: dict[str, Any], waited_h: float, level: str, told: str
+) -> None:
+    (verdict,) = stuck({**hindered, "oldest_age_s": waited_h * 3600}, {})
+    assert (verdict.stage, verdict.level) == ("sealers", level)
+    assert "math[0] is put aside, and all other partitions go on" in verdict.reason
+    assert told in verdict.reason
+    assert "newer. Then run" in verdict.reason
+
+
 def test_run_that_is_over_still_names_what_was_lost() -> None:
     (verdict,) = stuck({"kept_from": 95}, {"over": True})
     assert "retention deleted 5 records" in verdict.reason
@@ -293,7 +315,7 @@ def test_partitions_of_one_environment_share_a_sentence_that_stays_short() -> No
 
 def test_missing_topics_are_named_alone() -> None:
     (verdict,) = stuck_stages(Figures(missing_topics=("a", "b")), CONFIG)
-    assert verdict == ("topics", "a, b missing; run `rollstream topics create`")
+    assert verdict == Verdict("topics", "a, b missing; run `rollstream topics create`")
 
 
 def stuck(
@@ -329,7 +351,7 @@ def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
     figures = Figures(
         partitions=(HEALTHY_PARTITION,), samplers=(HEALTHY_SAMPLER,), admission=(waiting,)
     )
-    ((stage, reason),) = stuck_stages(figures, CONFIG)
+    ((stage, reason, _),) = stuck_stages(figures, CONFIG)
     assert stage == "sampler"
     assert reason.startswith("4 of 9 producers of math wait to begin groups")
     assert "(t)" in reason

@@ -40,6 +40,13 @@ def seal(
             "--retry", help="Ask running sealers to try partitions again that they put aside."
         ),
     ] = False,
+    dead_letter: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letter",
+            help="Make records of newer producers dead letters, and seal their groups without them.",
+        ),
+    ] = False,
     environment: Annotated[
         str | None, typer.Option(help="With --retry: only of this one.", metavar="NAME")
     ] = None,
@@ -53,10 +60,15 @@ def seal(
 
     It then commits what is decided and ends. Several sealers share the partitions. With --retry it
     seals nothing itself: it asks those that run, and ends with exit code 1 where a partition is
-    still put aside.
+    still put aside. A record of a newer producer stops its partition until an upgraded sealer
+    starts; with --dead-letter this sealer goes past it.
     """
     services, settings = services_of(context), load_config(config)
     if retry:
+        if dead_letter:
+            raise typer.BadParameter(
+                "--dead-letter is for a sealer that starts, and --retry starts none: give one"
+            )
         if partition is not None and environment is None:
             raise typer.BadParameter("--partition needs --environment: name the environment, too")
         answers = _retry(services, settings, environment, partition, timeout_s)
@@ -66,16 +78,25 @@ def seal(
         return
     if environment is not None or partition is not None:
         raise typer.BadParameter("--environment and --partition go with --retry: add it")
-    _seal(services, settings, name)
+    _seal(services, settings, name, dead_letter=dead_letter)
 
 
-def _seal(services: Services, settings: RollstreamConfig, name: str | None) -> None:
+def _seal(
+    services: Services, settings: RollstreamConfig, name: str | None, *, dead_letter: bool
+) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     keep_memory_warm()
     stopping = services.stopping()
     with services.connected(settings) as broker:
         store = services.store(settings)
-        sealer = Sealer(settings, broker=broker, store=store, clock=services.clock, owner=name)
+        sealer = Sealer(
+            settings,
+            broker=broker,
+            store=store,
+            clock=services.clock,
+            owner=name,
+            dead_letter_newer=dead_letter,
+        )
         _log.info("sealing %s from %s", ", ".join(settings.environments), settings.kafka.bootstrap)
         try:
             sealer.run(stopping)

@@ -25,6 +25,7 @@ from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import describe_waiting, given_up_without_bound
 from rollstream.streams.status import (
+    ERROR,
     AdmissionFigures,
     ContinuationFigures,
     Figures,
@@ -175,7 +176,10 @@ def status_view(
         line = f"dead letters: {letters.kept:,}{newest}; see `rollstream deadletters list`"
         parts.append(Text(line, style="yellow"))
     parts += [
-        Text.assemble((f"stuck: {verdict.stage}", "bold red"), f" – {verdict.reason}")
+        Text.assemble(
+            (f"stuck: {verdict.stage}", "bold red" if verdict.level == ERROR else "yellow"),
+            f" – {verdict.reason}",
+        )
         for verdict in stuck
     ]
     if not stuck:
@@ -215,7 +219,7 @@ def _sealing(figures: Figures) -> Table:
     every = len(figures.partitions) <= PARTITIONS_MAX
     for name, rows in _by_environment(figures).items():
         for row in rows:
-            if every or row.aside or (row.backlog and row.held is False):
+            if every or row.put_aside or (row.backlog and row.held is False):
                 _add(table, f"{name}[{row.partition}]", [row], _sealer(row))
         if len(rows) > 1:
             _add(table, name, rows, Text(""), "bold")
@@ -239,7 +243,7 @@ def _add(
 
 
 def _sealer(row: PartitionFigures) -> Text:
-    if row.aside:
+    if row.put_aside:
         return Text(f"{row.owner or 'none'}, put aside", style="red")
     if row.held is None:
         return Text(f"{row.owner or 'none'}, changing", style="yellow")

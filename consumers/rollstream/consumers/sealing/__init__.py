@@ -9,6 +9,7 @@
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``log_clock``     log time between two records
+- ``newer``         a record of a newer producer, which stops its partition
 - ``cadence``       when flushes begin
 - ``reports``       which groups were dispatched, as the seal log says between flushes
 - ``reports_of_now``, ``reports_log``  how producers stand, and what waits for what it continues

@@ -39,6 +39,8 @@ class SealerContext:
         reports: takes what holds now of each partition.
         retention: ends the life of files.
         announced: the newest policy that groups are compared with; None: they are not.
+        dead_letter_newer: records of newer producers become dead letters; else they stop their
+            partition.
     """
 
     environment: str
@@ -61,6 +63,7 @@ class SealerContext:
     counters: SealerCounters
     retention: RetentionServices
     announced: AnnouncedPolicy | None = None
+    dead_letter_newer: bool = False
 
     @property
     def ask_s(self) -> float:

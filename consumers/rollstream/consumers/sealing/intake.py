@@ -10,6 +10,7 @@ from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.log_clock import LogClock
+from rollstream.consumers.sealing.newer import newer_record
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError, UnreadableEvent
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
@@ -250,6 +251,9 @@ class Intake:
                     raise NewerEvent(told) from error
                 found = f"entries that cannot be read ({error.reason}: {error.detail})"
                 raise self._not_the_sealed(offset, known, found) from error
+            newer = None if self._context.dead_letter_newer else newer_record(record, error)
+            if newer is not None:
+                raise newer from error
             if not self._write_dead_letters(record, [(0, error, record.value)]):
                 return 0
             self.assembler.unreadable(offset, timestamp_us)

@@ -58,6 +58,9 @@ class Sealer:
         workers: run claims and flushes beside the loop, instead of threads of the sealer's own.
             ``close`` shuts them down. ``InlineExecutor()`` does everything in the caller's thread,
             for simulations.
+        dead_letter_newer: records of producers newer than this sealer become dead letters, and
+            their groups are sealed without them. By default such a record stops its partition until
+            a newer sealer reads it.
 
     Attributes:
         is_hung: whether calls of the store were left behind when it was closed.
@@ -82,6 +85,7 @@ class Sealer:
         owner: str | None = None,
         steps: tuple[Step, ...] = STEPS,
         workers: Executor | None = None,
+        dead_letter_newer: bool = False,
     ) -> None:
         kafka = config.kafka
         self._clock = clock or SystemClock()
@@ -136,6 +140,7 @@ class Sealer:
                         retain_after_hours=section.retain_after_hours,
                     ),
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
+                    dead_letter_newer=dead_letter_newer,
                 ),
                 steps,
             )

@@ -16,9 +16,11 @@ from rollstream.streams.status.figures import (
     SamplerFigures,
 )
 from rollstream.streams.status.measure import measure
-from rollstream.streams.status.verdict import Verdict, stuck_stages
+from rollstream.streams.status.verdict import ERROR, WARNING, Verdict, stuck_stages
 
 __all__ = [
+    "ERROR",
+    "WARNING",
     "AdmissionFigures",
     "ContinuationFigures",
     "DeadLetterFigures",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.sampler.eligible import Waits
+from rollstream.streams.troubles import CommitNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ class PartitionFigures:
     trouble: str = ""
     continuations: int = 0
     continuing: tuple[ContinuationFigures, ...] = ()
+
+    @property
+    def put_aside(self) -> str:
+        """Why nothing of it is sealed until somebody acts: its seal log, or what its sealer says;
+        empty: it is not put aside."""
+        return self.aside or CommitNote(None, self.trouble).aside
 
     @property
     def backlog(self) -> int:

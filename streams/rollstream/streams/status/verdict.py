@@ -19,13 +19,21 @@ from rollstream.streams.status.figures import (
 
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
 NAMED_MAX = 8  # Partitions that one sentence names.
+ERROR, WARNING = "error", "warning"
+LEFT_SHARE_MIN = 0.25  # Of the retention: with less left, what waits is an error.
 
 
 class Verdict(NamedTuple):
-    """A stage that is stuck; the likely reason, with what to do."""
+    """A stage that is stuck; the likely reason, with what to do.
+
+    Attributes:
+        level: ``WARNING`` where a partition is put aside and its rollouts are kept for long enough,
+            else ``ERROR``.
+    """
 
     stage: str
     reason: str
+    level: str = ERROR
 
 
 def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, ...]:
@@ -73,11 +81,11 @@ def _sealing(
 ) -> Iterator[Verdict]:
     """What is wrong with the sealing of one environment, a sentence for each reason."""
     for one in partitions:
-        if one.aside:
-            yield Verdict("sealers", _aside(one, config.kafka.retention_hours))
+        if one.aside or (one.put_aside and not figures.over):
+            yield _aside(one, config.kafka.retention_hours)
     hindered: dict[str, list[PartitionFigures]] = {}
     for one in partitions:
-        if one.trouble and not one.aside and not figures.over:
+        if one.trouble and not one.put_aside and not figures.over:
             hindered.setdefault(one.trouble, []).append(one)
     for trouble, those in hindered.items():
         owners = ", ".join(sorted({one.owner for one in those if one.owner}))
@@ -90,7 +98,7 @@ def _sealing(
             f"retention deleted {sum(p.lost for p in lost)} records of {_names(lost)} before they "
             "were settled; run `rollstream audit`, and raise kafka.retention_hours",
         )
-    waiting = [p for p in partitions if p.backlog and not p.aside]
+    waiting = [p for p in partitions if p.backlog and not p.put_aside]
     settled = sum(p.recent_settled for p in partitions)
     unreadable = sum(p.recent_unreadable for p in partitions)
     share_max = config.environments[name].max_unreadable_share
@@ -117,20 +125,33 @@ def _sealing(
         )
 
 
-def _aside(partition: PartitionFigures, retention_hours: float) -> str:
+def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
     """Why a partition is put aside, what waits there, and for how long it is kept."""
-    waits = ""
+    waits, level = "", WARNING
     if partition.oldest_age_s is not None:
         left_h = retention_hours - partition.oldest_age_s / 3600
         waits = (
-            f" {partition.backlog} records wait, and retention reaches their first one in "
-            f"{max(0.0, left_h):.0f} hours (kafka.retention_hours {retention_hours:g})."
+            f" {partition.backlog} records wait, and retention deletes the oldest in "
+            f"{_hours(left_h)} (kafka.retention_hours {retention_hours:g})."
         )
-    return (
+        if left_h < LEFT_SHARE_MIN * retention_hours:
+            level = ERROR
+            waits += " Act now, or raise kafka.retention_hours, or these rollouts are lost."
+    behind = ", and nothing that was sealed behind it is served" if partition.aside else ""
+    told = "" if partition.aside else f"{partition.owner} says why: "
+    return Verdict(
+        "sealers",
         f"{_names([partition])} is put aside, and all other partitions go on: nothing is sealed "
-        f"there, and nothing that was sealed behind it is served.{waits} {partition.aside}. Then "
-        "run `rollstream seal --retry`, or start its sealer again where that was upgraded"
+        f"there{behind}.{waits} {told}{partition.put_aside}. Then run `rollstream seal --retry`, "
+        "or start its sealer again where that was upgraded",
+        level,
     )
+
+
+def _hours(hours: float) -> str:
+    """A time that is left."""
+    left_h = max(0.0, hours)
+    return f"{left_h:.0f} hours" if left_h >= 2 else f"{left_h * 60:.0f} minutes"
 
 
 def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> str:

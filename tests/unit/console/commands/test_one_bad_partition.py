@@ -56,7 +56,7 @@ def test_commands_name_it_and_go_on_with_all_others(line: CommandLine, kind: str
     figures = json.loads(status.stdout)
     (stuck,) = [one["reason"] for one in figures["stuck"] if "put aside" in one["reason"]]
     assert named in stuck
-    assert "retention reaches their first one in 167 hours" in stuck
+    assert "retention deletes the oldest in 167 hours" in stuck
     assert [named in one["aside"] for one in figures["partitions"]].count(True) == 1
 
     audit = line.run("audit", "--json")
