@@ -1,4 +1,4 @@
-"""A record of a newer producer stops its partition; an upgraded sealer goes on with whole groups."""
+"""A record of a newer producer stops its partition; an upgraded sealer seals whole groups."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def seal(
         bool,
         typer.Option(
             "--dead-letter",
-            help="Make records of newer producers dead letters, and seal their groups without them.",
+            help="Make records of newer producers dead letters instead of stopping there.",
         ),
     ] = False,
     environment: Annotated[
@@ -60,8 +60,7 @@ def seal(
 
     It then commits what is decided and ends. Several sealers share the partitions. With --retry it
     seals nothing itself: it asks those that run, and ends with exit code 1 where a partition is
-    still put aside. A record of a newer producer stops its partition until an upgraded sealer
-    starts; with --dead-letter this sealer goes past it.
+    still put aside.
     """
     services, settings = services_of(context), load_config(config)
     if retry:

@@ -88,8 +88,7 @@ class Sealer:
         dead_letter_newer: bool = False,
     ) -> None:
         kafka = config.kafka
-        self._clock = clock or SystemClock()
-        self._timeout_s = kafka.timeout_s
+        self._clock, self._timeout_s = clock or SystemClock(), kafka.timeout_s
         entropy = entropy or SystemEntropy()
         self._own = ExitStack()
         broker = broker or self._own.enter_context(KafkaBroker(kafka.bootstrap, kafka.client))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from harness.command_line import CommandLine
+from harness.newer_records import NEWER_HEADERS, newer, upgraded
 from harness.owned_logs import owner_of
 from harness.rollouts import encode_record, make_entry
 from harness.seal_events import flushed
@@ -125,6 +127,36 @@ def test_a_record_of_an_unknown_schema_is_listed_and_shown_and_refused_until_it_
     assert done.exit_code == 1
     assert f"letter {row['letter']}: not published: unknown_schema" in done.stdout
     assert line.logs.bounds(TopicPartition(line.layout.rollouts("math"), 0)) == (0, 1)
+
+
+class TurnsEvent(threading.Event):
+    """Set after so many looks."""
+
+    def is_set(self) -> bool:
+        self.looks = getattr(self, "looks", 0) + 1
+        return self.looks > TURNS_MAX
+
+
+@pytest.mark.proves("F19")
+@pytest.mark.parametrize(("options", "letters"), [((), 0), (("--dead-letter",), 1)])
+def test_a_record_of_a_newer_producer_is_a_letter_only_where_seal_is_told_so(
+    line: CommandLine, options: tuple[str, ...], letters: int
+) -> None:
+    writer = line.broker().writer()
+    value = newer(encode_record(group("g"), partitions=PARTITIONS))
+    writer.append(line.layout.rollouts("math"), value, partition=0, headers=NEWER_HEADERS)
+    assert writer.flush(TIMEOUT_S) == 0
+    line.stopping = TurnsEvent()
+    assert line.run("seal", *options).exit_code == 0
+    found = json.loads(line.run("deadletters", "list", "--json").stdout)
+    assert [row["reason"] for row in found] == ["unknown_schema"] * letters
+    with upgraded():
+        segments, settled = sealed(line)
+    assert (segments, settled.get("unreadable", 0)) == (0 if letters else 2, letters)
+    if letters:
+        with upgraded():
+            assert line.run("deadletters", "retry").exit_code == 0
+            assert sealed(line) == (2, {"unreadable": 1})
 
 
 @pytest.mark.proves("F19")

@@ -120,6 +120,7 @@ def test_without_a_sealer_it_says_that_none_answered(line: Line) -> None:
     [
         (("--retry", "--partition", "0"), "needs --environment"),
         (("--partition", "0"), "go with --retry"),
+        (("--retry", "--dead-letter"), "--dead-letter is for a sealer that starts"),
         (("--retry", "--environment", "math", "--partition", "7"), "has a partition 7"),
         (("--retry", "--environment", "maths"), "there is no [environments.maths]"),
     ],
