@@ -88,8 +88,9 @@ class Sealer:
         dead_letter_newer: bool = False,
     ) -> None:
         kafka = config.kafka
-        self._clock, self._timeout_s = clock or SystemClock(), kafka.timeout_s
+        self._clock, self._config = clock or SystemClock(), config
         entropy = entropy or SystemEntropy()
+        named = owner or f"sealer-{entropy.token(4)}"
         self._own = ExitStack()
         broker = broker or self._own.enter_context(KafkaBroker(kafka.bootstrap, kafka.client))
         layout = Layout.of(kafka)
@@ -100,13 +101,11 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
-        self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._clients = OwnerClients(broker, WORKERS)
-        self._hang_timeout_s = config.store.hang_timeout_s
+        self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
         self._counters = SealerCounters()
-        owner = owner or f"sealer-{entropy.token(4)}"
         self._environments = [
             EnvironmentSealer(
                 SealerContext(
@@ -117,7 +116,7 @@ class Sealer:
                     blobs=blobs,
                     clock=self._clock,
                     entropy=entropy,
-                    owner=owner,
+                    owner=named,
                     root_id=root.root_id,
                     timeout_s=kafka.timeout_s,
                     workers=threads.workers,
@@ -182,7 +181,9 @@ class Sealer:
         """
         for environment in self._environments:
             environment.seal_pending()
-        deadline = Deadline(self._timeout_s if timeout_s is None else timeout_s, self._clock)
+        deadline = Deadline(
+            self._config.kafka.timeout_s if timeout_s is None else timeout_s, self._clock
+        )
         if not self._drain(deadline):
             raise BrokerUnavailable(
                 f"flush: not all groups were committed within {deadline.timeout_s} s; they stay "
@@ -196,7 +197,7 @@ class Sealer:
         if self._closed:
             return
         self._closed = True
-        deadline = Deadline(self._timeout_s, self._clock)
+        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
         try:
             if self._drain(deadline):
                 for environment in self._environments:
@@ -232,13 +233,14 @@ class Sealer:
         self._own.close()
 
     def _check_hung(self) -> None:
+        longest_s = self._config.store.hang_timeout_s
         for environment in self._environments:
-            hung = environment.hangs(self._hang_timeout_s)
+            hung = environment.hangs(longest_s)
             if hung:
                 raise StoreHangs(
                     f"{hung}; this sealer gives its partitions back and ends, since nothing went "
-                    f"on for store.hang_timeout_s = {self._hang_timeout_s:g}; find out what holds "
-                    "the store, then start it again"
+                    f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
+                    "then start it again"
                 )
 
     def __enter__(self) -> Self:
