@@ -12,6 +12,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -91,6 +92,7 @@ class Admitted(Network):
         self._in_flight: dict[str, dict[str, Worker]] = {n: {} for n in self._environments}
         # Groups of which no sampler knows before they are sealed.
         self._untold: dict[str, dict[str, Worker]] = {name: {} for name in self._environments}
+        self._untold_sealed_s = -READS_S  # Samplers read it a moment later.
         # Of each sampler's loads, by environment.
         self._most: defaultdict[Loads, Counter[str]] = defaultdict(Counter)
         self._shares_read: dict[tuple[Worker, str], tuple[int, int]] = {}
@@ -420,7 +422,7 @@ class Admitted(Network):
             in_flight = 0 if self._dead_sealers else len(self._in_flight[environment])
             held = in_flight + trainer.ready(environment) + trainer.in_hand(environment)
             # What a rewind gives back, or was begun before a sampler began, that one did not grant.
-            reads = self.now_s < trainer.resumed_s + READS_S
+            reads = self.now_s < max(trainer.resumed_s, self._untold_sealed_s) + READS_S
             held_ever = held + len(self._untold[environment])
             trainer.unbounded[environment] |= self._is_idle(trainer)
             trainer.unbounded[environment] &= reads or held_ever > most + lacking
@@ -445,9 +447,10 @@ class Admitted(Network):
                 ended = [group.example_id for group in one.event.groups]
                 for part in one.event.unsealed:
                     ended += part.example_ids
-                for uids in [*self._in_flight.values(), *self._untold.values()]:
-                    for uid in ended:
-                        uids.pop(uid, None)
+                for name, uid in product(self._environments, ended):
+                    self._in_flight[name].pop(uid, None)
+                    if self._untold[name].pop(uid, None):
+                        self._untold_sealed_s = self.now_s
 
     def _check_restart(self) -> None:
         """Who begins from the logs makes of them what those do who were there."""
