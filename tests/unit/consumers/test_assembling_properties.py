@@ -267,6 +267,61 @@ def test_how_records_and_flushes_cut_the_log_decides_nothing(
     assert described(alone.decisions) == described(together.decisions)
 
 
+whole_rollouts = st.lists(
+    st.builds(
+        lambda number, named, version, split: Arrival(
+            number % 8 == 7,
+            make_entry(
+                rollout_uid=f"u{number}",
+                policy_version=version,
+                replica_id=f"r{number % 2}",
+                split=split,
+                **named,
+            ),
+        ),
+        st.integers(0, 400),
+        st.fixed_dictionaries(
+            {
+                "example_id": st.sampled_from(["x", "y", "z"]),
+                "group_uid": st.sampled_from(["", "g", "h"]),
+                "group_size": st.sampled_from([0, 0, 1, 3, 5]),
+            }
+        ),
+        st.sampled_from(["p0", "p0", "p1", "p2"]),
+        st.sampled_from(["train", "train", "train", "eval"]),
+    ),
+    max_size=80,
+)
+long_cuts = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+
+
+@pytest.mark.proves("I1", "I5")
+@given(whole_rollouts | logs, long_cuts, st.booleans(), st.sampled_from([64, 1_000]))
+def test_plain_entries_decide_as_those_that_are_looked_at_in_full(
+    log: list[Arrival], sizes: list[int], same_size: bool, pending_max: int
+) -> None:
+    """A cap that nothing reaches makes the assembler look at each entry in full."""
+    if same_size:
+        log = [
+            it._replace(entry=make_entry(**{**it.entry.fields, "group_size": 3}))
+            for it in log
+            if it.entry.kind == EntryKind.SEGMENT and it.entry is not UNREADABLE
+        ]
+    given_config = {**CONFIG.model_dump(), "max_pending_rollouts": pending_max}
+    lives = [
+        Life(log, 2, sizes, EnvironmentConfig(**{**given_config, "max_per_replica": cap}))
+        for cap in (None, 1_000)
+    ]
+    for life in lives:
+        life.finish()
+        _check(life)
+    plain, full = lives
+    assert described(plain.decisions) == described(full.decisions)
+    assert list(entries_of(plain.decisions)) == list(entries_of(full.decisions))
+    assert [d.size for d in plain.decisions] == [d.size for d in full.decisions]
+    assert plain.watermarks == full.watermarks
+
+
 @pytest.mark.proves("I8")
 @given(logs, cuts, configs)
 def test_nothing_stays_undecided_for_long(

@@ -301,15 +301,17 @@ class Intake:
             entry: UnreadableEvent("inconsistent", str(broken))
             for entry, broken in record.broken.items()
         }
-        named, inferred = record.values("group_uid"), record.values("example_id")
-        for entry, (group_uid, example_id) in enumerate(zip(named, inferred, strict=True)):
-            if entry in found:
-                continue  # Its key may be of any length.
-            key = group_uid or example_id
-            chosen = partition_of(key.encode(), count)
-            if chosen != number:
+        named = zip(record.values("group_uid"), record.values("example_id"), strict=True)
+        keys = [group_uid or example_id for group_uid, example_id in named]
+        # The key of an entry that is broken may be of any length.
+        sound = {key for entry, key in enumerate(keys) if entry not in found} if found else {*keys}
+        chosen = {key: partition_of(key.encode(), count) for key in sound}
+        if set(chosen.values()) == {number}:
+            return found
+        for entry, key in enumerate(keys):
+            if entry not in found and chosen[key] != number:
                 detail = (
-                    f"murmur2 of its key {key!r} names partition {chosen} of {count}, and it "
+                    f"murmur2 of its key {key!r} names partition {chosen[key]} of {count}, and it "
                     f"stands in {number}: give its Kafka client partitioner=murmur2_random"
                 )
                 found[entry] = UnreadableEvent("wrong_partition", detail)
