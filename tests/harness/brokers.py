@@ -12,7 +12,15 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition, TopicSpec
+from rollstream.streams.broker import (
+    EARLIEST,
+    Broker,
+    GroupReader,
+    LogReader,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.reading import read_between
@@ -158,6 +166,13 @@ def read(reader: LogReader, count: int) -> list[Record]:
         records += reader.poll(1000, 0.5)
         assert not deadline.passed(), f"{len(records)} of {count} records came"
     return records
+
+
+def commit(member: GroupReader, where: TopicPartition, offset: int, metadata: str = "") -> bool:
+    """Commits, and polls until the answer is there; what is read meanwhile is dropped."""
+    answer = member.commit(where, offset, metadata)
+    until(answer.done, lambda: member.poll(1, 0.05))
+    return answer.result()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -26,7 +27,7 @@ from rollstream.store import Blobs, open_store
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.streams.broker import Broker, Record, TopicPartition
-from rollstream.streams.errors import DamagedRecord, OffsetLost, UnreadableLog
+from rollstream.streams.errors import BrokerUnavailable, DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.fence import Fence
@@ -149,7 +150,7 @@ class SealedGroups:
         deadline = Deadline(timeout_s, self._clock)
         while True:
             if not self._taken:
-                self._take(deadline.slice_s(POLL_SLICE_S))
+                self._take(FLUSHES_MAX, deadline.slice_s(POLL_SLICE_S))
                 self._begin_assigned()
             groups = self._next_flush()
             if groups or deadline.passed():
@@ -163,6 +164,7 @@ class SealedGroups:
         Raises:
             BrokerUnavailable, NotAuthorised: Kafka does not answer, or refuses.
         """
+        sent: list[tuple[_Position, int, Future[bool]]] = []
         for where, position in list(self._positions.items()):
             claim = position.fence.current_claim
             if claim is None or position.next_offset <= max(
@@ -171,7 +173,17 @@ class SealedGroups:
                 continue
             # From a claim on the log can be read: only that one tells which events count.
             at = position.next_offset
-            if self._reader.commit(where, at, str(claim.epoch), self._timeout_s):
+            sent.append((position, at, self._reader.commit(where, at, str(claim.epoch))))
+        deadline = Deadline(self._timeout_s, self._clock)
+        while not all(answer.done() for *_, answer in sent):
+            if deadline.passed():
+                raise BrokerUnavailable(f"commit: no answer within {self._timeout_s} s")
+            is_full = len(self._taken) >= FLUSHES_MAX
+            if is_full:  # What else comes with the answers is bounded by time.
+                deadline.wait(POLL_SLICE_S)
+            self._take(1, 0.0 if is_full else deadline.slice_s(POLL_SLICE_S))
+        for position, at, answer in sent:
+            if answer.result():
                 position.committed = at
 
     def close(self) -> None:
@@ -184,11 +196,11 @@ class SealedGroups:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self, timeout_s: float) -> None:
+    def _take(self, records_max: int, timeout_s: float) -> None:
         """Takes records, in the order in which the broker delivers them."""
         try:
             # First: a partition that is lost within it replaces what was taken.
-            taken = self._reader.poll(FLUSHES_MAX, timeout_s)
+            taken = self._reader.poll(records_max, timeout_s)
             self._taken.extend(taken)
         except DamagedRecord as error:
             self._put_aside(TopicPartition(*error.where), error)

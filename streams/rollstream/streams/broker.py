@@ -7,6 +7,7 @@ Every wait has a deadline in seconds. Nothing here knows what a rollout is.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from typing import NamedTuple, Protocol, Self
 
 from rollstream.streams.errors import BrokerError
@@ -165,8 +166,9 @@ class GroupReader(LogReader, Protocol):
     A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
     a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
 
-    Once a partition is assigned, ``bounds``, ``commit``, ``committed`` and ``still_assigned`` may
-    be called on any thread, beside ``poll``; ``close`` only when all of these have returned.
+    Once a partition is assigned, ``bounds``, ``committed`` and ``still_assigned`` may be called on
+    any thread, beside ``poll``, which waits for none of them; ``close`` only when all of these have
+    returned.
     """
 
     def assigned(self) -> frozenset[TopicPartition]:
@@ -178,8 +180,11 @@ class GroupReader(LogReader, Protocol):
     def pause(self, where: TopicPartition) -> None:
         """Stops reading it; ``begin`` starts again."""
 
-    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
-        """Commits; returns False where the partition is no longer this member's."""
+    def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
+        """Commits; waits for nothing. ``poll`` takes the answer: False where the partition is no
+        longer this member's, or the error. It may never come, so whoever waits has a deadline; a
+        newer commit of the partition takes the place of an older one without an answer.
+        """
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         """Returns what was committed last; None where nothing was, or Kafka forgot it."""

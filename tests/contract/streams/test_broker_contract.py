@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, read, until, write
+from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, commit, read, until, write
 from rollstream.streams.broker import (
     EARLIEST,
     END,
@@ -359,20 +359,20 @@ def test_a_member_is_asked_on_other_threads_while_it_reads(world: World) -> None
     write(world.broker(), where, [b"%d" % number for number in range(10)])
     member = Member(world, topic, topic)
     until(lambda: member.has(1), member.turn)
-    member.reader.begin(where, 0)
 
-    def ask(number: int) -> tuple[tuple[int, int], bool, bool]:
+    def ask(_: int) -> tuple[tuple[int, int], Committed | None, bool]:
         return (
             member.reader.bounds(where, TIMEOUT_S),
-            member.reader.commit(where, number, "", TIMEOUT_S),
+            member.reader.committed(where, TIMEOUT_S),
             member.reader.still_assigned(where, TIMEOUT_S),
         )
 
+    assert commit(member.reader, where, 3)
+    member.reader.begin(where, 0)
     with ThreadPoolExecutor(4) as threads:
         answers = threads.map(ask, range(20))
         assert [record.offset for record in read(member.reader, 10)] == [*range(10)]
-        assert [*answers] == 20 * [((0, 10), True, True)]
-    assert member.reader.committed(where, TIMEOUT_S) is not None
+        assert [*answers] == 20 * [((0, 10), Committed(3, ""), True)]
 
 
 def test_commits_keep_offset_and_metadata(world: World) -> None:
@@ -381,8 +381,8 @@ def test_commits_keep_offset_and_metadata(world: World) -> None:
     member = Member(world, topic, topic)
     until(lambda: member.has(2), member.turn)
     assert member.reader.committed(first, TIMEOUT_S) is None
-    assert member.reader.commit(first, 7, "claim=3", TIMEOUT_S)
-    assert member.reader.commit(first, 9, "claim=5", TIMEOUT_S)
+    assert commit(member.reader, first, 7, "claim=3")
+    assert commit(member.reader, first, 9, "claim=5")
     member.reader.close()
     successor = Member(world, topic, topic)
     until(lambda: successor.has(2), successor.turn)
@@ -415,9 +415,9 @@ def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -
     assert set(first.revoked) == second.reader.assigned()
     assert second.revoked == []
     moved, kept = min(second.reader.assigned()), min(first.reader.assigned())
-    assert not first.reader.commit(moved, 1, "", TIMEOUT_S)
-    assert first.reader.commit(kept, 1, "", TIMEOUT_S)
-    assert second.reader.commit(moved, 1, "", TIMEOUT_S)
+    assert not commit(first.reader, moved, 1)
+    assert commit(first.reader, kept, 1)
+    assert commit(second.reader, moved, 1)
     assert first.reader.still_assigned(kept, TIMEOUT_S)
     assert second.reader.still_assigned(moved, TIMEOUT_S)
     assert not first.reader.still_assigned(moved, TIMEOUT_S)

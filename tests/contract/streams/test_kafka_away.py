@@ -125,9 +125,11 @@ def test_a_member_that_stopped_polling_has_nothing_when_it_wakes(kafka_bootstrap
     assert zombie.assigned() == {where}  # It has not polled, so it does not know.
     assert revoked == []
     assert not zombie.still_assigned(where, TIMEOUT_S)
-    assert not zombie.commit(where, 5, "", TIMEOUT_S)
+    answer = zombie.commit(where, 5, "")
     assert successor.still_assigned(where, TIMEOUT_S)
     until(lambda: revoked == [where], lambda: zombie.poll(1, 0.05))
     assert zombie.assigned() == frozenset()
+    until(answer.done, lambda: zombie.poll(1, 0.05))
+    assert not answer.result()
     zombie.close()
     world.close()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
+from harness.brokers import LOG_CONFIG, TIMEOUT_S, commit, new_topic, until
 from harness.kafka import KafkaFactory
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from harness.seal_events import flushed
@@ -45,6 +49,37 @@ def test_bounds_that_are_asked_while_the_broker_is_killed_are_not_known_yet(
     while not _known(reader, where):
         assert not deadline.passed()
     broker.close()
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F24")
+def test_a_member_polls_on_while_its_broker_answers_nothing(own_kafka: KafkaFactory) -> None:
+    kafka = own_kafka()
+    with KafkaBroker(kafka.bootstrap) as broker, ThreadPoolExecutor(2) as threads:
+        where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+        member = broker.group_reader("g", [where.topic], on_revoked=lambda _: None)
+        until(lambda: where in member.assigned(), lambda: member.poll(1, 0.05))
+        member.begin(where, 0)
+        assert commit(member, where, 1)
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            answer = member.commit(where, 2, "")
+            asked: list[Future[Any]] = [
+                threads.submit(member.committed, where, AWAY_S),
+                threads.submit(member.bounds, where, AWAY_S),
+            ]
+            for _ in range(10):
+                assert member.poll(10, 0.05) == []
+            assert not any(one.done() for one in (answer, *asked)), "it waited for an answer"
+            for one in asked:
+                with pytest.raises(BrokerUnavailable):
+                    one.result()
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+        until(
+            lambda: where in member.assigned() and commit(member, where, 3),
+            lambda: member.poll(1, 0.05),
+        )
 
 
 def _known(reader: LogReader, where: TopicPartition) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, get_ident
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Message
+from confluent_kafka import ConsumerGroupState, KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
 from harness.librdkafka import answered, group_of
 from rollstream.streams.broker import Committed, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, NotAuthorised
-from rollstream.streams.kafka.member import KafkaGroupReader
+from rollstream.streams.kafka.member import KafkaGroupReader, OnCommit
 
 LEFT, RIGHT = TopicPartition("t", 0), TopicPartition("t", 1)
 REBALANCING = ConsumerGroupState.PREPARING_REBALANCING
@@ -23,14 +24,19 @@ REBALANCING = ConsumerGroupState.PREPARING_REBALANCING
 class Client:
     """A consumer of librdkafka; ``during`` runs within its next poll."""
 
+    on_commit: OnCommit
+
     def __init__(self) -> None:
         self.fetching: dict[TopicPartition, int] = {}
         self.fetched: list[TopicPartition] = []
         self.during: Callable[[], None] = lambda: None
         self.stored: dict[TopicPartition, tuple[int, str]] = {}
         self.refusal: int | None = None
-        self.free = Event()
-        self.free.set()
+        self.answers = list[Callable[[], None]]()
+        self.silent = False
+        self.thread = get_ident()
+        self.closed = Event()
+        self.hangs = Event()
 
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self.callbacks = SimpleNamespace(**callbacks)
@@ -45,29 +51,30 @@ class Client:
             del self.fetching[TopicPartition(p.topic, p.partition)]
 
     def consume(self, count: int, timeout_s: float) -> list[Message]:
+        assert get_ident() == self.thread, "another thread would wait for this one"
         fetched, self.fetched = self.fetched, []
         during, self.during = self.during, lambda: None
         during()
+        while self.answers and not self.silent:
+            self.answers.pop(0)()
         return [Message(*w, offset=0, value=b"v", timestamp=(2, 1)) for w in fetched]
 
     def commit(self, *, offsets: list[Position], asynchronous: bool) -> None:
-        self.free.wait()
-        if self.refusal is not None:
-            raise KafkaException(KafkaError(self.refusal))
-        for p in offsets:
-            self.stored[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
-
-    def committed(self, positions: list[Position], timeout_s: float) -> list[Any]:
-        (p,) = positions
-        offset, text = self.stored.get(TopicPartition(p.topic, p.partition), (-1001, ""))
+        assert asynchronous, "it would wait for the broker"
+        assert get_ident() == self.thread, "another thread would wait for this one"
         error = None if self.refusal is None else KafkaError(self.refusal)
-        return [SimpleNamespace(offset=offset, metadata=text, error=error)]
+        for p in offsets if error is None else ():
+            self.stored[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
+        self.answers.append(lambda: self.on_commit(error, offsets))
 
     def memberid(self) -> str:
         return "me"
 
     def close(self) -> None:
         self.revoke(LEFT, RIGHT)
+        if self.hangs.is_set():
+            self.closed.wait()
+        self.closed.set()
 
     def assign(self, *where: TopicPartition) -> None:
         self.callbacks.on_assign(self, [Position(*w) for w in where])
@@ -76,14 +83,36 @@ class Client:
         self.callbacks.on_revoke(self, [Position(*w) for w in where])
 
 
+class ToAsk:
+    """A consumer of the same group that is no member of it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.open = True
+
+    def committed(self, positions: list[Position], timeout_s: float) -> list[Any]:
+        (p,) = positions
+        offset, text = self.client.stored.get(TopicPartition(p.topic, p.partition), (-1001, ""))
+        error = None if self.client.refusal is None else KafkaError(self.client.refusal)
+        return [SimpleNamespace(offset=offset, metadata=text, error=error)]
+
+    def get_watermark_offsets(self, position: Position, timeout_s: float) -> tuple[int, int]:
+        return 3, 9
+
+    def close(self) -> None:
+        self.open = False
+
+
 class Member:
     """A reader with its client, to which both partitions are assigned."""
 
     def __init__(self) -> None:
         self.client, self.revoked = Client(), list[TopicPartition]()
+        self.asked = ToAsk(self.client)
         self.group: Any = group_of({})
         self.reader = KafkaGroupReader(
             self._client,
+            lambda: self.asked,  # type: ignore[arg-type, return-value]
             self._admin,
             "g",
             ["t"],
@@ -97,7 +126,13 @@ class Member:
     def poll(self) -> list[TopicPartition]:
         return [TopicPartition(r.topic, r.partition) for r in self.reader.poll(100, 0.0)]
 
-    def _client(self) -> Any:
+    def commit(self, offset: int, metadata: str = "") -> bool:
+        answer = self.reader.commit(LEFT, offset, metadata)
+        self.poll()
+        return answer.result(0)
+
+    def _client(self, on_commit: OnCommit) -> Any:
+        self.client.on_commit = on_commit
         return self.client
 
     def _admin(self) -> Any:
@@ -152,31 +187,51 @@ def test_leaving_tells_nobody_that_a_partition_was_revoked() -> None:
 def test_a_commit_counts_only_for_a_member() -> None:
     member = Member()
     assert member.reader.committed(LEFT, 1.0) is None
-    assert member.reader.commit(LEFT, 5, "hint", 1.0)
+    assert member.commit(5, "hint")
     assert member.reader.committed(LEFT, 1.0) == Committed(5, "hint")
     for code in (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID):
         member.client.refusal = code
-        assert not member.reader.commit(LEFT, 6, "", 1.0)
+        assert not member.commit(6)
     member.client.refusal = KafkaError.GROUP_AUTHORIZATION_FAILED
     with pytest.raises(NotAuthorised, match="commit of"):
-        member.reader.commit(LEFT, 6, "", 1.0)
+        member.commit(6)
     with pytest.raises(NotAuthorised, match="committed of"):
         member.reader.committed(LEFT, 1.0)
     member.client.revoke(LEFT)
     member.client.refusal = None
-    assert not member.reader.commit(LEFT, 6, "", 1.0)
+    assert not member.commit(6)
     assert member.client.stored[LEFT] == (5, "hint")
 
 
-def test_a_commit_that_is_not_answered_ends_by_its_deadline() -> None:
+def test_a_commit_that_is_not_answered_hinders_no_later_one() -> None:
     member = Member()
-    member.client.free.clear()
-    try:
-        with pytest.raises(BrokerUnavailable, match=r"no answer within 0.01 s"):
-            member.reader.commit(LEFT, 5, "", 0.01)
-    finally:
-        member.client.free.set()
+    member.client.silent = True
+    first, second = (member.reader.commit(LEFT, offset, "") for offset in (5, 6))
+    assert member.poll() == []
+    assert not second.done()
+    member.client.silent = False
+    member.poll()
+    assert second.result(0)
+    assert not first.done()  # Nobody waits for it.
+
+
+def test_a_client_that_does_not_close_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rollstream.streams.kafka.reader.CLOSE_S", 0.01)
+    member = Member()
+    member.client.hangs.set()
     member.reader.close()
+    assert "did not close within 0.01 s and is left behind" in caplog.text
+    member.client.closed.set()
+
+
+def test_both_ends_of_a_log_are_asked_beside_the_consumer() -> None:
+    member = Member()
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(member.reader.bounds, LEFT, 1.0).result() == (3, 9)
+    member.reader.close()
+    assert not member.asked.open
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rollstream.consumers.sealing.partition import (
 )
 from rollstream.consumers.sealing.score_files import ScoreFiles
 from rollstream.consumers.sealing.stats import PartitionStats
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import (
@@ -32,6 +33,7 @@ from rollstream.streams.errors import (
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
 ANNOUNCED_EVERY_S = 0.05
+LAST_POLL_S = 0.05
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -134,10 +136,16 @@ class EnvironmentSealer:
         """Whether everything that is decided is committed."""
         return all(partition.drained() for partition in self._partitions.values())
 
-    def commit_last(self) -> list[Future[bool]]:
-        """Commits offsets, on leaving; what is to be waited for."""
-        commits = [partition.commit_last() for partition in self._partitions.values()]
-        return [commit for commit in commits if commit is not None]
+    def commit_last(self, deadline: Deadline) -> None:
+        """Commits offsets, on leaving, as far as the broker answers by the deadline; what is read
+        meanwhile stays unread."""
+        sent = [partition.commit_last() for partition in list(self._partitions.values())]
+        commits = [commit for commit in sent if commit is not None]
+        try:
+            while not (deadline.passed() or all(commit.done() for commit in commits)):
+                self._reader.poll(1, deadline.slice_s(LAST_POLL_S))
+        except RollstreamError as error:
+            _log.warning("%s: offsets were not committed: %s", self._context.environment, error)
 
     def leave(self) -> None:
         """Leaves the group. No question to the broker may be running; a job that is does so for

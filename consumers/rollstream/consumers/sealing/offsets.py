@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
+from typing import NamedTuple
 
 from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
@@ -19,9 +19,18 @@ TELL_EVERY_S = 5.0
 _log = logging.getLogger("rollstream.sealer")
 
 
+class _Commit(NamedTuple):
+    """One that was sent, and until when its answer is waited for."""
+
+    answer: Future[bool]
+    offset: int
+    trouble: str
+    until_s: float
+
+
 class CommittedOffset:
-    """Commits beside the loop, one after the other. Nothing depends on it: the next commit says the
-    same or more.
+    """Commits one after the other, and waits for none. Nothing depends on it: the next commit says
+    the same or more.
 
     Args:
         claim: the newest claim, from which a fold may start; negative: none of this sealer's.
@@ -51,7 +60,7 @@ class CommittedOffset:
         self._tell_at_s = 0.0
         self._wanted = 0
         self._commit_at_s = 0.0
-        self._committing: tuple[Future[bool], int, str] | None = None
+        self._committing: _Commit | None = None
 
     def is_known(self) -> bool:
         """Whether the group said what it has; the first calls ask.
@@ -87,7 +96,7 @@ class CommittedOffset:
         """Commits on leaving; what is to be waited for, if anything."""
         self._commit_at_s = 0.0
         self.commit_if_due()
-        return None if self._committing is None else self._committing[0]
+        return None if self._committing is None else self._committing.answer
 
     def _commit(self, offset: int, trouble: str) -> None:
         self._take_answer()
@@ -96,18 +105,24 @@ class CommittedOffset:
         now_s, claim = self._context.clock.monotonic_s(), self._claim()
         self._commit_at_s = now_s + COMMIT_EVERY_S
         note = CommitNote(claim if claim >= 0 else self.hint, trouble).metadata()
-        commit = partial(self._reader.commit, self._source, offset, note, self._context.ask_s)
-        self._committing = self._context.askers.submit(commit), offset, trouble
+        answer = self._reader.commit(self._source, offset, note)
+        self._committing = _Commit(answer, offset, trouble, now_s + self._context.ask_s)
         self._take_answer()
 
     def _take_answer(self) -> None:
-        if self._committing is None or not self._committing[0].done():
+        sent = self._committing
+        if sent is None:
             return
-        (answer, offset, trouble), self._committing = self._committing, None
         try:
-            if answer.result():
-                self.offset, self.told = offset, trouble
+            if not sent.answer.done():
+                if self._context.clock.monotonic_s() < sent.until_s:
+                    return
+                raise BrokerUnavailable(f"no answer within {self._context.ask_s} s")
+            self._committing = None
+            if sent.answer.result():
+                self.offset, self.told = sent.offset, sent.trouble
         except BrokerUnavailable as error:
+            self._committing = None
             _log.warning("%s: the offset was not committed: %s", self._source, error)
 
     def _ask(self) -> tuple[int, tuple[int | None, str]]:

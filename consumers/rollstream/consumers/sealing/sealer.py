@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Self
 
@@ -216,7 +216,8 @@ class Sealer:
         """Releases everything. What calls a store that hangs is left behind."""
         threads, now = self._threads, Deadline(ASK_S, self._clock)
         ended = [threads.workers.end(now), threads.writers.end(now)]
-        wait([one for env in self._environments for one in env.commit_last()], ASK_S)
+        for environment in self._environments:
+            environment.commit_last(Deadline(ASK_S, self._clock))
         # Each question has its own deadline, so they end.
         threads.askers.end(Deadline(2 * ASK_S, self._clock), cancel=True)
         for environment in self._environments:

@@ -82,6 +82,9 @@ class KafkaBroker(Broker):
     ) -> KafkaGroupReader:
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
+            lambda on_commit: kept_in_children(
+                Consumer(self._properties({**wanted, "on_commit": on_commit}))
+            ),
             lambda: kept_in_children(Consumer(self._properties(wanted))),
             self._make_admin,
             group,

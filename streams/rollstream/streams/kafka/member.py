@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+import queue
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error, request
-from rollstream.streams.kafka.reader import KafkaReader, at_offset
+from rollstream.streams.kafka.reader import KafkaReader, at_offset, close
+
+ASKING_MAX = 3  # Questions on their way.
+OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
 
 
 class KafkaGroupReader(KafkaReader):
@@ -21,11 +28,20 @@ class KafkaGroupReader(KafkaReader):
 
     What the group assigns is noted and not fetched before ``begin``: only partitions that were
     begun are in librdkafka's own assignment, so nothing is read from an offset that nobody chose.
+
+    Only the thread that polls calls the consumer: confluent-kafka lets one thread at a time into
+    it, so a call that waits for a silent broker would hold ``poll`` as long. Questions go through
+    consumers of their own, each of which is lent to one thread at a time.
+
+    Args:
+        make: gets what the consumer calls with the answer to a commit, within a poll.
+        make_to_ask: a consumer that knows the group and is no member.
     """
 
     def __init__(
         self,
-        make: Callable[[], Consumer],
+        make: Callable[[OnCommit], Consumer],
+        make_to_ask: Callable[[], Consumer],
         make_admin: Callable[[], AdminClient],
         group: str,
         topics: Sequence[str],
@@ -34,15 +50,19 @@ class KafkaGroupReader(KafkaReader):
         reached: Callable[[], None],
         why_away: Callable[[float], str],
     ) -> None:
-        super().__init__(make, {}, reached=reached, why_away=why_away)
+        super().__init__(partial(make, self._on_commit), {}, reached=reached, why_away=why_away)
         self._admin = cache(make_admin)  # Made by the first call.
         self._group = group
         self._topics = list(topics)
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
+        self._member_id = ""
         self._moved = False
-        # librdkafka's commit takes no deadline; one thread waits for it in our stead.
-        self._commits = concurrent.futures.ThreadPoolExecutor(1, "rollstream-commit")
+        self._make_to_ask = make_to_ask
+        self._to_lend: queue.LifoQueue[Consumer | None] = queue.LifoQueue()
+        for _ in range(ASKING_MAX):
+            self._to_lend.put(None)  # Made when it is needed.
+        self._commits: dict[TopicPartition, tuple[int, Future[bool]]] = {}  # Without an answer.
 
     def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
@@ -66,24 +86,23 @@ class KafkaGroupReader(KafkaReader):
         if self._starts.pop(where, None) is not None:
             self._client().incremental_unassign([at_offset(where, END)])
 
-    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
+    def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
+        answer: Future[bool] = Future()
         if where not in self._assigned:
-            return False
+            answer.set_result(False)
+            return answer
+        self._commits[where] = offset, answer
         position = confluent_kafka.TopicPartition(*where, offset, metadata)
-        future = self._commits.submit(self._client().commit, offsets=[position], asynchronous=False)
-        with request(f"commit of {where} at {offset}", timeout_s):
-            try:
-                future.result(timeout_s)
-            except KafkaException as error:
-                if error.args[0].code() in NOT_A_MEMBER:
-                    return False
-                raise
-        return True
+        try:
+            self._client().commit(offsets=[position], asynchronous=True)
+        except KafkaException as error:
+            self._on_commit(error.args[0], [position])
+        return answer
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        what = f"committed of {where}"
-        with request(what, timeout_s):
-            (found,) = self._client().committed([at_offset(where, END)], timeout_s)
+        what, deadline = f"committed of {where}", Deadline(timeout_s)
+        with self._to_ask(where, deadline) as consumer, request(what, timeout_s):
+            (found,) = consumer.committed([at_offset(where, END)], deadline.left_s())
         if found.error is not None:
             raise as_request_error(found.error, what)
         return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
@@ -91,11 +110,10 @@ class KafkaGroupReader(KafkaReader):
     def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
         if where not in self._assigned:
             return False
-        member_id = self._client().memberid()
         future = self._admin().describe_consumer_groups([self._group], request_timeout=timeout_s)
         with request(f"group {self._group}", timeout_s):
             group = future[self._group].result(timeout_s)
-        mine = [member for member in group.members if member.member_id == member_id]
+        mine = [member for member in group.members if member.member_id == self._member_id]
         if not mine or group.state != ConsumerGroupState.STABLE:
             # In a cooperative rebalance a member that is still known keeps what it has until it
             # gives it up itself, in its own poll.
@@ -106,7 +124,10 @@ class KafkaGroupReader(KafkaReader):
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
-        self._commits.shutdown(wait=False)
+        for _ in range(self._to_lend.qsize()):
+            consumer = self._to_lend.get()
+            if consumer is not None:
+                close(consumer)
 
     def _begin_all(self, consumer: Consumer) -> None:
         self._begun = True
@@ -118,6 +139,7 @@ class KafkaGroupReader(KafkaReader):
         )
 
     def _on_assign(self, consumer: Consumer, positions: Iterable[Any]) -> None:
+        self._member_id = consumer.memberid()
         self._assigned.update(TopicPartition(tp.topic, tp.partition) for tp in positions)
         consumer.incremental_assign([])
 
@@ -131,3 +153,30 @@ class KafkaGroupReader(KafkaReader):
                 self._on_revoked(where)
                 self._assigned.discard(where)
         consumer.incremental_unassign(begun)
+
+    def _on_commit(self, error: KafkaError | None, positions: Sequence[Any]) -> None:
+        for position in positions:
+            where, failure = TopicPartition(position.topic, position.partition), error
+            offset, answer = self._commits.get(where, (-1, None))
+            if answer is None or offset != position.offset:
+                continue  # An older one, for which nobody waits.
+            del self._commits[where]
+            failure = failure or position.error
+            if failure is None or failure.code() in NOT_A_MEMBER:
+                answer.set_result(failure is None)
+            else:
+                answer.set_exception(as_request_error(failure, f"commit of {where} at {offset}"))
+
+    @contextmanager
+    def _to_ask(self, where: TopicPartition, within: Deadline) -> Iterator[Consumer]:
+        try:
+            consumer = self._to_lend.get(timeout=within.left_s())
+        except queue.Empty:
+            raise BrokerUnavailable(
+                f"{where}: {ASKING_MAX} other questions have no answer within {within.timeout_s} s"
+            ) from None
+        try:
+            consumer = consumer or self._make_to_ask()
+            yield consumer
+        finally:
+            self._to_lend.put(consumer)

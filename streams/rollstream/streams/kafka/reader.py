@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import confluent_kafka
@@ -18,7 +20,9 @@ from rollstream.streams.errors import (
     PermanentBrokerError,
 )
 from rollstream.streams.kafka.answers import as_request_error
+from rollstream.streams.kafka.properties import LOG
 
+CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
 _ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why,
@@ -167,7 +171,7 @@ class KafkaReader:
         self._closed = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            close(consumer)
 
     def _forget(self, where: TopicPartition) -> None:
         """What was found out about the partition is of no interest any more."""
@@ -181,13 +185,17 @@ class KafkaReader:
         return self._consumer
 
     def _bounds_once(self, where: TopicPartition, attempt: Deadline) -> tuple[int, int]:
-        consumer = self._client()
-        try:
-            return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
-                self._prove_topic(consumer, where.topic, attempt.left_s())
-            raise _as_read_error(error.args[0], f"bounds of {where}") from error
+        with self._to_ask(where, attempt) as consumer:
+            try:
+                return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                    self._prove_topic(consumer, where.topic, attempt.left_s())
+                raise _as_read_error(error.args[0], f"bounds of {where}") from error
+
+    def _to_ask(self, where: TopicPartition, within: Deadline) -> AbstractContextManager[Consumer]:
+        """The consumer that a question goes through."""
+        return nullcontext(self._client())
 
     def _begin_all(self, consumer: Consumer) -> None:
         """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
@@ -281,6 +289,16 @@ class KafkaReader:
         # librdkafka reports a loss once; forgotten here, the partition would never move again.
         for where, wanted in self._lost.items():
             raise OffsetLost(str(where), wanted, *self.bounds(where, _ANSWER_TIMEOUT_S))
+
+
+def close(consumer: Consumer) -> None:
+    """Closes it, or leaves it behind: librdkafka asks for the coordinator of its group until one
+    answers, so that may never end."""
+    closing = threading.Thread(target=consumer.close, name="rollstream-close", daemon=True)
+    closing.start()
+    closing.join(CLOSE_S)
+    if closing.is_alive():
+        LOG.warning("a consumer did not close within %g s and is left behind", CLOSE_S)
 
 
 def _headers(found: Any) -> Headers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from rollstream.streams.broker import Committed, TopicPartition
 from rollstream.streams.memory.logs import MemoryLogs
@@ -37,12 +38,14 @@ class MemoryGroupReader(MemoryReader):
     def pause(self, where: TopicPartition) -> None:
         self._positions.pop(where, None)
 
-    def commit(self, where: TopicPartition, offset: int, metadata: str, timeout_s: float) -> bool:
+    def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
+        answer: Future[bool] = Future()
         with self._logs.lock:
-            if not self._holds(where):
-                return False
-            self._group.commits[where] = Committed(offset, metadata)
-            return True
+            holds = self._holds(where)
+            if holds:
+                self._group.commits[where] = Committed(offset, metadata)
+        answer.set_result(holds)
+        return answer
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         with self._logs.lock:
