@@ -166,9 +166,8 @@ class GroupReader(LogReader, Protocol):
     A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
     a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
 
-    Once a partition is assigned, ``bounds``, ``committed`` and ``still_assigned`` may be called on
-    any thread, beside ``poll``, which waits for none of them; ``close`` only when all of these have
-    returned.
+    Once a partition is assigned, ``bounds`` and ``committed`` may be called on any thread, beside
+    ``poll``, which does not wait for them; ``close`` only when they have returned.
     """
 
     def assigned(self) -> frozenset[TopicPartition]:
@@ -181,16 +180,14 @@ class GroupReader(LogReader, Protocol):
         """Stops reading it; ``begin`` starts again."""
 
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
-        """Commits; waits for nothing. ``poll`` takes the answer: False where the partition is no
-        longer this member's, or the error. It may never come, so whoever waits has a deadline; a
-        newer commit of the partition takes the place of an older one without an answer.
+        """Commits; waits for nothing. ``poll`` takes the answer: whether the group itself says that
+        the partition is still this member's, or the error. It may never come, so whoever waits has
+        a deadline; a newer commit of the partition takes the place of an older one without an
+        answer.
         """
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         """Returns what was committed last; None where nothing was, or Kafka forgot it."""
-
-    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
-        """Asks the group itself whether the partition is this member's, not its last answer."""
 
 
 class TopicSpec(NamedTuple):

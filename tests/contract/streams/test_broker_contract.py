@@ -360,19 +360,15 @@ def test_a_member_is_asked_on_other_threads_while_it_reads(world: World) -> None
     member = Member(world, topic, topic)
     until(lambda: member.has(1), member.turn)
 
-    def ask(_: int) -> tuple[tuple[int, int], Committed | None, bool]:
-        return (
-            member.reader.bounds(where, TIMEOUT_S),
-            member.reader.committed(where, TIMEOUT_S),
-            member.reader.still_assigned(where, TIMEOUT_S),
-        )
+    def ask(_: int) -> tuple[tuple[int, int], Committed | None]:
+        return member.reader.bounds(where, TIMEOUT_S), member.reader.committed(where, TIMEOUT_S)
 
     assert commit(member.reader, where, 3)
     member.reader.begin(where, 0)
     with ThreadPoolExecutor(4) as threads:
         answers = threads.map(ask, range(20))
         assert [record.offset for record in read(member.reader, 10)] == [*range(10)]
-        assert [*answers] == 20 * [((0, 10), Committed(3, ""), True)]
+        assert [*answers] == 20 * [((0, 10), Committed(3, ""))]
 
 
 def test_commits_keep_offset_and_metadata(world: World) -> None:
@@ -418,9 +414,6 @@ def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -
     assert not commit(first.reader, moved, 1)
     assert commit(first.reader, kept, 1)
     assert commit(second.reader, moved, 1)
-    assert first.reader.still_assigned(kept, TIMEOUT_S)
-    assert second.reader.still_assigned(moved, TIMEOUT_S)
-    assert not first.reader.still_assigned(moved, TIMEOUT_S)
     write(world.broker(), kept, [b"x"])
     write(world.broker(), moved, [b"y"])
     assert [r.value for r in read(first.reader, 1)] == [b"x"]  # It read on without a new begin.

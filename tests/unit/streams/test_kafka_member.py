@@ -9,16 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupState, KafkaError, Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from harness.librdkafka import answered, group_of
 from rollstream.streams.broker import Committed, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, NotAuthorised
+from rollstream.streams.errors import NotAuthorised
 from rollstream.streams.kafka.member import KafkaGroupReader, OnCommit
 
 LEFT, RIGHT = TopicPartition("t", 0), TopicPartition("t", 1)
-REBALANCING = ConsumerGroupState.PREPARING_REBALANCING
 
 
 class Client:
@@ -67,9 +65,6 @@ class Client:
             self.stored[TopicPartition(p.topic, p.partition)] = (p.offset, p.metadata or "")
         self.answers.append(lambda: self.on_commit(error, offsets))
 
-    def memberid(self) -> str:
-        return "me"
-
     def close(self) -> None:
         self.revoke(LEFT, RIGHT)
         if self.hangs.is_set():
@@ -109,12 +104,9 @@ class Member:
     def __init__(self) -> None:
         self.client, self.revoked = Client(), list[TopicPartition]()
         self.asked = ToAsk(self.client)
-        self.group: Any = group_of({})
         self.reader = KafkaGroupReader(
             self._client,
             lambda: self.asked,  # type: ignore[arg-type, return-value]
-            self._admin,
-            "g",
             ["t"],
             self.revoked.append,
             reached=lambda: None,
@@ -134,12 +126,6 @@ class Member:
     def _client(self, on_commit: OnCommit) -> Any:
         self.client.on_commit = on_commit
         return self.client
-
-    def _admin(self) -> Any:
-        def describe_consumer_groups(names: list[str], request_timeout: float) -> Any:
-            return {name: answered(self.group) for name in names}
-
-        return SimpleNamespace(describe_consumer_groups=describe_consumer_groups)
 
 
 def test_nothing_is_fetched_of_what_was_assigned_before_it_is_begun() -> None:
@@ -234,28 +220,9 @@ def test_both_ends_of_a_log_are_asked_beside_the_consumer() -> None:
     assert not member.asked.open
 
 
-@pytest.mark.parametrize(
-    ("group", "still"),
-    [
-        (group_of({"me": [LEFT]}), True),
-        (group_of({"me": [RIGHT], "other": [LEFT]}), False),
-        (group_of({"other": [LEFT]}), False),
-        (group_of({"me": []}, REBALANCING), True),
-        (group_of({"other": []}, REBALANCING), False),
-    ],
-)
-def test_the_group_says_who_has_a_partition_and_a_rebalance_takes_none_by_itself(
-    group: Any, still: bool
-) -> None:
+def test_what_the_group_gave_to_another_is_not_this_members_though_it_takes_the_commit() -> None:
     member = Member()
-    member.group = group
-    assert member.reader.still_assigned(LEFT, 1.0) is still
-    member.client.revoke(LEFT)
-    assert not member.reader.still_assigned(LEFT, 1.0)
-
-
-def test_a_group_that_cannot_be_asked_is_no_answer() -> None:
-    member = Member()
-    member.group = KafkaError.COORDINATOR_NOT_AVAILABLE
-    with pytest.raises(BrokerUnavailable, match="group g"):
-        member.reader.still_assigned(LEFT, 1.0)
+    answer = member.reader.commit(LEFT, 5, "")
+    member.client.during = lambda: member.client.revoke(LEFT)
+    member.poll()
+    assert not answer.result(0)

@@ -6,9 +6,7 @@ import logging
 from collections import defaultdict
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 
-from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Step
 from rollstream.consumers.sealing.intake import Intake
@@ -51,7 +49,6 @@ class EnvironmentSealer:
         self._topic = layout.rollouts(environment)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
-        self._asked: dict[TopicPartition, Asked[bool]] = {}  # Whether it is still this sealer's.
         self._scores = ScoreFiles(context)
         self._polling: Future[None] | None = None
         self._announced_at_s = 0.0
@@ -185,23 +182,12 @@ class EnvironmentSealer:
             if where in self._partitions:
                 continue
             ask_at_s = self._ask_at_s.get(where)
-            if ask_at_s is not None:
-                if self._now_s() < ask_at_s:
-                    continue
-                # It was relinquished, but the group did not revoke it: does it still count as ours?
-                if where not in self._asked:
-                    ask = partial(self._reader.still_assigned, where, self._context.ask_s)
-                    self._asked[where] = Asked(self._context.askers, ask)
-                assigned = self._asked[where].answer()
-                if assigned is None:
-                    continue
-                del self._asked[where]
-                if not assigned:
-                    self._ask_at_s[where] = self._now_s() + ASK_EVERY_S
-                    continue
-                del self._ask_at_s[where]
+            if ask_at_s is not None and self._now_s() < ask_at_s:
+                continue
+            # One that was relinquished, and that the group did not revoke, is doubted.
+            doubted = self._ask_at_s.pop(where, None) is not None
             self._partitions[where] = Partition(
-                self._context, self._steps, self._reader, where.partition
+                self._context, self._steps, self._reader, where.partition, doubted=doubted
             )
 
     def _poll_announced(self) -> None:
@@ -220,7 +206,6 @@ class EnvironmentSealer:
 
     def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)
-        self._asked.pop(where, None)
         if where in self._partitions:
             self._partitions[where].revoke()
 

@@ -61,6 +61,7 @@ class CommittedOffset:
         self._wanted = 0
         self._commit_at_s = 0.0
         self._committing: _Commit | None = None
+        self._asking: _Commit | None = None
 
     def is_known(self) -> bool:
         """Whether the group said what it has; the first calls ask.
@@ -72,6 +73,27 @@ class CommittedOffset:
             self.offset, (self.hint, self.told) = found
             self._is_known = True
         return self._is_known
+
+    def is_ours(self) -> bool | None:
+        """Whether the group says that the partition is still this sealer's, as it takes the commit
+        of what is committed; None: no answer so far.
+
+        Raises:
+            BrokerUnavailable: no answer in time; the next call asks again.
+        """
+        if not self.is_known():
+            return None
+        if self._asking is None:
+            self._committing = None  # Whatever becomes of it.
+            self._asking = self._send(self.offset, self.told)
+        try:
+            ours = self._answer_to(self._asking)
+        except BrokerUnavailable:
+            self._asking = None
+            raise
+        if ours is not None:
+            self._asking = None
+        return ours
 
     def move(self, watermark: int) -> None:
         """Everything below is settled."""
@@ -100,30 +122,40 @@ class CommittedOffset:
 
     def _commit(self, offset: int, trouble: str) -> None:
         self._take_answer()
-        if self._committing is not None:
+        if self._committing is not None or self._asking is not None:
             return
-        now_s, claim = self._context.clock.monotonic_s(), self._claim()
-        self._commit_at_s = now_s + COMMIT_EVERY_S
+        self._commit_at_s = self._context.clock.monotonic_s() + COMMIT_EVERY_S
+        self._committing = self._send(offset, trouble)
+        self._take_answer()
+
+    def _send(self, offset: int, trouble: str) -> _Commit:
+        claim = self._claim()
         note = CommitNote(claim if claim >= 0 else self.hint, trouble).metadata()
         answer = self._reader.commit(self._source, offset, note)
-        self._committing = _Commit(answer, offset, trouble, now_s + self._context.ask_s)
-        self._take_answer()
+        until_s = self._context.clock.monotonic_s() + self._context.ask_s
+        return _Commit(answer, offset, trouble, until_s)
 
     def _take_answer(self) -> None:
         sent = self._committing
         if sent is None:
             return
         try:
-            if not sent.answer.done():
-                if self._context.clock.monotonic_s() < sent.until_s:
-                    return
-                raise BrokerUnavailable(f"no answer within {self._context.ask_s} s")
-            self._committing = None
-            if sent.answer.result():
-                self.offset, self.told = sent.offset, sent.trouble
+            taken = self._answer_to(sent)
         except BrokerUnavailable as error:
-            self._committing = None
+            taken = False
             _log.warning("%s: the offset was not committed: %s", self._source, error)
+        if taken:
+            self.offset, self.told = sent.offset, sent.trouble
+        if taken is not None:
+            self._committing = None
+
+    def _answer_to(self, sent: _Commit) -> bool | None:
+        """None: there is none so far. Raises where it is an error, or did not come in time."""
+        if sent.answer.done():
+            return sent.answer.result()
+        if self._context.clock.monotonic_s() < sent.until_s:
+            return None
+        raise BrokerUnavailable(f"{self._source}: no answer within {self._context.ask_s} s")
 
     def _ask(self) -> tuple[int, tuple[int | None, str]]:
         found = self._reader.committed(self._source, self._context.ask_s)

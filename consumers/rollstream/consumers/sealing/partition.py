@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.retention.owner import Retention
-from rollstream.consumers.sealing.asked import Asked
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.context import SealerContext
@@ -94,6 +92,9 @@ class Partition:
     dispatched, or a step of retention that needs the log) runs beside the loop at a time, and only
     that job touches the owned log meanwhile. ``advance`` never waits for it.
 
+    Args:
+        doubted: the group is asked first whether the partition is this sealer's.
+
     Attributes:
         source: the partition of the ingest log.
         intake: what reads it; None before the first claim.
@@ -101,12 +102,18 @@ class Partition:
     """
 
     def __init__(
-        self, context: SealerContext, steps: tuple[Step, ...], reader: GroupReader, number: int
+        self,
+        context: SealerContext,
+        steps: tuple[Step, ...],
+        reader: GroupReader,
+        number: int,
+        *,
+        doubted: bool,
     ) -> None:
         layout = context.layout
         self.address = PartitionAddress(context.environment, layout.generation, number)
         self.source = layout.rollouts_log(self.address)
-        self.state = State.CLAIMING
+        self.state = State.ASKING_GROUP if doubted else State.CLAIMING
         self.intake: Intake | None = None
         self.aside = ""
         self._context = context
@@ -127,7 +134,6 @@ class Partition:
         self._job: Future[Any] | None = None
         self._backoff = Backoff(context.clock)
         self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
-        self._is_still_ours: Asked[bool] | None = None
         self._lasting = Lasting(context.clock)
         self._claims_log = False  # The job that claims is done with the store.
         self._check_at_s = 0.0
@@ -270,13 +276,9 @@ class Partition:
             self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
 
     def _ask_group(self) -> None:
-        if self._is_still_ours is None:
-            ask = partial(self._reader.still_assigned, self.source, self._context.ask_s)
-            self._is_still_ours = Asked(self._context.askers, ask)
-        assigned = self._is_still_ours.answer()
-        if assigned is not None:
-            self._is_still_ours = None
-            self._enter(State.CLAIMING if assigned else State.RELINQUISHED)
+        ours = self._offset.is_ours()
+        if ours is not None:
+            self._enter(State.CLAIMING if ours else State.RELINQUISHED)
 
     def _try_again_if_asked(self) -> None:
         if self._retry.asked:

@@ -86,8 +86,6 @@ class KafkaBroker(Broker):
                 Consumer(self._properties({**wanted, "on_commit": on_commit}))
             ),
             lambda: kept_in_children(Consumer(self._properties(wanted))),
-            self._make_admin,
-            group,
             topics,
             on_revoked,
             reached=self._outages.reached,

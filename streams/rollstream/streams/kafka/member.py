@@ -6,12 +6,11 @@ import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
@@ -42,8 +41,6 @@ class KafkaGroupReader(KafkaReader):
         self,
         make: Callable[[OnCommit], Consumer],
         make_to_ask: Callable[[], Consumer],
-        make_admin: Callable[[], AdminClient],
-        group: str,
         topics: Sequence[str],
         on_revoked: Callable[[TopicPartition], None],
         *,
@@ -51,12 +48,9 @@ class KafkaGroupReader(KafkaReader):
         why_away: Callable[[float], str],
     ) -> None:
         super().__init__(partial(make, self._on_commit), {}, reached=reached, why_away=why_away)
-        self._admin = cache(make_admin)  # Made by the first call.
-        self._group = group
         self._topics = list(topics)
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
-        self._member_id = ""
         self._moved = False
         self._make_to_ask = make_to_ask
         self._to_lend: queue.LifoQueue[Consumer | None] = queue.LifoQueue()
@@ -107,20 +101,6 @@ class KafkaGroupReader(KafkaReader):
             raise as_request_error(found.error, what)
         return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
 
-    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
-        if where not in self._assigned:
-            return False
-        future = self._admin().describe_consumer_groups([self._group], request_timeout=timeout_s)
-        with request(f"group {self._group}", timeout_s):
-            group = future[self._group].result(timeout_s)
-        mine = [member for member in group.members if member.member_id == self._member_id]
-        if not mine or group.state != ConsumerGroupState.STABLE:
-            # In a cooperative rebalance a member that is still known keeps what it has until it
-            # gives it up itself, in its own poll.
-            return bool(mine)
-        held = mine[0].assignment.topic_partitions
-        return any((tp.topic, tp.partition) == where for tp in held)
-
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
@@ -139,7 +119,6 @@ class KafkaGroupReader(KafkaReader):
         )
 
     def _on_assign(self, consumer: Consumer, positions: Iterable[Any]) -> None:
-        self._member_id = consumer.memberid()
         self._assigned.update(TopicPartition(tp.topic, tp.partition) for tp in positions)
         consumer.incremental_assign([])
 
@@ -163,7 +142,9 @@ class KafkaGroupReader(KafkaReader):
             del self._commits[where]
             failure = failure or position.error
             if failure is None or failure.code() in NOT_A_MEMBER:
-                answer.set_result(failure is None)
+                # The coordinator looks at the member alone. What it assigned to another was revoked
+                # before this answer.
+                answer.set_result(failure is None and where in self._assigned)
             else:
                 answer.set_exception(as_request_error(failure, f"commit of {where} at {offset}"))
 

@@ -51,10 +51,6 @@ class MemoryGroupReader(MemoryReader):
         with self._logs.lock:
             return self._group.commits.get(where)
 
-    def still_assigned(self, where: TopicPartition, timeout_s: float) -> bool:
-        with self._logs.lock:
-            return self._holds(where)
-
     def evict(self) -> None:
         """What a session time-out does: the group forgets this member, which learns of it in its
         next ``poll``, and joins again."""
