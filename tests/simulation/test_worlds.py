@@ -19,6 +19,10 @@ REACHED = {
         "producers that died",
     },
     "upgrades": {"crashes", "adoptions", "newer records", "stopped", "went on"},
+    "silences": {
+        *("silent coordinators", "silent leaders", "hanging stores", "clocks ahead"),
+        *("unreadable records", "landed late", "adoptions"),
+    },
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
         *("batches", "partial acks", "replacements", "rewinds", "drops"),

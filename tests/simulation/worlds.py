@@ -35,7 +35,14 @@ from simulation.broken.no_doubt import AppendingTwice
 from simulation.broken.no_fence import Forging, OpenFence
 from simulation.broken.reporting import KeepingWhatEnded, TellingAtOnce
 from simulation.broken.steps import BROKEN_STEPS
+from simulation.broken.waiting import (
+    EndingForOne,
+    GoingByTheirClocks,
+    NeverInDoubt,
+    WaitingForCommits,
+)
 from simulation.consumers.sealers import Sealers
+from simulation.consumers.silences import Silences
 from simulation.consumers.upgrades import Upgrades
 from simulation.sampler.carrying import Carrying, NotHeld
 from simulation.sampler.reused import Reused
@@ -55,6 +62,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "owners": Owners,
     "sealers": Sealers,
     "upgrades": Upgrades,
+    "silences": Silences,
     "sampler": Trainers,
     "snapshots": Snapshots,
     "uses": Reused,
@@ -89,6 +97,10 @@ BROKEN: Mapping[str, MakeWorld] = {
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
     "upgrades/dead_lettering": DeadLettering,
+    "silences/waiting_for_commits": WaitingForCommits,
+    "silences/going_by_their_clocks": GoingByTheirClocks,
+    "silences/never_in_doubt": NeverInDoubt,
+    "silences/ending_for_one": EndingForOne,
     "carrying/not_held": NotHeld,
     "admission/keeping_the_dead": KeepingTheDead,
     "admission/blind_to_begun": BlindToBegun,

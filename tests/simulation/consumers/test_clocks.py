@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from harness.history import problems_of
 from harness.sealing import SealWorld
-from rollstream.runtime.clock import ManualClock
+from harness.wrong_clock import HOUR_US, WrongClock
 
-HOUR_US = 3_600_000_000
 SEAL_TIMEOUT_S = 60.0
-
-
-class WrongClock:
-    """Another machine's clock, which is ahead of the brokers', or behind."""
-
-    def __init__(self, inner: ManualClock, ahead_us: int) -> None:
-        self._inner = inner
-        self._ahead_us = ahead_us
-
-    def now_us(self) -> int:
-        return self._inner.now_us() + self._ahead_us
-
-    def monotonic_s(self) -> float:
-        return self._inner.monotonic_s()
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return self._inner.wait(event, timeout_s)
 
 
 @pytest.mark.proves("F24")

@@ -22,6 +22,7 @@ from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import SealerCounters
+from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import PartitionAddress
@@ -89,6 +90,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         beside=InlineExecutor(),
         retain_after_hours=None,
     )
+    inline = InlineExecutor()
     return SealerContext(
         environment="math",
         config=EnvironmentConfig(),
@@ -100,11 +102,9 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         owner="tests",
         root_id="root",
         timeout_s=1.0,
-        workers=InlineExecutor(),
-        askers=InlineExecutor(),
+        threads=SealerThreads(inline, inline, inline, writers, inline),
         appends=Appends(InlineExecutor(), clock, 1.0),
         clients=OwnerClients(broker),
-        writers=writers,
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
         counters=SealerCounters(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from rollstream.consumers.retention.owner import RetentionServices
@@ -10,6 +9,7 @@ from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters
+from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
@@ -31,11 +31,10 @@ class SealerContext:
     Attributes:
         owner: named in claims, for people.
         root_id: of the store's root, named in claims and flushes.
-        workers: run claims and flushes beside the loop.
-        askers: ask the broker beside the loop, each question for at most ``ask_s``.
+        threads: run what the loop does not wait for; each question to the broker takes at most
+            ``ask_s``.
         appends: what is on its way into seal logs.
         clients: for all seal logs of the process.
-        writers: write the files of all flushes.
         reports: takes what holds now of each partition.
         retention: ends the life of files.
         announced: the newest policy that groups are compared with; None: they are not.
@@ -53,9 +52,7 @@ class SealerContext:
     owner: str
     root_id: str
     timeout_s: float
-    workers: Executor
-    askers: Executor
-    writers: Executor
+    threads: SealerThreads
     appends: Appends
     clients: OwnerClients
     letters: DeadLetters

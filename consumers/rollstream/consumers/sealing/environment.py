@@ -195,7 +195,7 @@ class EnvironmentSealer:
         if announced is None or now_s < self._announced_at_s:
             return
         if self._polling is None:
-            self._polling = self._context.askers.submit(announced.poll)
+            self._polling = self._context.threads.askers.submit(announced.poll)
         if self._polling.done():
             self._announced_at_s = now_s + ANNOUNCED_EVERY_S
             polled, self._polling = self._polling, None

@@ -102,7 +102,7 @@ def put_files(flush: Flush) -> None:
     writes: list[Future[None]] = []
 
     def put(path: str, data: Pieces) -> None:
-        writes.append(context.writers.submit(create_or_compare, context.blobs, path, data))
+        writes.append(context.threads.writers.submit(create_or_compare, context.blobs, path, data))
 
     try:
         event = draft_flush(flush.plan, flush.target, put)

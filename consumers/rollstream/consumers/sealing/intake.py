@@ -104,7 +104,7 @@ class Intake:
         self._reader.pause(self._source)
         start = max(self.assembler.position, error.offset)
         context, deadline = self._context, Deadline(SEARCH_S, self._context.clock)
-        search = context.workers.submit(
+        search = context.threads.workers.submit(
             next_readable, context.broker, self._source, start, deadline
         )
         self._damage = error, search
@@ -158,7 +158,7 @@ class Intake:
     def ask_end(self) -> Asked[int]:
         """The end of the ingest log after this call; it raises as ``is_caught_up``."""
         reader, source, ask_s = self._reader, self._source, self._context.ask_s
-        return Asked(self._context.askers, lambda: reader.bounds(source, ask_s)[1])
+        return Asked(self._context.threads.askers, lambda: reader.bounds(source, ask_s)[1])
 
     def check_end(self) -> bool:
         """Whether it is known that the log reaches up to where it was read when this was asked.

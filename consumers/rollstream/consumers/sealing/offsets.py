@@ -55,7 +55,7 @@ class CommittedOffset:
         self._reader = reader
         self._source = source
         self._claim = claim
-        self._known = Asked(context.askers, self._ask)
+        self._known = Asked(context.threads.askers, self._ask)
         self._is_known = False
         self._tell_at_s = 0.0
         self._wanted = 0

@@ -144,7 +144,7 @@ class Partition:
         self._requests = FlushRequests(context, self._log)
         self._retry = RetryWatch(context, self._log.where)
         self._retention = Retention(
-            context.retention, self.address, self._log, context.workers, context.appends
+            context.retention, self.address, self._log, context.threads.workers, context.appends
         )
 
     def busy(self) -> bool:
@@ -238,9 +238,9 @@ class Partition:
             case State.ASKING_GROUP:
                 self._ask_group()
             case State.CLAIMING if self._offset.is_known():
-                self._job = self._context.workers.submit(self._claim)
+                self._job = self._context.threads.claimers.submit(self._claim)
             case State.PROJECTING:
-                self._job = self._context.workers.submit(self._complete_manifests)
+                self._job = self._context.threads.claimers.submit(self._complete_manifests)
             case State.READING if self._log.should_reclaim():
                 self._enter(State.CLAIMING)
             case State.READING:
@@ -273,7 +273,7 @@ class Partition:
             self._flush = None
             self._enter(State.READING)
         else:
-            self._job = self._context.workers.submit(self._flush.run_steps, in_loop=False)
+            self._job = self._context.threads.workers.submit(self._flush.run_steps, in_loop=False)
 
     def _ask_group(self) -> None:
         ours = self._offset.is_ours()
@@ -285,7 +285,7 @@ class Partition:
             _log.info("%s is tried again, as somebody asked", self.source)
             self._enter(State.TRYING_AGAIN)
         elif self._retry.is_due():
-            self._job = self._context.workers.submit(self._retry.look)
+            self._job = self._context.threads.workers.submit(self._retry.look)
 
     def _enter(self, state: State) -> None:
         aside = self.state is State.ASIDE and state in FINAL_STATES
@@ -389,7 +389,7 @@ class Partition:
         if not self.intake.check_end():
             return None
         self._check_at_s = now_s + CHECK_EVERY_S
-        return self._context.workers.submit(
+        return self._context.threads.workers.submit(
             lambda: self._log.check_still_owner(self._context.deadline())
         )
 

@@ -17,7 +17,7 @@ from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import WORKERS, SealerThreads
+from rollstream.consumers.sealing.threads import CLAIMERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -101,7 +101,7 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
-        self._clients = OwnerClients(broker, WORKERS)
+        self._clients = OwnerClients(broker, CLAIMERS)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
@@ -119,9 +119,7 @@ class Sealer:
                     owner=named,
                     root_id=root.root_id,
                     timeout_s=kafka.timeout_s,
-                    workers=threads.workers,
-                    askers=threads.askers,
-                    writers=threads.writers,
+                    threads=threads,
                     appends=self._appends,
                     clients=self._clients,
                     letters=self._letters,
@@ -215,7 +213,7 @@ class Sealer:
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""
         threads, now = self._threads, Deadline(ASK_S, self._clock)
-        ended = [threads.workers.end(now), threads.writers.end(now)]
+        ended = [pool.end(now) for pool in (threads.workers, threads.claimers, threads.writers)]
         for environment in self._environments:
             environment.commit_last(Deadline(ASK_S, self._clock))
         # Each question has its own deadline, so they end.

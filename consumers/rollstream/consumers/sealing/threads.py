@@ -8,7 +8,8 @@ from typing import ParamSpec, Self, TypeVar
 
 from rollstream.runtime.deadline import Deadline
 
-WORKERS = 2  # They run claims and flushes.
+WORKERS = 2  # They run flushes.
+CLAIMERS = 2  # They claim logs, and wait for brokers that may be silent.
 ASKERS = 8  # They wait for answers of brokers, some of which may be silent.
 WRITERS = 4  # They write files, for all flushes: mostly they wait for a disk.
 _P = ParamSpec("_P")
@@ -58,7 +59,8 @@ class SealerThreads:
     """What runs beside the loop, by what it waits for.
 
     Attributes:
-        workers: for claims and flushes.
+        workers: for flushes.
+        claimers: for claims.
         askers: for answers of the broker.
         writers: for files.
         beside: for what retention and late scores need. One thread: what it reads is shared, and
@@ -66,18 +68,24 @@ class SealerThreads:
     """
 
     def __init__(
-        self, workers: Executor, askers: Executor, writers: Executor, beside: Executor
+        self,
+        workers: Executor,
+        claimers: Executor,
+        askers: Executor,
+        writers: Executor,
+        beside: Executor,
     ) -> None:
-        self.workers, self.askers = Pool(workers), Pool(askers)
-        self.writers, self.beside = Pool(writers), Pool(beside)
+        self.workers, self.claimers = Pool(workers), Pool(claimers)
+        self.askers, self.writers, self.beside = Pool(askers), Pool(writers), Pool(beside)
 
     @classmethod
     def of(cls, workers: Executor | None) -> Self:
         """Threads; where the caller gives ``workers``, everything else runs in its own thread."""
         if workers is not None:
-            return cls(workers, *(InlineExecutor() for _ in range(3)))
+            return cls(workers, workers, *(InlineExecutor() for _ in range(3)))
         return cls(
             ThreadPoolExecutor(WORKERS, "rollstream-flush"),
+            ThreadPoolExecutor(CLAIMERS, "rollstream-claim"),
             ThreadPoolExecutor(ASKERS, "rollstream-ask"),
             ThreadPoolExecutor(WRITERS, "rollstream-write"),
             ThreadPoolExecutor(1, "rollstream-retention"),
