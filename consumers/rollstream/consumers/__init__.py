@@ -9,12 +9,14 @@ Map:
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``asking``        asks the owners of seal logs for something, and reads their answers
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
+- ``retention/``     retires and deletes files whose groups every sampler is done with
 """
 
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
+from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.deployment import Created, create_deployment
-from rollstream.consumers.sealed_groups import SealedGroups, UnknownEnvironment
+from rollstream.consumers.sealed_groups import SealedGroups
 from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats
 
 __all__ = [

@@ -14,12 +14,12 @@ from typing import Self
 
 import numpy as np
 
+from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Claimed, Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.records import RolloutGroup, records_from
@@ -37,10 +37,6 @@ from rollstream.streams.topics.layout import Layout
 FLUSHES_MAX = 8  # Records that a poll takes from the broker; they are handed out one by one.
 POLL_SLICE_S = 0.1  # A partition that is assigned meanwhile is begun after it.
 _log = logging.getLogger("rollstream.sealed_groups")
-
-
-class UnknownEnvironment(RollstreamError):
-    """The configuration has no such environment."""
 
 
 @dataclass(slots=True)

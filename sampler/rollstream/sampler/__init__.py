@@ -9,6 +9,7 @@ Map:
   ``SamplerView`` for who only looks
 - ``history/``   ``replay``: served batches recomputed; ``lineage``: where they came from
 - ``errors``     every error that a sampler raises
+- ``arguments``  checks of a caller's arguments
 
 ``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; the others never.
 """

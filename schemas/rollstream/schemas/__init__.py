@@ -20,4 +20,6 @@ Map, a line a file:
 - ``digest``           xxh3 over decoded rows
 - ``other_names``      refuses other systems' names of arguments, with ours
 - ``errors``           the root of all errors
+- ``choosing``         every setting that a sampler's decisions depend on, as one value
+- ``scoring``          how late scores count: their versions and their digest
 """

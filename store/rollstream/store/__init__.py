@@ -26,6 +26,8 @@ Map, a line a file:
 - ``page_cache``   drops cached pages of files that are not read again soon
 - ``warm_memory``  keeps freed memory mapped, for processes that move large buffers
 - ``errors``       the errors of the store
+- ``read_plan``     how fields are read of a file whose arrays lie there as written
+- ``score_files``   the files of late scores
 """
 
 from importlib import import_module

@@ -9,6 +9,7 @@
 - ``held``        the records that these entries stand in, and how many bytes that keeps in memory
 - ``in_flight``   ``ProducersInFlight``: how many groups each producer has open, and what it said
 - ``groups``      all pending groups and trajectories, found by key and by age
+- ``freshness``   groups that a sampler would drop: settled instead of sealed
 """
 
 from rollstream.consumers.assembling.assembler import Assembler

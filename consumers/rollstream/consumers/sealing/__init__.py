@@ -22,6 +22,8 @@
 - ``lasting``       how long a job of a partition lasts
 - ``backoff``       growing intervals between attempts, and what is logged meanwhile
 - ``stats``         ``SealerStats``
+- ``announced``       the newest policy of the sampler whose stale groups are settled
+- ``score_files``     writes late scores as files
 """
 
 from rollstream.consumers.sealing.flush import STEPS, Flush, Step

@@ -8,4 +8,5 @@
 - ``membership``  what a group publishes, and what it still lacks (no I/O)
 - ``trajectory``  a rollout of several segments, as a ``with`` block
 - ``blocks``      how groups and trajectories publish entry by entry, awaited or not
+- ``together``    ``publish_many``: what the members share is checked once
 """

@@ -21,4 +21,6 @@
 - ``dropping``      groups that will never be served, and the events that drop them
 - ``held_batches``  the batches that are held, and the groups in their slots
 - ``shortages``     ``Shortage``: too few groups, and the error that says what waits and was dropped
+- ``drawing``       groups drawn by integer weights, without putting any back
+- ``ratio``         the sample-to-insert ratio: which side is ahead, and by how much
 """

@@ -18,4 +18,7 @@
 - ``carried``     what a step takes over from the step before it
 - ``wanted``      which trajectories of carried groups are still to be trained on
 - ``joining``     rows one after the other: where each lies, and the copies
+- ``as_sealed``       a group's rows as its event has them, where its file is lost
+- ``beyond_float32``  groups whose returns make advantages beyond float32
+- ``policy_order``    which of two policies is the newer one
 """

@@ -1,7 +1,13 @@
 """One frozen dataclass an event, by the log that it stands in.
 
-``owned`` (claims, in every owned log), ``groups`` (seal log), ``sampler`` (decision log),
-``reports`` (of now), ``dead_letters``, ``admission`` (for env workers), ``scores`` (of verifiers).
+- ``owned``         claims, in every owned log
+- ``groups``        the seal log
+- ``sampler``       a sampler's decision log
+- ``reports``       what sealers report of now
+- ``dead_letters``  what could not be read
+- ``admission``     what env workers are told
+- ``scores``        late scores, of verifiers
+
 The fields are those of the ``.avsc`` of an event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
 """

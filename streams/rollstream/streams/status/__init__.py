@@ -5,6 +5,7 @@
 - ``admission``  who waits to begin groups, and whether a sampler tells them
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: every stage that is stuck, with the likely reason
+- ``letters``    counts the dead letters that nobody published again
 """
 
 from rollstream.streams.status.figures import (

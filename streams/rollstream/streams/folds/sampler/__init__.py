@@ -20,4 +20,11 @@
 - ``row_outcomes``, ``row_ends``  what acks say of rows, and how the rows of final batches ended
 - ``saved_state``  the state as bytes, for a snapshot
 - ``remedies``  why groups are not served, and what to do about it
+- ``alive_groups``     sealed groups that have not ended, and why some wait
+- ``branches``         where the trainer left weights that it had made
+- ``choosing``         from a sampler's configuration to what its decisions depend on
+- ``earned``           what rollouts earned: sums, mean and spread
+- ``last_turns``       in which turn each key was served last
+- ``published``        the policies that a trainer published
+- ``uses``             how often groups were handed out, and which are still needed
 """
