@@ -32,6 +32,7 @@ def test_what_differs_is_found(world: World) -> None:
         (layout.groups("math"), "partitions"),
         (layout.reports("math"), "partitions"),
         (layout.scores("math"), "partitions"),
+        (layout.positions("math"), "partitions"),
     ]
 
 

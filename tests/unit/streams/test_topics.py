@@ -32,12 +32,14 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
         "rollstream.admission.code.1",
         "rollstream.admission.code.1-2",
         "rollstream.scores.code.1",
+        "rollstream.positions.code.1",
         "rollstream.rollouts.math.1",
         "rollstream.groups.math.1",
         "rollstream.reports.math.1",
         "rollstream.admission.math.1",
         "rollstream.admission.math.1-2",
         "rollstream.scores.math.1",
+        "rollstream.positions.math.1",
         "rollstream.sampler.trainer-a.1",
         "rollstream.deadletters.all.1",
     ]
@@ -45,7 +47,7 @@ def test_every_log_of_the_deployment_has_its_topic() -> None:
 
 def test_logs_that_belong_together_have_the_same_partitions() -> None:
     made = specs(math=6)
-    for log in ("rollouts", "groups", "reports", "scores"):
+    for log in ("rollouts", "groups", "reports", "scores", "positions"):
         assert made[f"rollstream.{log}.math.1"].partitions == 6
     assert made["rollstream.sampler.trainer-a.1"].partitions == 1
 
@@ -112,6 +114,21 @@ def test_a_later_topic_that_is_missing_is_a_difference_and_stops_nobody() -> Non
     require_topics(admin, wanted, 1.0)
 
 
+def test_a_topic_of_readers_alone_is_checked_and_stops_no_sealer_or_sampler() -> None:
+    admin, layout = MemoryBroker().admin(), Layout()
+    wanted = specs_for(layout, {"math": 4}, ["a"])
+    positions = layout.positions("math")
+    kept = [spec._replace(partitions=3) if spec.name == positions else spec for spec in wanted]
+    create_topics(admin, kept, 1.0)
+    assert [difference.topic for difference in check_topics(admin, wanted, 1.0)] == [positions]
+    require_topics(admin, wanted, 1.0)
+
+
+def test_positions_of_readers_are_compacted_and_kept_for_ever() -> None:
+    config = specs()["rollstream.positions.math.1"].config
+    assert (config["cleanup.policy"], config["retention.ms"]) == ("compact", "-1")
+
+
 def test_a_later_topic_that_differs_stops_whoever_starts() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
@@ -127,7 +144,7 @@ def test_a_later_topic_that_differs_stops_whoever_starts() -> None:
 def test_each_difference_says_what_to_do() -> None:
     admin = MemoryBroker().admin()
     wanted = specs_for(Layout(), {"math": 4}, ["a"])
-    rollouts, groups, reports, admission, shares, scores, _, dead_letters = wanted
+    rollouts, groups, reports, admission, shares, scores, positions, _, dead_letters = wanted
     wrong_time = {**groups.config, "message.timestamp.type": "CreateTime"}
     present = [
         rollouts._replace(partitions=3),
@@ -136,6 +153,7 @@ def test_each_difference_says_what_to_do() -> None:
         admission,
         shares,
         scores,
+        positions,
         dead_letters,
     ]
     admin.create(present, 1.0)

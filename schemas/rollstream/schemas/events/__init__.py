@@ -7,6 +7,7 @@
 - ``dead_letters``  what could not be read
 - ``admission``     what env workers are told
 - ``scores``        late scores, of verifiers
+- ``positions``     how far readers of sealed groups are
 
 The fields are those of the ``.avsc`` of an event's name, which describes them.
 The ingest log holds no events: its records are ``rollstream.schemas.ingest``.
@@ -45,6 +46,7 @@ from rollstream.schemas.events.groups import (
     UnsealedGroups,
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
+from rollstream.schemas.events.positions import ReaderPosition, is_position_of, position_key
 from rollstream.schemas.events.reports import PartitionReport
 from rollstream.schemas.events.sampler import (
     Acked,
@@ -94,7 +96,14 @@ SamplerEvent = (
 )
 AdmissionEvent = PolicyAnnounced | SharesGranted | SharesValid | ProducerShare
 Event = (
-    GroupsEvent | PartitionReport | SamplerEvent | AdmissionEvent | Scored | DeadLetter | Retried
+    GroupsEvent
+    | PartitionReport
+    | SamplerEvent
+    | AdmissionEvent
+    | Scored
+    | ReaderPosition
+    | DeadLetter
+    | Retried
 )
 
 __all__ = [
@@ -130,6 +139,7 @@ __all__ = [
     "PolicyPublished",
     "ProducerInFlight",
     "ProducerShare",
+    "ReaderPosition",
     "Replaced",
     "RequestKind",
     "Requested",
@@ -151,6 +161,8 @@ __all__ = [
     "TouchedOffsets",
     "UnreadRanges",
     "UnsealedGroups",
+    "is_position_of",
+    "position_key",
     "share_key",
     "share_of",
 ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rollstream.streams.broker import Admin, TopicSpec
 from rollstream.streams.errors import TopicMismatch
-from rollstream.streams.topics.layout import off_without
+from rollstream.streams.topics.layout import off_without, used_by_readers_alone
 
 _log = logging.getLogger("rollstream.topics")
 
@@ -70,12 +70,13 @@ def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> 
 
 def require_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> None:
     """Returns when every topic is as it must be, or is missing and only some function is off
-    without it: the log says which.
+    without it: the log says which. For sealers and samplers: topics of readers are left out.
 
     Raises:
         TopicMismatch: with every difference and what to do about it.
     """
-    found = check_topics(admin, specs, timeout_s)
+    used = [spec for spec in specs if not used_by_readers_alone(spec.name)]
+    found = check_topics(admin, used, timeout_s)
     if not all(difference.off for difference in found):
         raise TopicMismatch("; ".join(map(str, found)))
     for difference in found:

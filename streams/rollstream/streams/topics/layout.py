@@ -22,6 +22,7 @@ _OFF_WITHOUT = {
     "admission-2": "each env worker reads what all of them may begin",
     "reports": "nothing keeps env workers from running ahead",
     "scores": "late scores reach no sampler",
+    "positions": "verifiers that pause for 7 days begin again with the first group",
 }
 _SECOND = "-2"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
@@ -54,6 +55,12 @@ def off_without(topic: str) -> str:
     """What is off in a deployment that lacks this topic; empty: nothing works without it."""
     log = topic.split(".")[1]
     return _OFF_WITHOUT.get(log + _SECOND if topic.endswith(_SECOND) else log, "")
+
+
+def used_by_readers_alone(topic: str) -> bool:
+    """Whether only readers of sealed groups use this topic: sealers and samplers need no right on
+    it."""
+    return topic.split(".")[1] == "positions"
 
 
 class Layout(NamedTuple):
@@ -136,6 +143,10 @@ class Layout(NamedTuple):
     def scores_log(self, address: PartitionAddress) -> TopicPartition:
         """The late scores of one partition of an environment."""
         return self._log(self.scores(address.environment), address)
+
+    def positions(self, environment: str) -> str:
+        """How far the readers of sealed groups are, as many partitions as the environment has."""
+        return self._name("positions", environment)
 
     def dead_letters(self) -> str:
         """The records that no sealer could read, of all environments."""

@@ -44,6 +44,7 @@ def specs_for(
             TopicSpec(layout.admission(environment), 1, _compacted()),
             TopicSpec(layout.shares(environment), SHARES_PARTITIONS, _compacted()),
             TopicSpec(layout.scores(environment), partitions, _kept(FOR_EVER_MS)),
+            TopicSpec(layout.positions(environment), partitions, _compacted()),
         ]
     specs += [TopicSpec(layout.sampler(name), 1, _kept(FOR_EVER_MS)) for name in sorted(samplers)]
     dead_letters = _kept(round(DEAD_LETTERS_RETENTION_HOURS * HOUR_MS))
