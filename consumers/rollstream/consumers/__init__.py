@@ -6,6 +6,7 @@ Map:
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
 - ``dead_letters/``  reads dead letters, and publishes again what they hold
 - ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
+- ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``asking``        asks the owners of seal logs for something, and reads their answers
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)

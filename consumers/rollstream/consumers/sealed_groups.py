@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Self
@@ -15,12 +14,14 @@ from typing import Self
 import numpy as np
 
 from rollstream.consumers.asking import UnknownEnvironment
+from rollstream.consumers.positions import Position, Positions
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.events import Claimed, Event, Flushed
+from rollstream.schemas.events import Event, Flushed, ReaderPosition
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.records import RolloutGroup, records_from
 from rollstream.store import Blobs, open_store
@@ -30,7 +31,6 @@ from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.topics.layout import Layout
 
@@ -39,30 +39,13 @@ POLL_SLICE_S = 0.1  # A partition that is assigned meanwhile is begun after it.
 _log = logging.getLogger("rollstream.sealed_groups")
 
 
-@dataclass(slots=True)
-class _Position:
-    """Where the reading of a seal log is.
-
-    Attributes:
-        wanted_from: flushes before it were committed by this reader's group.
-        begun_at: the claim that it was begun at, or 0.
-        next_offset: after the newest record that was taken.
-    """
-
-    wanted_from: int
-    begun_at: int
-    next_offset: int
-    fence: Fence = field(default_factory=Fence)
-    committed: int = -1
-
-
 class SealedGroups:
     """Hands out each sealed group at least once, from the first group that was ever sealed.
 
     Readers of one name share the partitions, and go on after the groups that were committed under
-    that name. A group that was not committed is handed out again, perhaps to another reader. So
-    score with an ``attempt`` (``ScoreProducer``), ``flush``, and then ``commit``. Then no group is
-    left out, and none counts twice, whatever is killed.
+    that name, however long ago. A group that was not committed is handed out again, perhaps to
+    another reader. So score with an ``attempt`` (``ScoreProducer``), ``flush``, and then
+    ``commit``. Then no group is left out, and none counts twice, whatever is killed.
 
     The reader takes part in no other work and delays nobody. It skips groups whose file was deleted
     or is damaged, with a log message.
@@ -123,8 +106,11 @@ class SealedGroups:
             KafkaBroker(settings.kafka.bootstrap, settings.kafka.client)
         )
         self.aside: dict[TopicPartition, str] = {}
-        self._positions: dict[TopicPartition, _Position] = {}
+        self._positions: dict[TopicPartition, Position] = {}
         self._taken: deque[Record] = deque()  # By the broker, and not handed out.
+        topics = {layout.groups(one): layout.positions(one) for one in environments}
+        self._stored = Positions(name, topics, used, SystemEntropy())
+        self._own.callback(self._stored.close)
         self._reader = used.group_reader(
             layout.reader_group(name), list(self._environments), on_revoked=self._forget
         )
@@ -160,27 +146,12 @@ class SealedGroups:
         Raises:
             BrokerUnavailable, NotAuthorised: Kafka does not answer, or refuses.
         """
-        sent: list[tuple[_Position, int, Future[bool]]] = []
-        for where, position in list(self._positions.items()):
-            claim = position.fence.current_claim
-            if claim is None or position.next_offset <= max(
-                position.committed, position.wanted_from
-            ):
-                continue
-            # From a claim on the log can be read: only that one tells which events count.
-            at = position.next_offset
-            sent.append((position, at, self._reader.commit(where, at, str(claim.epoch))))
         deadline = Deadline(self._timeout_s, self._clock)
-        while not all(answer.done() for *_, answer in sent):
-            if deadline.passed():
-                raise BrokerUnavailable(f"commit: no answer within {self._timeout_s} s")
-            is_full = len(self._taken) >= FLUSHES_MAX
-            if is_full:  # What else comes with the answers is bounded by time.
-                deadline.wait(POLL_SLICE_S)
-            self._take(1, 0.0 if is_full else deadline.slice_s(POLL_SLICE_S))
-        for position, at, answer in sent:
-            if answer.result():
-                position.committed = at
+        due = {where: due for where, one in self._positions.items() if (due := one.due())}
+        positions = {where: self._positions[where] for where in due}
+        # First the group: it refuses a reader that lost the partition.
+        taken = self._commit_to_group(due, deadline)
+        self._stored.store([(positions[one].stored, due[one]) for one in taken], deadline)
 
     def close(self) -> None:
         """Leaves the readers of this name, and commits nothing. Idempotent."""
@@ -192,6 +163,33 @@ class SealedGroups:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _commit_to_group(
+        self, due: Mapping[TopicPartition, ReaderPosition], deadline: Deadline
+    ) -> list[TopicPartition]:
+        """Returns the partitions whose position the group took now, or has already."""
+        taken: list[TopicPartition] = []
+        sent: dict[TopicPartition, tuple[Position, Future[bool]]] = {}
+        for where, wanted in due.items():
+            position = self._positions[where]
+            if wanted.next_offset <= position.committed:
+                taken.append(where)
+                continue
+            # From a claim on the log can be read: only that one tells which events count.
+            metadata = str(wanted.claim_epoch)
+            sent[where] = position, self._reader.commit(where, wanted.next_offset, metadata)
+        while not all(answer.done() for _, answer in sent.values()):
+            if deadline.passed():
+                raise BrokerUnavailable(f"commit: no answer within {self._timeout_s} s")
+            is_full = len(self._taken) >= FLUSHES_MAX
+            if is_full:  # What else comes with the answers is bounded by time.
+                deadline.wait(POLL_SLICE_S)
+            self._take(1, 0.0 if is_full else deadline.slice_s(POLL_SLICE_S))
+        for where, (position, answer) in sent.items():
+            if answer.result():
+                position.committed = due[where].next_offset
+                taken.append(where)
+        return taken
+
     def _take(self, records_max: int, timeout_s: float) -> None:
         """Takes records, in the order in which the broker delivers them."""
         try:
@@ -202,7 +200,10 @@ class SealedGroups:
             self._put_aside(TopicPartition(*error.where), error)
         except OffsetLost as error:
             where = next(one for one in self._positions if str(one) == error.where)
-            self._put_aside(where, error)
+            if self._positions[where].nonce:  # The stored position is of another log.
+                self._begin_again(where)
+            else:
+                self._put_aside(where, error)
 
     def _put_aside(self, where: TopicPartition, error: Exception) -> None:
         """The log cannot be read on: nothing more of it is handed out."""
@@ -229,14 +230,23 @@ class SealedGroups:
         return []
 
     def _begin_assigned(self) -> None:
-        for where in self._reader.assigned() - self._positions.keys():
-            found = self._reader.committed(where, self._timeout_s)
-            claim = int(found.metadata) if found and found.metadata.isdecimal() else 0
-            self._begin(where, found.offset if found else 0, claim)
+        """Begins each new partition where the group or the topic of positions is further ahead."""
+        new = self._reader.assigned() - self._positions.keys()
+        if not new:
+            return
+        stored = self._stored.read(new, Deadline(self._timeout_s, self._clock))
+        for where in new:
+            of_group = self._reader.committed(where, self._timeout_s)
+            self._begin(where, Position.furthest(stored[where], of_group))
 
-    def _begin(self, where: TopicPartition, wanted_from: int, claim: int) -> None:
-        self._positions[where] = _Position(wanted_from, claim, claim)
-        self._reader.begin(where, claim)
+    def _begin(self, where: TopicPartition, position: Position) -> None:
+        self._positions[where] = position
+        self._reader.begin(where, position.begun_at)
+
+    def _begin_again(self, where: TopicPartition) -> None:
+        """From the log's beginning, which says all, with the offset of the group."""
+        self._drop_taken(where)
+        self._begin(where, self._positions[where].from_beginning())
 
     def _forget(self, where: TopicPartition) -> None:
         self._positions.pop(where, None)
@@ -247,10 +257,9 @@ class SealedGroups:
         where = _where(record)
         position = self._positions[where]
         event = event_in(record, position.fence.owner)
-        if record.offset == position.begun_at > 0 and not isinstance(event, Claimed):
-            # Somebody else committed under this name: the log says all, from its beginning on.
-            self._drop_taken(where)
-            self._begin(where, position.wanted_from, 0)
+        if position.is_refuted(record, event):
+            # Somebody else committed under this name, or the seal log was made anew.
+            self._begin_again(where)
             return []
         counts = event is not None and position.fence.admits(record.offset, event)
         if event is None or not counts or record.offset < position.wanted_from:
