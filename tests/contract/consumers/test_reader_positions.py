@@ -365,7 +365,7 @@ def test_a_topic_that_may_only_be_read_still_says_where_to_go_on(
         assert taken(groups) == ids(flushed[3])
 
 
-class Members(FaultyBroker):
+class KnownMembers(FaultyBroker):
     """Knows the members of groups that it made."""
 
     def __init__(self, inner: MemoryBroker) -> None:
@@ -388,7 +388,7 @@ def test_a_reader_that_lost_the_partition_stores_nothing(
     request.addfinalizer(world.close)
     memory = world.broker()
     assert isinstance(memory, MemoryBroker)
-    broker = Members(memory)
+    broker = KnownMembers(memory)
     writer = world.writer()
     flushed = [writer.flush(LATE) for _ in range(3)]
     with reader(world, broker) as zombie:
