@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from harness.rollouts import (
@@ -26,6 +26,11 @@ Where = tuple[int, int]
 """Offset and entry."""
 
 
+def among(seen: Collection[SegmentId]) -> Callable[[Sequence[SegmentId]], Sequence[int]]:
+    """What an assembler asks, of a collection that may grow."""
+    return lambda segments: [index for index, one in enumerate(segments) if one in seen]
+
+
 class Drive:
     """Feeds one assembler and commits what it decides, remembering every uid that was settled.
 
@@ -40,7 +45,7 @@ class Drive:
         self.assembler = Assembler(
             "math",
             EnvironmentConfig(**{"target_group_size": 2, "min_group_size": 2, **config}),
-            self.segments_seen.__contains__,
+            among(self.segments_seen),
             watermark=watermark,
         )
         if pending_bytes:

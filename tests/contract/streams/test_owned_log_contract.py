@@ -67,8 +67,8 @@ def test_a_claim_folds_all_that_counts(world: World, where: TopicPartition) -> N
     fold = second.claim(in_time())
     assert fold is second.fold
     assert (fold.watermark, second.epoch) == (20, 4)
-    assert fold.seen("u7")
-    assert not fold.seen("u20")
+    assert fold.seen_among(["u7"])
+    assert not fold.seen_among(["u20"])
     assert settle_confirmed(second) == 6
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.assembling import SECOND, described
+from harness.assembling import SECOND, among, described
 from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, Decision
 from rollstream.consumers.assembling.decisions import entries_of, segments_of, values_of
@@ -165,7 +165,7 @@ class Life:
         self.assembler = self._begin(0)
 
     def _begin(self, watermark: int) -> Assembler:
-        return Assembler("math", self.config, self.seen.__contains__, watermark=watermark)
+        return Assembler("math", self.config, among(self.seen), watermark=watermark)
 
     def restart(self) -> None:
         """All that was not committed is forgotten; the log is read again from the watermark."""

@@ -205,8 +205,8 @@ def test_segments_are_seen_by_uid_and_number() -> None:
     event = flushed(0, "n", [0, 1, 2], 3, uids=["x", "x", "y"], segments=[0, 1, 3])
     fold = folded(CLAIM, event)
     seen = [("x", 0), ("x", 1), ("y", 3)]
-    assert all(fold.seen(segment_id(uid, segment)) for uid, segment in seen)
-    assert not any(fold.seen(segment_id(*key)) for key in [("x", 2), ("y", 0), ("z", 0)])
+    assert all(fold.seen_among([segment_id(uid, segment)]) for uid, segment in seen)
+    assert not any(fold.seen_among([segment_id(*key)]) for key in [("x", 2), ("y", 0), ("z", 0)])
 
 
 @pytest.mark.proves("A4")
@@ -214,8 +214,8 @@ def test_a_duplicate_says_nothing_of_an_original_that_may_be_pending() -> None:
     reasons = {"stale": [0], "duplicate": [1]}
     uids = {"stale": ["old"], "duplicate": ["pending"]}
     fold = folded(CLAIM, flushed(0, "n", [], 2, settled=reasons, settled_uids=uids))
-    assert fold.seen("old")
-    assert not fold.seen("pending")
+    assert fold.seen_among(["old"])
+    assert not fold.seen_among(["pending"])
 
 
 @pytest.mark.proves("A4", "I8")
@@ -225,8 +225,8 @@ def test_uids_are_remembered_for_the_horizon_and_then_forgotten() -> None:
     for number in range(200):
         fold.apply(number + 1, 0, flushed(0, "n", [number], number + 1))
         newest = [n for n in range(number + 1) if n >= fold.watermark - 10]
-        assert all(fold.seen(f"u{n}") for n in newest)
-    remembered = [n for n in range(200) if fold.seen(f"u{n}")]
+        assert all(fold.seen_among([f"u{n}"]) for n in newest)
+    remembered = [n for n in range(200) if fold.seen_among([f"u{n}"])]
     assert len(remembered) <= 10 + FLUSHES_KEPT_MIN
     assert len(fold.flushes) <= 10 + FLUSHES_KEPT_MIN
 
@@ -241,7 +241,7 @@ def test_the_dedupe_horizon_counts_entries_and_not_offsets() -> None:
         counts = {number: per_record}
         fold.apply(number + 1, 0, flushed(0, "n", sealed, number + 1, counts=counts))
     records = horizon // per_record
-    remembered = [n for n in range(100) if fold.seen(f"u{n}.0")]
+    remembered = [n for n in range(100) if fold.seen_among([f"u{n}.0"])]
     assert remembered == list(range(100 - records, 100))
 
 
@@ -250,9 +250,9 @@ def test_uids_above_the_watermark_are_remembered_beyond_the_horizon() -> None:
     fold = folded(CLAIM, dedupe_horizon=1)
     for number in range(1, 100):
         fold.apply(number, 0, flushed(0, "n", [number], 0))
-    assert all(fold.seen(f"u{n}") for n in range(1, 100))
+    assert all(fold.seen_among([f"u{n}"]) for n in range(1, 100))
     fold.apply(100, 0, flushed(0, "n", [0], 100))
-    assert not fold.seen("u1")
+    assert not fold.seen_among(["u1"])
 
 
 def test_a_uid_that_came_again_is_remembered_from_its_newest_time() -> None:
@@ -262,8 +262,8 @@ def test_a_uid_that_came_again_is_remembered_from_its_newest_time() -> None:
         uids = ["again"] if number in (0, 60) else None
         fold.apply(number + 1, 0, flushed(0, "n", [number], number + 1, uids=uids))
         if number == 79:
-            assert fold.seen("again")
-    assert not fold.seen("again")
+            assert fold.seen_among(["again"])
+    assert not fold.seen_among(["again"])
 
 
 def test_events_that_settle_nothing_change_nothing() -> None:
@@ -368,8 +368,10 @@ def test_a_fold_from_any_checkpoint_equals_the_whole_fold(seed: int) -> None:
         for above in range(whole.watermark, whole.replay_until):
             assert piece.known(above) == whole.known(above)
         for uid in range(31):
-            assert piece.seen(f"u{uid}") == whole.seen(f"u{uid}")
-            assert piece.seen(segment_id(f"u{uid}", 1)) == whole.seen(segment_id(f"u{uid}", 1))
+            assert piece.seen_among([f"u{uid}"]) == whole.seen_among([f"u{uid}"])
+            assert piece.seen_among([segment_id(f"u{uid}", 1)]) == whole.seen_among(
+                [segment_id(f"u{uid}", 1)]
+            )
 
 
 def test_digests_tell_states_apart() -> None:

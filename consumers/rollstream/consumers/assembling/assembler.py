@@ -17,7 +17,7 @@ Rules of its own, where several would do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from operator import itemgetter
 
@@ -58,7 +58,7 @@ class Assembler:
     Args:
         environment: of the partition.
         config: how its rollouts become groups.
-        seen: whether a segment was settled before, within the dedupe horizon.
+        seen_among: the indexes of segments that were settled before, within the dedupe horizon.
         watermark: where reading begins: every offset below it is settled.
 
     Attributes:
@@ -73,7 +73,7 @@ class Assembler:
         self,
         environment: str,
         config: EnvironmentConfig,
-        seen: Callable[[SegmentId], bool],
+        seen_among: Callable[[Sequence[SegmentId]], Collection[int]],
         *,
         watermark: int = 0,
     ) -> None:
@@ -87,7 +87,7 @@ class Assembler:
         self._cap = config.max_per_replica
         accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
-        self._seen = seen
+        self._seen_among = seen_among
         self._uncommitted = self._outcomes.uncommitted
 
     @property
@@ -195,35 +195,28 @@ class Assembler:
         self, held: HeldRecord, settled: Collection[int], unreadable: Collection[int]
     ) -> None:
         record, pending, accepted = held.record, self.pending, self._accepted
-        seen, uncommitted, by_key = self._seen, self._uncommitted, pending.by_key
+        uncommitted, by_key = self._uncommitted, pending.by_key
         strict, passed = self._strict, bool(settled or unreadable)
         plain = self._cap is None and not record.token_arrays
-        outcomes, header, texts = self._outcomes, record.header, record.texts
-        continues = texts.get("continuation_of")
-        shared = [(*_shared_values(one), names_of(one)) for one in header["shared"]]
-        # What each entry has the default of is no list; the others are as long as the kinds.
-        columns = zip(
-            record.kinds,
-            texts.get("rollout_uid") or repeat(""),
-            texts.get("group_uid") or repeat(""),
-            texts.get("example_id") or repeat(""),
-            record.values("segment_idx") if header["segment_idx"] else repeat(0),
-            record.values("is_last_segment") if header["is_last_segment"] else repeat(True),
-            record.shared_indexes,
-            strict=False,
-        )
-        for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in enumerate(columns):
+        outcomes, continues = self._outcomes, record.texts.get("continuation_of")
+        shared = [(*_shared_values(one), names_of(one)) for one in record.header["shared"]]
+        again = self._seen_among(_segments_of(record))
+        each = enumerate(_each_of(record))
+        for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in each:
             outcomes.entries += 1
             if passed and (entry in settled or entry in unreadable):
                 row = PendingEntry(held, entry)
                 outcomes.pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id, names = shared[of]
-            if kind and kind != _APPENDED:
+            counts_as_another = kind and kind != _APPENDED
+            if counts_as_another:
                 uid, idx = self._counts_as(PendingEntry(held, entry, uid, idx), kind)  # noqa: PLW2901
             segment = (uid, idx) if idx else uid  # As `segment_id`, without a call for each.
             if uid:
-                if segment in uncommitted or seen(segment):
+                if segment in uncommitted or (
+                    self._seen_among([segment]) if counts_as_another else entry in again
+                ):
                     outcomes.pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
                     continue
                 uncommitted.add(segment)
@@ -367,7 +360,7 @@ class Assembler:
         return True
 
     def _is_known(self, segment: SegmentId) -> bool:
-        return segment in self._uncommitted or self._seen(segment)
+        return segment in self._uncommitted or bool(self._seen_among([segment]))
 
     def _add_rowless(
         self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
@@ -407,3 +400,27 @@ class Assembler:
             if producer is not None and entry.value("split") != "eval":
                 group.producer_id = self.in_flight.begin(producer.producer_id, group.producer_id)
             self._outcomes.settle_with(group, entry, reason)
+
+
+def _each_of(record: IngestRecord) -> Iterator[tuple[int, str, str, str, int, bool, int]]:
+    """Of each entry what its group depends on."""
+    header, texts = record.header, record.texts
+    # What each entry has the default of is no list; the others are as long as the kinds.
+    return zip(
+        record.kinds,
+        texts.get("rollout_uid") or repeat(""),
+        texts.get("group_uid") or repeat(""),
+        texts.get("example_id") or repeat(""),
+        record.values("segment_idx") if header["segment_idx"] else repeat(0),
+        record.values("is_last_segment") if header["is_last_segment"] else repeat(True),
+        record.shared_indexes,
+        strict=False,
+    )
+
+
+def _segments_of(record: IngestRecord) -> Sequence[SegmentId]:
+    """What its entries are, but for steps and failures; none where no entry has a uid."""
+    uids = record.texts.get("rollout_uid", ())
+    if not (uids and record.header["segment_idx"]):
+        return uids
+    return [*map(segment_id, uids, record.values("segment_idx"))]

@@ -52,7 +52,7 @@ class Intake:
     ) -> None:
         self.log_clock = LogClock(context.clock)
         self.assembler = Assembler(
-            context.environment, context.config, fold.seen, watermark=fold.watermark
+            context.environment, context.config, fold.seen_among, watermark=fold.watermark
         )
         self._context = context
         self._reader = reader

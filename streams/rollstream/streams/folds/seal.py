@@ -23,6 +23,7 @@ from rollstream.schemas.ids import SegmentId, prompt_id, segment_id
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.entries import NO_ENTRIES, Entries, Stretch, entries_of
+from rollstream.streams.folds.remembered import Remembered
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 # The newest always matter: their log time, and files that may lack manifests.
@@ -38,13 +39,13 @@ class _Flush(NamedTuple):
         offset: within the seal log.
         newest: the highest source offset of which it settled an entry; -1 if none.
         settled: how many entries this fold knew to be settled after it.
-        segments: those that it settled.
+        number: of all flushes that were folded.
     """
 
     offset: int
     newest: int
     settled: int
-    segments: Sequence[SegmentId]
+    number: int
 
 
 class OpenRequest(NamedTuple):
@@ -63,7 +64,7 @@ class SealFold:
     A fold that begins at the ``fold_from`` of an ``Adopted`` is complete once it has folded that
     very ``Adopted``, which holds the totals of what came before.
 
-    One thread folds; ``seen`` and what asks for settled entries may be asked from another
+    One thread folds; ``seen_among`` and what asks for settled entries may be asked from another
     meanwhile, and answer as before or as after.
 
     Attributes:
@@ -89,8 +90,9 @@ class SealFold:
         # Of offsets that are not below the watermark; replaced as a whole.
         self._above = NO_ENTRIES
         self._settled = 0  # Entries, by the events folded here.
-        self._seen: dict[SegmentId, int] = {}  # Segment to the flush that settled it last.
+        self._remembered = Remembered()
         self._flushes: deque[_Flush] = deque()
+        self._folded = 0  # Flushes.
         self._clock_flush = -1  # The flush that `now_ts` is from: it matters, however old it is.
         self._start: int | None = None
         self._whole = False
@@ -161,9 +163,10 @@ class SealFold:
         """No entry is settled of this source offset, or of any above it."""
         return max(self._above.next_offset, self.watermark)
 
-    def seen(self, segment: SegmentId) -> bool:
-        """Whether the segment was settled, or the prompt sealed, within the dedupe horizon."""
-        return segment in self._seen
+    def seen_among(self, segments: Sequence[SegmentId]) -> Sequence[int]:
+        """The indexes of the segments that were settled, and of the prompts that were sealed,
+        within the dedupe horizon."""
+        return self._remembered.among(segments)
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """The newest claim before every flush that still matters and every open request."""
@@ -174,7 +177,7 @@ class SealFold:
         return FoldCheckpoint(fold_from, self.watermark, dict(self._counts), self.retired)
 
     def digest(self) -> bytes:
-        """Equal for equal states, wherever the folds began."""
+        """Equal for equal states of one process, wherever the folds began."""
         state = xxhash.xxh3_128()
         counts = sorted((name, count) for name, count in self._counts.items() if count)
         state.update(repr((self.watermark, self.now_ts, counts)).encode())
@@ -182,10 +185,10 @@ class SealFold:
         state.update(self._above.settled.tobytes())
         state.update(self._above.counts.tobytes())
         state.update(self._above.unread.tobytes())
-        for offset, newest, settled, segments in self._flushes:
+        for offset, newest, settled, _ in self._flushes:
             # Not how many were settled before: folds that began elsewhere have not counted these.
-            further = self._settled - settled
-            state.update(repr((offset, newest, further, tuple(segments))).encode())
+            state.update(repr((offset, newest, self._settled - settled)).encode())
+        state.update(self._remembered.packed())
         return state.digest()
 
     def _flush(self, offset: int, event: Flushed) -> None:
@@ -204,8 +207,9 @@ class SealFold:
                 segments = [*segments, *_segment_ids(part.uids, part.segment_idxs)]
         for ranges in event.unread:
             self._counts[ranges.reason] += int((ranges.stops - ranges.firsts).sum())
-        self._seen.update(dict.fromkeys(segments, offset))
-        self._flushes.append(_Flush(offset, new.next_offset - 1, self._settled, segments))
+        self._remembered.add(segments, self._folded)
+        self._flushes.append(_Flush(offset, new.next_offset - 1, self._settled, self._folded))
+        self._folded += 1
         self._forget()
 
     def _settle(self, offset: int, event: Flushed) -> Entries:
@@ -260,10 +264,9 @@ class SealFold:
             and flushes[0].settled <= horizon
             and flushes[0].offset != self._clock_flush
         ):
-            oldest = flushes.popleft()
-            for segment in oldest.segments:
-                if self._seen.get(segment) == oldest.offset:  # No later flush saw it again.
-                    del self._seen[segment]
+            flushes.popleft()
+        if flushes:
+            self._remembered.forget(flushes[0].number)
 
 
 def _segment_ids(uids: Sequence[str], segment_idxs: NDArray[np.int32]) -> Sequence[SegmentId]:
