@@ -9,6 +9,7 @@ from harness.held_workers import HeldWorkers
 from harness.rollouts import make_alive, make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
+from rollstream.consumers.assembling.decisions import FLUSH_FILES_MAX
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed
@@ -120,6 +121,27 @@ def test_what_fills_a_file_is_flushed_at_once(pairs: int, tokens: int) -> None:
         publish_pairs(world, name, pairs, tokens)
         world.run(sealer, seconds=LOOP_S)
     assert len(world.groups()) == 2 * pairs
+
+
+def test_versions_that_a_flush_leaves_out_follow_at_once() -> None:
+    world = SealWorld(partitions=1, flush_interval_s=INTERVAL_S)
+    sealer = world.sealer()
+    world.run(sealer)
+    pairs = 512
+    world.publish_entries(
+        *(
+            make_entry(
+                rollout_uid=f"{pair}-{number}",
+                example_id=f"{pair}",
+                policy_version=f"v{pair % (3 * FLUSH_FILES_MAX)}",
+            )
+            for pair in range(pairs)
+            for number in range(2)
+        )
+    )
+    world.run(sealer, seconds=4 * LOOP_S)
+    assert len(world.groups()) == pairs
+    assert [len(flush.files) for flush in world.flushes()] == [FLUSH_FILES_MAX] * 3
 
 
 def test_what_is_worth_a_file_waits_for_a_fraction_of_a_second() -> None:

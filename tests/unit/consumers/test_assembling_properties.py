@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain, cycle, groupby
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,8 +16,13 @@ from hypothesis import strategies as st
 
 from harness.assembling import SECOND, among, described
 from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed, make_record
-from rollstream.consumers.assembling import Assembler, Decision
-from rollstream.consumers.assembling.decisions import entries_of, segments_of, values_of
+from rollstream.consumers.assembling import Assembler, Decision, decisions, fitting
+from rollstream.consumers.assembling.decisions import (
+    entries_of,
+    files_of,
+    segments_of,
+    values_of,
+)
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import SegmentId, segment_id
 from rollstream.schemas.ingest.entry import Entry, EntryKind
@@ -201,8 +208,11 @@ class Life:
 
     def commit(self) -> None:
         while (plan := self.assembler.decided.plan(8, 1 << 30, self.assembler.now_us)) is not None:
+            files: set[object] = set()
             for decision in plan.decisions:
                 self.seen.update(segments_of(decision))
+                files |= files_of(decision)
+            assert len(files) <= decisions.FLUSH_FILES_MAX
             for offset, count in plan.touched.items():
                 assert count == len(self.records[offset].entries)
             self.assembler.commit(plan)
@@ -361,3 +371,60 @@ def test_a_watermark_covers_only_what_was_committed(log: list[Arrival], sizes: l
     covered = Counter(offset for offset, _ in entries_of(life.decisions))
     below = range(life.assembler.decided.watermark)
     assert all(covered[offset] == len(life.records[offset].entries) for offset in below)
+
+
+@contextmanager
+def few_files(files_max: int) -> Iterator[None]:
+    """A flush takes no more files, and so leaves out many decisions."""
+    with (
+        mock.patch.object(decisions, "FLUSH_FILES_MAX", files_max),
+        mock.patch.object(fitting, "FLUSH_FILES_MAX", files_max),
+    ):
+        yield
+
+
+@pytest.mark.proves("I1", "I2")
+@given(logs, st.integers(1, 10), st.lists(st.integers(0, 40), max_size=4), cuts, configs)
+def test_decisions_that_wait_for_files_are_settled_once_after_restarts_too(
+    log: list[Arrival],
+    flush_every: int,
+    stops: list[int],
+    sizes: list[int],
+    config: EnvironmentConfig,
+) -> None:
+    with few_files(1):
+        life = Life(log, flush_every, sizes, config)
+        for stop in sorted(stops):
+            life.read(stop)
+            life.restart()
+        life.finish()
+    _check(life)
+
+
+@pytest.mark.proves("I5")
+@given(whole_rollouts | logs, st.integers(1, 50), st.integers(1, 3), configs)
+def test_how_many_files_a_flush_takes_changes_no_decision(
+    log: list[Arrival], flush_every: int, files_max: int, config: EnvironmentConfig
+) -> None:
+    """But rows that are kept for people: those of many files are settled in several decisions."""
+    alone, together = Life(log, 1, ONES, config), Life(log, flush_every, ONES, config)
+    alone.finish()
+    with few_files(files_max):
+        together.finish()
+    left, found = (_of_groups(life) for life in (alone, together))
+    for one in found:
+        left.remove(one)
+    assert left == []
+    assert life_settled(alone) == life_settled(together)
+
+
+def _of_groups(life: Life) -> list[object]:
+    return described([one for one in life.decisions if one.group is not None])
+
+
+def life_settled(life: Life) -> Counter[tuple[int, int, str]]:
+    return Counter(
+        (one.offset, one.entry, str(one.reason))
+        for decision in life.decisions
+        for one in decision.settled
+    )

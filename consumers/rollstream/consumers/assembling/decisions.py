@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import NewestPolicy
-from rollstream.schemas.ids import GroupKey, SegmentId, prompt_id, segment_id
+from rollstream.schemas.ids import MIXED_POLICY, GroupKey, SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
 
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
+# Files of one flush. A file holds one policy version. Without a bound, a backlog of many versions
+# would write and sync any number of files before its event.
+FLUSH_FILES_MAX = 8
 FAILED_REASON_CHARS = 200  # Why members failed, as the seal log keeps it for ever.
 NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no segment of it.
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
@@ -39,6 +42,8 @@ Row = tuple[IngestRecord, int, int, int]
 may be what was copied out of that at the offset.)"""
 RowNames = tuple[str, str, str, str]
 """``policy_version``, ``lineage``, ``replica_id`` and ``stop_reason`` of a segment."""
+FileKey = tuple[frozenset[tuple[str, ArraySignature]], str]
+"""What all rows of a file have in common: the types of named arrays, and the policy version."""
 
 
 class Settlement(NamedTuple):
@@ -125,6 +130,7 @@ class Plan(NamedTuple):
         now_us: log time that decided.
         entries: how many it settles; of these ``alive`` say only that a producer lives.
         newest: the policy that groups were compared with; None: none.
+        is_cut: whether older decisions wait for the next flush, since they need further files.
     """
 
     decisions: tuple[Decision, ...]
@@ -135,6 +141,7 @@ class Plan(NamedTuple):
     entries: int
     alive: int = 0
     newest: NewestPolicy | None = None
+    is_cut: bool = False
 
 
 def values_of(rows: Iterable[Row], name: str) -> list[Any]:
@@ -167,6 +174,27 @@ def segments_of(decision: Decision) -> Iterator[SegmentId]:
     group = decision.group
     if group is not None and group.key.group_uid:
         yield prompt_id(group.key.group_uid, group.reason)
+
+
+def file_of_group(group: DueGroup) -> FileKey:
+    """Returns what names the file of a group."""
+    versions = {version for version, *_ in group.names}
+    version = versions.pop() if len(versions) == 1 else MIXED_POLICY
+    return frozenset(group.signatures.items()), version
+
+
+def file_of_row(row: Row) -> FileKey:
+    """Returns what names the file of a row that is kept without a group."""
+    record, index, _, _ = row
+    return frozenset(record.signatures(index).items()), record.values("policy_version")[index]
+
+
+def files_of(decision: Decision) -> set[tuple[bool, FileKey]]:
+    """Returns the files that the decision needs, each with whether it holds groups."""
+    files = {(False, file_of_row(row)) for row in decision.incomplete}
+    if decision.group is not None:
+        files.add((True, file_of_group(decision.group)))
+    return files
 
 
 def event_bytes(decision: Decision) -> int:
@@ -208,8 +236,41 @@ def _is_alive(decision: Decision) -> bool:
     return decision.entries == 1 == len(settled) and settled[0].reason is SettleReason.ALIVE
 
 
+def _with_few_files(decisions: Sequence[Decision]) -> list[int]:
+    """Returns the indexes of the decisions that one flush takes: the oldest, and those behind it
+    that need no more than ``FLUSH_FILES_MAX`` files together.
+
+    Only a group that settles nothing else may pass a decision that waits, and it passes no group of
+    its own key. A sealer that is killed in between reads the waiting entries again, and must not
+    find that they came too late.
+    """
+    taken: list[int] = []
+    files: set[tuple[bool, FileKey]] = set()
+    waiting: set[GroupKey] = set()
+    for index, decision in enumerate(decisions):
+        group = decision.group
+        may_pass = group is not None and not decision.settled and group.key not in waiting
+        if may_pass or len(taken) == index:
+            more = files | files_of(decision)
+            if index == 0 or len(more) <= FLUSH_FILES_MAX:
+                files = more
+                taken.append(index)
+                continue
+        if group is not None:
+            waiting.add(group.key)
+    return taken
+
+
 _offset_of_row = itemgetter(2)
 _offset_of_settlement = itemgetter(1)
+
+
+class _Queued(NamedTuple):
+    """A decision, how many were made before it, and bytes that are kept until it is committed."""
+
+    decision: Decision
+    number: int
+    held: int
 
 
 class DecisionQueue:
@@ -221,29 +282,28 @@ class DecisionQueue:
             lives.
         size: payload bytes that are decided and not committed.
         held: bytes of the records that are kept in memory for these decisions alone.
-        committed: how many decisions were committed.
+        end: how many decisions were made.
     """
 
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
-        self.committed = 0
+        self.end = 0
         self.entries = 0
         self.living = 0
         self.size = 0
         self.held = 0
-        self._queue: deque[Decision] = deque()
-        self._held: deque[int] = deque()  # Bytes that are kept until this decision is committed.
+        self._queue: deque[_Queued] = deque()
         self._end = watermark
-        self._planned = 0  # How many decisions a plan ever had.
+        self._planned = 0  # How many decisions were made up to the newest that a plan ever had.
         # Of offsets from the watermark to the end that have an unsettled entry; rising. A range
         # is one entry of its first offset.
         self._counts: dict[int, int] = {}  # Entries.
         self._settled: dict[int, int] = {}  # Committed entries, where there are any.
 
     @property
-    def end(self) -> int:
-        """How many decisions are committed once all that were made are."""
-        return self.committed + len(self._queue)
+    def committed(self) -> int:
+        """How many decisions were made before the oldest that is not committed."""
+        return self._queue[0].number if self._queue else self.end
 
     def begin(self, offset: int, count: int, settled: int = 0) -> None:
         """The next offset has ``count`` entries, of which others settled some before."""
@@ -267,10 +327,13 @@ class DecisionQueue:
         """The next offset has one entry, which says that a producer lives: decides it. Those that
         come one after the other are one decision."""
         first, stop = self._end, self._end + 1
-        newest = self._queue[-1].unread if self.end > self._planned else None
+        is_planned = not self._queue or self.end <= self._planned
+        newest = None if is_planned else self._queue[-1].decision.unread
         if newest is not None and newest.reason is SettleReason.ALIVE and newest.stop == first:
             self._end = stop
-            self._queue[-1] = self._queue[-1]._replace(unread=newest._replace(stop=stop))
+            queued = self._queue[-1]
+            decision = queued.decision._replace(unread=newest._replace(stop=stop))
+            self._queue[-1] = queued._replace(decision=decision)
         else:
             self.begin_unread(stop)
             self.append(
@@ -285,8 +348,8 @@ class DecisionQueue:
 
     def append(self, decision: Decision, held: int) -> None:
         """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
-        self._queue.append(decision)
-        self._held.append(held)
+        self._queue.append(_Queued(decision, self.end, held))
+        self.end += 1
         self.held += held
         self.entries += decision.entries
         self.living += _is_alive(decision)
@@ -294,8 +357,9 @@ class DecisionQueue:
 
     def hold(self, size: int) -> None:
         """Records of so many bytes are kept by nothing but decisions of this queue, if any."""
-        if self._held:
-            self._held[-1] += size
+        if self._queue:
+            newest = self._queue[-1]
+            self._queue[-1] = newest._replace(held=newest.held + size)
             self.held += size
 
     def plan(
@@ -308,27 +372,35 @@ class DecisionQueue:
         """The oldest decisions within these bounds (always one at least); None without any. The
         same come again until they are committed. ``now_us`` is log time.
 
+        If they need more than ``FLUSH_FILES_MAX`` files, some of them wait for a later plan. Each
+        plan begins with the oldest decision, so none waits for ever.
+
         Args:
             settled_if_old: makes of a decision whose group is too old one that settles the same
                 entries, of the same size; what is planned stays so, whatever it makes later.
         """
-        decisions: list[Decision] = []
+        window: list[Decision] = []
         entries = size = event_size = 0
-        for decided in self._queue:
+        for decided, _, _ in self._queue:
             decision = decided if settled_if_old is None else settled_if_old(decided)
             size += decision.size
             event_size += event_bytes(decision)
             over = size > size_max or event_size > EVENT_BYTES_MAX
-            if decisions and (over or entries + decision.entries > entries_max):
+            if window and (over or entries + decision.entries > entries_max):
                 break
             entries += decision.entries
-            decisions.append(decision)
-        if not decisions:
+            window.append(decision)
+        if not window:
             return None
-        self._planned = max(self._planned, self.committed + len(decisions))
+        taken = _with_few_files(window)
+        self._planned = max(self._planned, self._queue[taken[-1]].number + 1)
         if settled_if_old is not None:
-            for index, decision in enumerate(decisions):
-                self._queue[index] = decision
+            for index in taken:
+                self._queue[index] = self._queue[index]._replace(decision=window[index])
+        return self._plan_of([window[index] for index in taken], now_us, len(taken) < len(window))
+
+    def _plan_of(self, decisions: Sequence[Decision], now_us: int, is_cut: bool) -> Plan:
+        entries = sum(decision.entries for decision in decisions)
         rows = chain.from_iterable(map(_rows, decisions))
         settlements = chain.from_iterable(decision.settled for decision in decisions)
         settled = Counter(map(_offset_of_row, rows))
@@ -338,19 +410,27 @@ class DecisionQueue:
         settled.update(stretch.first for stretch in unread)
         watermark = self._next_unsettled(settled)
         alive = sum(map(_is_alive, decisions))
-        return Plan(tuple(decisions), watermark, touched, settled, now_us, entries, alive)
+        return Plan(
+            tuple(decisions), watermark, touched, settled, now_us, entries, alive, is_cut=is_cut
+        )
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark: as far as the plan's, or
         further where what was read since then had been settled before."""
+        waiting: list[_Queued] = []
         for decision in plan.decisions:
-            stale = not self._queue or self._queue.popleft() is not decision
-            assert not stale, "a plan is committed once, the newest only"
-            self.held -= self._held.popleft()
+            while self._queue and self._queue[0].decision is not decision:
+                waiting.append(self._queue.popleft())
+            assert self._queue, "a plan is committed once, the newest only"
+            held = self._queue.popleft().held
+            if waiting:  # These may have the same records.
+                waiting[-1] = waiting[-1]._replace(held=waiting[-1].held + held)
+            else:
+                self.held -= held
             self.entries -= decision.entries
             self.living -= _is_alive(decision)
             self.size -= decision.size
-        self.committed += len(plan.decisions)
+        self._queue.extendleft(reversed(waiting))
         for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number
             count = self._counts[offset]

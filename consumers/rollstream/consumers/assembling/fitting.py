@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from rollstream.consumers.assembling.decisions import (
     EVENT_BYTES_MAX,
+    FLUSH_FILES_MAX,
     Decision,
     Failed,
+    FileKey,
     Row,
     Settlement,
     event_bytes,
+    file_of_row,
     settlement_bytes,
     values_of,
 )
@@ -26,9 +29,11 @@ def fitting(decision: Decision) -> list[Decision]:
 
     A group is never split: one that fits into no event is settled as too large, its rows kept for
     people. Settlements that do not fit beside their group come after it; a sealer that is killed in
-    between reads the rest again, as of a group that never fills.
+    between reads the rest again, as of a group that never fills. Rows that are kept for people are
+    in at most ``FLUSH_FILES_MAX`` files of a decision.
     """
-    if decision.entries <= _ENTRIES_FIT or event_bytes(decision) <= EVENT_BYTES_MAX:
+    is_small = decision.entries <= _ENTRIES_FIT or event_bytes(decision) <= EVENT_BYTES_MAX
+    if is_small and _files_stop(decision.incomplete, 0) == len(decision.incomplete):
         return [decision]
     group, settled, kept, size = (
         decision.group,
@@ -52,6 +57,7 @@ def fitting(decision: Decision) -> list[Decision]:
     rowless = len(settled) - len(kept)  # The last settlements are those of the rows that are kept.
     while start < len(settled):
         stop = _stop(settled, start, EVENT_BYTES_MAX, rowless)
+        stop = min(stop, rowless + _files_stop(kept, max(0, start - rowless)))
         rows = kept[max(0, start - rowless) : max(0, stop - rowless)]
         share = size * len(rows) // len(kept) if rows else 0
         fit.append(Decision(None, settled[start:stop], rows, stop - start, share))
@@ -86,6 +92,16 @@ def _stop(settled: Sequence[Settlement], start: int, room: int, rowless: int) ->
         if room < 0:
             return index
     return len(settled)
+
+
+def _files_stop(rows: Sequence[Row], start: int) -> int:
+    """Up to where rows from ``start`` on fit into the files of one flush."""
+    files: set[FileKey] = set()
+    for index in range(start, len(rows)):
+        files.add(file_of_row(rows[index]))
+        if len(files) > FLUSH_FILES_MAX:
+            return index
+    return len(rows)
 
 
 def settlements_of(rows: Sequence[Row], reason: SettleReason) -> list[Settlement]:

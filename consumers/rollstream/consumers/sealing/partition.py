@@ -426,6 +426,7 @@ class Partition:
         if unreadable and not context.letters.are_delivered():
             return
         self._flush = self._make_flush(plan)
+        self._cadence.began(plan)
         self._cadence.waiting(*self._waiting_entries(), now_s)  # Mostly none: it may end at once.
         self._enter(State.FLUSHING)
 

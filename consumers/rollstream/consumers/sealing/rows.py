@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
-from rollstream.consumers.assembling.decisions import Failed, Row, UnreadRange, Unsealed
+from rollstream.consumers.assembling.decisions import (
+    Failed,
+    FileKey,
+    Row,
+    UnreadRange,
+    Unsealed,
+    file_of_group,
+    file_of_row,
+)
 from rollstream.schemas import digest, ids
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import (
@@ -63,13 +71,9 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     for decision in plan.decisions:
         group = decision.group
         if group is not None:
-            versions = {version for version, *_ in group.names}
-            version = versions.pop() if len(versions) == 1 else ids.MIXED_POLICY
-            _sort_in(due, group.signatures, version, group)
+            _sort_in(due, file_of_group(group), group)
         for row in decision.incomplete:
-            record, index, _, _ = row
-            version = record.values("policy_version")[index]
-            _sort_in(incomplete, record.signatures(index), version, row)
+            _sort_in(incomplete, file_of_row(row), row)
     sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []
     parts = []
@@ -109,10 +113,9 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     )
 
 
-def _sort_in(
-    found: _Sorted[_T], signatures: Mapping[str, ArraySignature], version: str, one: _T
-) -> None:
-    found.setdefault(frozenset(signatures.items()), {}).setdefault(version, []).append(one)
+def _sort_in(found: _Sorted[_T], file: FileKey, one: _T) -> None:
+    signatures, version = file
+    found.setdefault(signatures, {}).setdefault(version, []).append(one)
 
 
 class _Gathered(NamedTuple):
