@@ -35,6 +35,9 @@ class PassingBlobs:
     def delete(self, path: str) -> None:
         self.inner.delete(path)
 
+    def delete_staged(self, before_us: int) -> int:
+        return self.inner.delete_staged(before_us)
+
     def local_path(self, path: str) -> Path | None:
         return self.inner.local_path(path)
 

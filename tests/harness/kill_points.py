@@ -46,6 +46,8 @@ class RetentionPoint(StrEnum):
     AFTER_PROJECTED = "after-retired-projected"
     BEFORE_DELETED = "before-deleted"
     AFTER_DELETED = "after-deleted"
+    BEFORE_UNNEEDED = "before-unneeded-deleted"  # A manifest, roll-up or batch file.
+    AFTER_UNNEEDED = "after-unneeded-deleted"
     BEFORE_FORGOTTEN = "before-retired-forgotten"  # The blob of an older event is to be deleted.
 
 
@@ -199,10 +201,13 @@ class _DyingFiles(PassingBlobs):
 
     def delete(self, path: str) -> None:
         forgets = path.startswith("retired/")
+        unneeded = path.startswith(("manifests/", "rollups/", "batches/"))
         self._burn_at(RetentionPoint.BEFORE_FORGOTTEN, forgets)
-        self._burn_at(RetentionPoint.BEFORE_DELETED, not forgets)
+        self._burn_at(RetentionPoint.BEFORE_UNNEEDED, unneeded)
+        self._burn_at(RetentionPoint.BEFORE_DELETED, not (forgets or unneeded))
         self.inner.delete(path)
-        self._burn_at(RetentionPoint.AFTER_DELETED, not forgets)
+        self._burn_at(RetentionPoint.AFTER_DELETED, not (forgets or unneeded))
+        self._burn_at(RetentionPoint.AFTER_UNNEEDED, unneeded)
 
     def _burn_at(self, point: RetentionPoint, passes: bool) -> None:
         if passes and point is self._point:

@@ -94,6 +94,10 @@ class Blobs(Protocol):
     def delete(self, path: str) -> None:
         """Deletes the blob. Does nothing if there is none."""
 
+    def delete_staged(self, before_us: int) -> int:
+        """Deletes what killed writers left unfinished and last wrote before that time, microseconds
+        since 1970. Returns how many files these were. No blob is one of them."""
+
     def local_path(self, path: str) -> Path | None:
         """Returns the blob's local file; None: it has none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from rollstream.schemas.ids import PartitionAddress
@@ -18,6 +19,10 @@ SNAPSHOTS = "snapshots"
 ROOT_ID = "root_id.json"
 _PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
 _POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")
+_ROWS_NAME = re.compile(
+    r"(?:groups|incomplete)/environment=([^/]+)/.*/([0-9]+)-g([0-9]+)-p([0-9]+)-[0-9]+(?:-[0-9]+)?"
+    r"\.parquet"
+)
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 _SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
 _SCORES_NAME = re.compile(r".*/partition=[0-9]+/([0-9]{20})-([0-9]{20})\.parquet")
@@ -37,6 +42,28 @@ def rows_path(
         f"{rows_prefix(kind, environment)}policy_version={_value(policy_version)}"
         f"/segment={segment_idx}/{epoch}-{name}.parquet"
     )
+
+
+def flush_name(address: PartitionAddress, flush: int) -> str:
+    """The last part of the names of a flush's files; a claim numbers its flushes."""
+    return f"g{address.generation}-p{address.partition}-{flush}"
+
+
+class RowsWriter(NamedTuple):
+    """The partition that a Parquet file is of, and the epoch of the claim that wrote it."""
+
+    address: PartitionAddress
+    epoch: int
+
+
+def rows_writer_in(path: str) -> RowsWriter | None:
+    """The writer of a Parquet file under ``groups/`` or ``incomplete/``; None: no sealer named it
+    so."""
+    found = _ROWS_NAME.fullmatch(path)
+    if found is None:
+        return None
+    address = PartitionAddress(unquote(found[1]), *map(int, found.group(3, 4)))
+    return RowsWriter(address, int(found[2]))
 
 
 def rows_prefix(kind: str, environment: str) -> str:
@@ -92,6 +119,16 @@ def retired_path(address: PartitionAddress, offset: int) -> str:
 def retired_prefix(address: PartitionAddress) -> str:
     """What the paths of all blobs about a partition's retired files begin with."""
     return f"{RETIRED}/{_partition(address)}/"
+
+
+def rollup_in(path: str) -> tuple[int, int, int] | None:
+    """The level of a roll-up, and the first and the last offset; None: the file is none, whoever
+    put it there."""
+    numbers = path.rpartition("/")[2].removesuffix(".json").split("-")
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        return None
+    level, first, last = map(int, numbers)
+    return level, first, last
 
 
 def offset_in(path: str) -> int | None:

@@ -116,6 +116,17 @@ class LocalBlobs:
         with _as_store_errors(path):
             _unlink(self._target(path))
 
+    def delete_staged(self, before_us: int) -> int:
+        old: list[str] = []
+        with _as_store_errors(STAGING), suppress(FileNotFoundError):
+            for entry in list(os.scandir(os.path.join(self._root, STAGING))):
+                with suppress(FileNotFoundError):
+                    if entry.stat().st_mtime_ns < before_us * 1_000:
+                        old.append(entry.path)
+            for file in old:
+                _unlink(file)
+        return len(old)
+
     def local_path(self, path: str) -> Path | None:
         return Path(self._target(path))
 

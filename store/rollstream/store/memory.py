@@ -62,5 +62,8 @@ class MemoryBlobs:
         with self._lock:
             self._blobs.pop(path, None)
 
+    def delete_staged(self, before_us: int) -> int:
+        return 0
+
     def local_path(self, path: str) -> Path | None:
         return None

@@ -31,6 +31,7 @@ from rollstream.store.layout import (
     manifest_path,
     manifests_prefix,
     offset_in,
+    rollup_in,
     rollup_path,
     rollups_prefix,
 )
@@ -252,8 +253,5 @@ def _read_named(blobs: Blobs, address: PartitionAddress, offset: int) -> NamedFi
 
 def _name_of(path: str) -> tuple[int, _Span] | None:
     """A roll-up's level, and what it holds; None of what is none."""
-    numbers = path.rpartition("/")[2].removesuffix(".json").split("-")
-    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
-        return None
-    level, first, last = map(int, numbers)
-    return level, _Span(first, last)
+    found = rollup_in(path)
+    return None if found is None else (found[0], _Span(*found[1:]))

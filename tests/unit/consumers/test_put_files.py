@@ -88,7 +88,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         timeout_s=1.0,
         decisions=DecisionLogs(config, broker),
         beside=InlineExecutor(),
-        retain_after_hours=None,
+        config=EnvironmentConfig(),
     )
     inline = InlineExecutor()
     return SealerContext(

@@ -299,6 +299,17 @@ def test_parent_that_was_made_again_is_synced_again(
     assert {"folder c", "folder a", "folder root"} <= set(disk.events)
 
 
+def test_what_killed_writers_left_is_deleted_once_it_is_old(blobs: LocalBlobs) -> None:
+    assert blobs.delete_staged(1 << 60) == 0, "there is no folder yet"
+    blobs.create("a/b", b"x")
+    for name in ("old", "new"):
+        (blobs.root / STAGING / name).write_bytes(b"ha")
+    os.utime(blobs.root / STAGING / "old", (1.0, 1.0))
+    assert [blobs.delete_staged(2_000_000), blobs.delete_staged(2_000_000)] == [1, 0]
+    assert [path.name for path in (blobs.root / STAGING).iterdir()] == ["new"]
+    assert blobs.read("a/b") == b"x"
+
+
 def test_staging_folder_that_was_removed_is_made_again(blobs: LocalBlobs) -> None:
     blobs.create("a", b"1")
     (blobs.root / STAGING).rmdir()

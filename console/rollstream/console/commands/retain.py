@@ -93,6 +93,11 @@ def _planned(plan: EnvironmentPlan) -> str:
         parts.append(f"{describe_held(plan)}, {plan.held_bytes:,} bytes")
     if plan.young_files:
         parts.append(f"{plan.young_files:,} younger files stay")
+    if plan.manifests or plan.batches or plan.orphans:
+        parts.append(
+            f"{plan.manifests:,} manifests and roll-ups, {plan.batches:,} batch files and "
+            f"{plan.orphans:,} orphans would be deleted"
+        )
     return "; ".join(parts)
 
 

@@ -8,15 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeated
-from rollstream.consumers.audit.manifests import Manifests, RollUps
+from rollstream.consumers.audit.manifests import Manifests, MissingManifests, RollUps
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
-from rollstream.consumers.audit.retired import LeftOut, RetiredFile, RetiredFiles, hash_of
+from rollstream.consumers.audit.retired import (
+    LeftOut,
+    RetiredFile,
+    RetiredFiles,
+    RetiredSince,
+    hash_of,
+)
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -46,7 +52,8 @@ class PartitionAudit:
         settled: by reason, the entries that ended without a group.
         watermark: every entry of every offset below it is settled.
         files: that events name, without retired ones.
-        manifests_missing: flushes without a manifest; the newest may lack its own.
+        manifests_missing: flushes without a manifest, but for those all of whose files were
+            retired; the newest may lack its own.
         foreign: records of the seal log that no owner wrote; they are passed over.
     """
 
@@ -164,6 +171,14 @@ def audit(
     )
 
 
+class _LookedFor(NamedTuple):
+    """What is looked for while the files of flushes are compared."""
+
+    retired: RetiredFiles
+    missing: MissingManifests
+    left_out: LeftOut
+
+
 @dataclass(frozen=True, slots=True)
 class _Auditor:
     layout: Layout
@@ -202,16 +217,19 @@ class _Auditor:
             read_to = follower.next_offsets()[where]
             published, pending = ledger.close(records.check_rest(ledger))
             if where not in aside:  # Else nobody knows what of these was written after an event.
-                ledger.problems += manifests.rest(ledger.name, read_to)
+                ledger.problems += manifests.rest(read_to)
                 ledger.problems += rollups.rest(read_to)
             left_out = LeftOut(self.blobs, address, read_to)
-            ledger.problems += self._file_problems(ledger, retired, follower, where, left_out)
+            missing = MissingManifests(self.blobs, address)
+            looked_for = _LookedFor(retired, missing, left_out)
+            ledger.problems += self._file_problems(ledger.name, looked_for, follower, where)
             if where in aside:
                 ledger.add_problem(
                     f"checked up to offset {read_to} of its seal log, behind which it cannot be "
                     f"read: {aside[where].error}"
                 )
             else:
+                ledger.problems += missing.problems(ledger.name)
                 ledger.problems += left_out.problems(ledger.name)
         row = PartitionAudit(
             environment=address.environment,
@@ -224,7 +242,7 @@ class _Auditor:
             files=ledger.files,
             flushes=ledger.flushes,
             watermark=ledger.watermark,
-            manifests_missing=manifests.missing,
+            manifests_missing=missing.count,
             foreign=follower.foreign[where],
         )
         if not row.balanced:
@@ -235,17 +253,14 @@ class _Auditor:
         return row
 
     def _file_problems(
-        self,
-        ledger: Ledger,
-        retired: RetiredFiles,
-        read: Follower,
-        where: TopicPartition,
-        left_out: LeftOut,
+        self, name: str, looked_for: _LookedFor, read: Follower, where: TopicPartition
     ) -> Iterator[str]:
         """What is wrong with the files of the flushes that were read. The log is read once more, so
         that of each file it is known by then whether it was retired."""
+        retired, missing, left_out = looked_for
         read_to = read.next_offsets()[where]
-        since: set[int] = set()  # Retired since then; they may be deleted by now.
+        # What was retired since then may be deleted by now.
+        since = RetiredSince(lambda: (one[3] for one in read.read_to_end(self.deadline)))
         with closing(Follower(self.broker, {where: 0}, aside={})) as follower:
             for _, offset, _, event in follower.read_to_end(self.deadline):
                 if offset >= read_to:
@@ -256,13 +271,19 @@ class _Auditor:
                 gone: dict[int, int] = {}  # To the event that retired it.
                 for one in retired.up_to(offset):
                     if one.flush != offset or one.path not in known - gone.keys():
-                        yield _never_named(ledger.name, one)
+                        yield _never_named(name, one)
                     else:
                         gone[one.path] = one.event
+                left = known - gone.keys()
+                missing.look(
+                    offset,
+                    needed=bool(left) or offset >= retired.below,
+                    retired=partial(since.has_all, offset, left),
+                )
                 for file, groups in self._with_groups(event):
                     retired_at = gone.get(hash_of(file.path))
                     # What the newest event retired, readers may use still.
-                    if retired_at != ledger.retired_at:
+                    if retired_at != retired.newest:
                         left_out.compare(offset, file.path, retired=retired_at is not None)
                     if retired_at is not None:
                         continue
@@ -270,14 +291,10 @@ class _Auditor:
                     if self.deadline.passed():
                         raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
                     problems = file_problems(self.blobs, file, groups)
-                    if problems:
-                        for _, _, _, newer in read.read_to_end(self.deadline):
-                            if isinstance(newer, Retired):
-                                since.update(hash_of(one.path) for one in newer.files)
-                        if hash_of(file.path) not in since:
-                            yield from problems
+                    if problems and not since.has(file.path):
+                        yield from problems
         for one in retired.up_to(sys.maxsize):
-            yield _never_named(ledger.name, one)
+            yield _never_named(name, one)
 
     def _with_groups(self, event: Flushed) -> Iterator[tuple[SealedFile, list[SealedGroup]]]:
         """The files of a flush, each with its groups where their digests are to be compared."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from rollstream.consumers.audit.ledger import Named
 from rollstream.schemas.events import Flushed
@@ -19,14 +20,9 @@ _LEVELS = ("1", "2")  # Of roll-ups.
 
 
 class Manifests:
-    """Those of one partition.
-
-    Attributes:
-        missing: flushes without one; the newest may lack its own.
-    """
+    """Those of one partition: whether each is as its event says."""
 
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
-        self.missing = 0
         self._blobs = blobs
         self._address = address
         # Of paths, in the order of offsets; listed before the log's end is known, so that none is
@@ -34,8 +30,6 @@ class Manifests:
         paths = (blob.path for blob in blobs.list(manifests_prefix(address)))
         self._listed = (path for path in paths if offset_in(path) is not None)
         self._next = next(self._listed, None)
-        self._named = Named()
-        self._lacks = -1  # The newest flush, where it has none.
 
     def problems(self, offset: int, event: Flushed) -> Iterator[str]:
         """What is wrong with the manifests up to that of the next flush."""
@@ -43,21 +37,13 @@ class Manifests:
         path = manifest_path(self._address, offset)
         if self._next == path:
             self._next = next(self._listed, None)
-        if self._lacks >= 0:  # An owner projects one flush before it appends the next.
-            self._named.add(str(self._lacks))
-        self._lacks = -1
-        try:
+        with suppress(BlobMissing):  # ``MissingManifests`` finds out whether it may be.
             if not is_manifest_of(self._blobs.read(path), Manifest(self._address, offset, event)):
                 yield f"{path} differs from its event in the seal log"
-        except BlobMissing:
-            self._lacks = offset
-            self.missing += 1
 
-    def rest(self, name: str, read_to: int) -> Iterator[str]:
+    def rest(self, read_to: int) -> Iterator[str]:
         """What is wrong with the others: one at or above ``read_to`` may be of a newer flush."""
         yield from self._others_below(read_to)
-        if self._named.count:
-            yield f"{name}: flushes without a manifest {self._named}"
 
     def _others_below(self, offset: int) -> Iterator[str]:
         """Manifests of what is no flush that counts."""
@@ -65,6 +51,44 @@ class Manifests:
         while self._next is not None and self._next < end:
             yield f"{self._next} is the manifest of a flush that does not count"
             self._next = next(self._listed, None)
+
+
+class MissingManifests:
+    """Flushes of one partition whose manifest is missing and has to be there.
+
+    The newest may lack its own. A manifest of an older flush may go once all files that the flush
+    named are retired.
+
+    Attributes:
+        count: how many, with the newest.
+    """
+
+    def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
+        self.count = 0
+        self._blobs = blobs
+        self._address = address
+        self._named = Named()
+        self._lacks = -1  # The newest flush, where it has none.
+
+    def look(self, offset: int, *, needed: bool, retired: Callable[[], bool]) -> None:
+        """Looks for the manifest of the next flush.
+
+        Args:
+            needed: False: all files of the flush were retired when the log was read.
+            retired: returns whether they are retired by now; asked if there is no manifest.
+        """
+        if self._lacks >= 0:  # An owner projects one flush before it appends the next.
+            self._named.add(str(self._lacks))
+        self._lacks = -1
+        path = manifest_path(self._address, offset)
+        if needed and self._blobs.info(path) is None and not retired():
+            self._lacks = offset
+            self.count += 1
+
+    def problems(self, name: str) -> Iterator[str]:
+        """What is wrong, once all flushes were looked at."""
+        if self._named.count:
+            yield f"{name}: flushes without a manifest {self._named}"
 
 
 class RollUps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ import xxhash
 
 from rollstream.consumers.audit.ledger import Named
 from rollstream.consumers.audit.spilled import BUCKETS, SpilledRows
+from rollstream.schemas.events import Event, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, CorruptFile
 from rollstream.store.retired import NamedFile, retired_of
@@ -31,9 +32,14 @@ class RetiredFiles:
 
     Args:
         end: of the seal log, about: flushes are spread over buckets by it.
+
+    Attributes:
+        below: the newest flush of which a file was retired is before this offset.
+        newest: the newest event that retired a file; -1: none did.
     """
 
     def __init__(self, end: int) -> None:
+        self.below, self.newest = 0, -1
         self._rows = SpilledRows("<qqq")
         self._end = max(end, 1)
         self._sorted = self._by_flush()
@@ -41,6 +47,7 @@ class RetiredFiles:
 
     def add(self, event: int, flush: int, path: str) -> None:
         """The event at this offset retired a file that the flush named."""
+        self.below, self.newest = max(self.below, flush + 1), max(self.newest, event)
         bucket = max(0, min(flush * BUCKETS // self._end, BUCKETS - 1))
         self._rows.add(bucket, flush, hash_of(path), event)
 
@@ -65,6 +72,36 @@ class RetiredFiles:
 
     def __exit__(self, *error: object) -> None:
         self._rows.close()
+
+
+class RetiredSince:
+    """Files that are retired by events that come while the audit runs.
+
+    Args:
+        newer: reads the seal log on from where the audit read it to.
+    """
+
+    def __init__(self, newer: Callable[[], Iterable[Event]]) -> None:
+        self._newer = newer
+        self._paths: set[int] = set()
+        self._below = 0
+
+    def has(self, path: str) -> bool:
+        """Whether the file is retired by now."""
+        self._read()
+        return hash_of(path) in self._paths
+
+    def has_all(self, flush: int, paths: set[int]) -> bool:
+        """Whether all of these files of a flush are retired by now, by the hashes of their paths.
+        A flush without files is, once a newer one has a retired file."""
+        self._read()
+        return paths <= self._paths and (bool(paths) or flush < self._below)
+
+    def _read(self) -> None:
+        for event in self._newer():
+            if isinstance(event, Retired):
+                self._paths.update(hash_of(one.path) for one in event.files)
+                self._below = max([self._below, *(one.offset + 1 for one in event.files)])
 
 
 def hash_of(path: str) -> int:

@@ -13,11 +13,12 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.consumers.retention.decisions import DecisionLogs, NoSampler, UnknownSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import (
@@ -27,7 +28,15 @@ from rollstream.consumers.retention.plan import (
     parts,
     plan_retention,
 )
+from rollstream.consumers.retention.unneeded import (
+    STAGED_AGE_S,
+    Unneeded,
+    orphans,
+    unneeded_batches,
+    unneeded_manifests,
+)
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import (
@@ -51,6 +60,7 @@ BY_SCHEDULE = -1  # Instead of a request's offset.
 ASK_EVERY_S = 3.0  # An owner that appends nothing asks so often for requests in its log.
 SCHEDULE_EVERY_S = 300.0
 DELETE_EVERY_S = 10.0  # While retired files are not deleted.
+ORPHANS_EVERY_S = 3_600.0  # By schedule: all row files of the environment are listed.
 TRY_AGAIN_S = 10.0  # After the store or the broker failed.
 READ_TIMEOUT_S = 600.0  # For all decisions.
 PLAN_S = 60.0  # For the manifests of old files; the next plan goes on behind those that it opened.
@@ -67,7 +77,7 @@ class RetentionServices:
     Attributes:
         decisions: of its samplers.
         beside: one thread for all partitions, since ``decisions`` is not shared.
-        retain_after_hours: by schedule; None: only by request.
+        config: of the environment.
     """
 
     broker: Broker
@@ -77,7 +87,7 @@ class RetentionServices:
     timeout_s: float
     decisions: DecisionLogs
     beside: Executor
-    retain_after_hours: float | None
+    config: EnvironmentConfig
 
     def deadline(self) -> Deadline:
         """A new deadline, ``timeout_s`` from now."""
@@ -129,7 +139,9 @@ class Retention:
         self._abandoned = threading.Event()
         self._warned = ""
         self._held: dict[int, HeldFlush] = {}  # By offset; only the thread of the plans uses it.
+        self._known: set[str] = set()  # Row files that are no orphans; the same thread uses it.
         self._schedule_at_s = self._now_s() + SCHEDULE_EVERY_S
+        self._orphans_at_s = self._now_s() + ORPHANS_EVERY_S
         self.begin()
 
     def begin(self) -> None:
@@ -200,7 +212,7 @@ class Retention:
         for offset, (_, request) in fold.requests.items():
             if request.kind not in FLUSH_KINDS:  # The partition carries those out.
                 return self._answer(offset, request)
-        hours = self._services.retain_after_hours
+        hours = self._services.config.retain_after_hours
         if hours is not None and now_s >= self._schedule_at_s:
             self._schedule_at_s = now_s + SCHEDULE_EVERY_S
             return self._retire(BY_SCHEDULE, round(hours * US_PER_HOUR))
@@ -259,14 +271,37 @@ class Retention:
                 size = sum(file.size for file in plan.files)
                 named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
                 _log.info("%s: retired %s, %d bytes", self._address, named, size)
+        deleted = ""
+        if asked or self._now_s() >= self._orphans_at_s:
+            self._orphans_at_s = self._now_s() + ORPHANS_EVERY_S
+            deleted = yield from self._delete_unneeded(orphans_too=True)
         if asked:
-            held = detail or describe_held(plan)
-            yield self._append_step(request, (), detail=held, refused=bool(detail))
+            told = "; ".join(filter(None, (detail or describe_held(plan), deleted)))
+            yield self._append_step(request, (), detail=told, refused=bool(detail))
 
     def _delete(self) -> Steps:
         found: Sequence[RetiredFiles] = yield Step("find_deletable", self._find_deletable)
         if found and (yield Step("check_owner", self._is_owner, with_log=True)):
             self._pending = yield Step("delete_files", partial(self._delete_files, found))
+            yield from self._delete_unneeded(orphans_too=False)
+
+    def _delete_unneeded(self, *, orphans_too: bool) -> Generator[Step, Any, str]:
+        """Returns what was deleted, in words. An error ends only this."""
+        try:
+            find = partial(self._find_unneeded, orphans_too)
+            found: Unneeded = yield Step("find_unneeded", find)
+            is_owner = yield Step("check_owner", self._is_owner, with_log=True)
+            if not is_owner:
+                return ""
+            run = partial(self._run_unneeded, found, orphans_too)
+            deleted: str = yield Step("delete_unneeded", run)
+        except Exception as error:  # noqa: BLE001, who asked is told
+            self._warn(f"not all files that nothing needs were deleted: {_text(error)}", error)
+            return f"not all files that nothing needs were deleted: {_text(error)}"
+        if not deleted:
+            return ""
+        _log.info("%s: deleted %s", self._address, deleted)
+        return f"{deleted} were deleted"
 
     def _append_step(
         self,
@@ -374,6 +409,34 @@ class Retention:
         blobs = self._services.blobs
         delete_retired(blobs, found)
         return bool({*retired_offsets(blobs, self._address)} - {one.offset for one in found})
+
+    def _find_unneeded(self, orphans_too: bool) -> Unneeded:
+        """What belongs to the whole environment is up to the owner of its first partition."""
+        services, address = self._services, self._address
+        blobs = services.blobs
+        found = Unneeded(manifests=unneeded_manifests(blobs, address))
+        if address.partition != 0:
+            return found
+        environment = address.environment
+        with suppress(UnknownSampler, NoSampler):  # Retiring says so.
+            samplers = services.decisions.read(environment, services.reading_deadline())
+            found = found.plus(Unneeded(batches=unneeded_batches(blobs, samplers)))
+        if not orphans_too:
+            return found
+        addresses = services.layout.addresses({environment: services.config.partitions})
+        return found.plus(
+            Unneeded(orphans=orphans(blobs, addresses, self._check_time(), self._known))
+        )
+
+    def _run_unneeded(self, found: Unneeded, orphans_too: bool) -> str:
+        """Deletes it; returns what it was, in words."""
+        services, staged = self._services, 0
+        found.delete(services.blobs)
+        if orphans_too and self._address.partition == 0:
+            before_us = services.clock.now_us() - round(STAGED_AGE_S * 1e6)
+            staged = services.blobs.delete_staged(before_us)
+        unfinished = f"{staged:,} unfinished files" if staged else ""
+        return ", ".join(filter(None, (str(found), unfinished)))
 
     def _check_time(self) -> Callable[[], None]:
         abandoned = self._abandoned

@@ -10,8 +10,15 @@ from functools import partial
 
 from rollstream.consumers.asking import addresses_of, ask, events_until
 from rollstream.consumers.retention.decisions import DecisionLogs
-from rollstream.consumers.retention.flushes import unretired_flushes
+from rollstream.consumers.retention.flushes import CheckTime, unretired_flushes
 from rollstream.consumers.retention.plan import HeldGroups, plan_retention
+from rollstream.consumers.retention.unneeded import (
+    HeldBatches,
+    Unneeded,
+    orphans,
+    unneeded_batches,
+    unneeded_manifests,
+)
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import RequestKind, Retired
@@ -34,6 +41,8 @@ class EnvironmentPlan:
         held_files, held_bytes: old enough, and held back.
         held: by which samplers.
         young_files: under ``groups/``, sealed too recently.
+        manifests, batches, orphans: how many files would be deleted that nothing needs: manifests
+            and roll-ups, batch files, and row files that no flush names.
     """
 
     environment: str
@@ -43,6 +52,9 @@ class EnvironmentPlan:
     held_bytes: int
     held: Mapping[str, HeldGroups]
     young_files: int
+    manifests: int
+    batches: int
+    orphans: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +116,7 @@ def plan_request(
             totals["held_bytes"] += plan.held_bytes
             for name, groups in plan.held.items():
                 held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
+        unneeded = _unneeded(blobs, addresses, samplers, partial(_check_time, deadline))
         prefix = rows_prefix(GROUPS, environment)
         named = sum(path.startswith(prefix) for path in visible)
         plans.append(
@@ -115,6 +128,9 @@ def plan_request(
                 held_bytes=totals["held_bytes"],
                 held=held,
                 young_files=max(0, named - totals["groups"] - totals["held_files"]),
+                manifests=len(unneeded.manifests),
+                batches=len(unneeded.batches),
+                orphans=len(unneeded.orphans),
             )
         )
     return plans
@@ -164,6 +180,20 @@ def request_retention(
         replace(one, detail=str(aside[where].error)) if where in aside else one
         for where, one in found.items()
     ]
+
+
+def _unneeded(
+    blobs: Blobs,
+    addresses: Sequence[PartitionAddress],
+    samplers: Mapping[str, HeldBatches],
+    check_time: CheckTime,
+) -> Unneeded:
+    """What nothing needs of an environment."""
+    return Unneeded(
+        manifests=[path for one in addresses for path in unneeded_manifests(blobs, one)],
+        batches=unneeded_batches(blobs, samplers),
+        orphans=orphans(blobs, addresses, check_time, set()),
+    )
 
 
 def _is_whole(events: Sequence[Retired]) -> bool:

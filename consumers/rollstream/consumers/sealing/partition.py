@@ -27,6 +27,7 @@ from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.store import RollUps, StoreError
+from rollstream.store.layout import flush_name
 from rollstream.streams.broker import GroupReader
 from rollstream.streams.errors import (
     BrokerError,
@@ -432,12 +433,11 @@ class Partition:
 
     def _make_flush(self, plan: Plan) -> Flush:
         self._flushes += 1
-        _, generation, number = self.address
         target = FlushTarget(
             self.address,
             self._log.epoch,
             self._log.nonce,
-            name=f"g{generation}-p{number}-{self._flushes}",
+            name=flush_name(self.address, self._flushes),
             compression=self._context.config.compression,
             root_id=self._context.root_id,
         )

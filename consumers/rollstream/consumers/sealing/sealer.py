@@ -133,7 +133,7 @@ class Sealer:
                         timeout_s=kafka.timeout_s,
                         decisions=self._decisions,
                         beside=threads.beside,
-                        retain_after_hours=section.retain_after_hours,
+                        config=section,
                     ),
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
                     dead_letter_newer=dead_letter_newer,

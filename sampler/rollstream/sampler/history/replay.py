@@ -389,9 +389,9 @@ def newest_epoch(store: Blobs, name: str, step: int) -> int:
     epochs = [int(one.parent.name.partition("=")[2]) for one in decisions if one.name == path.name]
     if not epochs:
         raise BlobMissing(
-            f"there is no decision of sampler {name!r} for step {step} under {folder}/; either the "
-            "step was not served, or it is not yet written: check store.root and the step, or read "
-            "the logs with replay_step"
+            f"there is no decision of sampler {name!r} for step {step} under {folder}/. The step "
+            "was not served, it is not yet written, or its groups were retired. Check store.root "
+            "and the step, or read the logs with replay_step"
         )
     return max(epochs)
 

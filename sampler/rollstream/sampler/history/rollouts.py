@@ -30,7 +30,7 @@ from rollstream.store.file_rows import StoredGroup
 from rollstream.store.group_file import GroupFile
 from rollstream.store.layout import manifest_path, policy_version_in
 from rollstream.store.manifests import Manifest, load_manifest
-from rollstream.store.retired import NamedFile
+from rollstream.store.retired import NamedFile, retired_of
 from rollstream.store.rollups import VisibleFile, named_files
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.tracing import GroupOrigin, group_origin
@@ -345,8 +345,24 @@ class _Flushes:
     def _manifest(self, address: PartitionAddress, offset: int) -> Manifest:
         path = manifest_path(address, offset)
         if path not in self._manifests:
-            self._manifests[path] = load_manifest(self._store, path)
+            try:
+                self._manifests[path] = load_manifest(self._store, path)
+            except BlobMissing as error:
+                raise _if_flush_retired(error, self._store, address, offset) from error
         return self._manifests[path]
+
+
+def _if_flush_retired(
+    error: BlobMissing, store: Blobs, address: PartitionAddress, offset: int
+) -> BlobMissing:
+    """The error, where all files of the flush were retired as one that says so."""
+    retired = retired_of(store, address)
+    if offset >= retired.below or any(file.offset == offset for file in retired.kept):
+        return error
+    return BlobMissing(
+        f"the files of the flush at {offset} of {address} were retired and deleted: every sampler "
+        "was done with them and they were old enough; replay_step recomputes what was chosen"
+    )
 
 
 # What became of them.

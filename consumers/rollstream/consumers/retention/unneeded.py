@@ -1,0 +1,267 @@
+"""Files that nothing needs any more, beside retired row files: what described those files, and what
+killed processes left.
+
+A file that is found stays unneeded. So a sealer that is killed between two deletes leaves the other
+files to the next search.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, MutableSet, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from rollstream.consumers.retention.flushes import CheckTime, manifests_from
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.store import BlobMissing, Blobs
+from rollstream.store.layout import (
+    GROUPS,
+    INCOMPLETE,
+    batch_in,
+    batches_prefix,
+    manifest_path,
+    manifests_prefix,
+    offset_in,
+    retired_path,
+    rollup_in,
+    rollups_prefix,
+    rows_prefix,
+    rows_writer_in,
+)
+from rollstream.store.manifests import load_manifest
+from rollstream.store.retired import (
+    NamedFile,
+    RetiredFiles,
+    load_retired,
+    retired_of,
+    retired_offsets,
+)
+from rollstream.store.rollups import named_files
+
+
+class HeldBatches(Protocol):
+    """The batches that a sampler may be asked for, by step (``SamplerState``)."""
+
+    @property
+    def batches(self) -> Mapping[int, object]: ...
+
+
+STAGED_AGE_S = 86_400.0  # No write takes so long: what is older is of a writer that was killed.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unneeded:
+    """Files that nothing needs, each kind in the order in which it is to be deleted.
+
+    Attributes:
+        manifests: manifests and roll-ups of flushes all of whose files are retired.
+        batches: batch files of steps all of whose groups are retired.
+        orphans: row files that no flush names.
+    """
+
+    manifests: Sequence[str] = ()
+    batches: Sequence[str] = ()
+    orphans: Sequence[str] = ()
+
+    def plus(self, other: Unneeded) -> Unneeded:
+        """Both."""
+        return Unneeded(
+            manifests=[*self.manifests, *other.manifests],
+            batches=[*self.batches, *other.batches],
+            orphans=[*self.orphans, *other.orphans],
+        )
+
+    def delete(self, blobs: Blobs) -> None:
+        """Deletes them. Repeating it, also beside another owner, changes nothing."""
+        for path in (*self.manifests, *self.batches, *self.orphans):
+            blobs.delete(path)
+
+    def __str__(self) -> str:
+        counts = {
+            "manifests and roll-ups": self.manifests,
+            "batch files": self.batches,
+            "orphans": self.orphans,
+        }
+        return ", ".join(f"{len(paths):,} {kind}" for kind, paths in counts.items() if paths)
+
+
+def unneeded_manifests(blobs: Blobs, address: PartitionAddress) -> list[str]:
+    """Returns the roll-ups and manifests of flushes all of whose files are retired and deleted, by
+    rising offset.
+
+    The newest manifest of a partition always stays. It shows that its seal log is whole, and that
+    no older manifest has to be written again.
+    """
+    manifests = [
+        offset
+        for blob in blobs.list(manifests_prefix(address))
+        if (offset := offset_in(blob.path)) is not None
+    ]
+    retired = _blobs_of(blobs, address)
+    if not manifests or not retired:
+        return []
+    newest = retired[-1]
+    needed = {file.offset for file in newest.kept}
+    needed |= {
+        file.offset for one in retired for file in one.newest if blobs.info(file.path) is not None
+    }
+    stop = min(newest.below, manifests[-1])
+    rollups = [
+        blob.path
+        for blob in blobs.list(rollups_prefix(address))
+        if (found := rollup_in(blob.path)) is not None and found[2] < stop
+    ]
+    gone = [offset for offset in manifests if offset < stop and offset not in needed]
+    return [*rollups, *(manifest_path(address, offset) for offset in gone)]
+
+
+def unneeded_batches(blobs: Blobs, samplers: Mapping[str, HeldBatches]) -> list[str]:
+    """Returns the batch files of steps that no sampler holds any more, all of whose groups are in
+    retired files, by rising step.
+
+    They are the oldest steps of a sampler, up to the first that is needed. So the files that are
+    left say truly which steps a rewind has undone, after every single delete.
+    """
+    retired: dict[PartitionAddress, RetiredFiles] = {}
+    found: list[str] = []
+    for name, state in sorted(samplers.items()):
+        named = [
+            (step, epoch, blob.path)
+            for blob in blobs.list(batches_prefix(name))
+            if (batch := batch_in(blob.path)) is not None
+            for epoch, step in (batch,)
+        ]
+        newest = max(((epoch, step) for step, epoch, _ in named), default=None)
+        held_from = min(state.batches, default=0)
+        for step, epoch, path in sorted(named):
+            if step >= held_from or (epoch, step) == newest:
+                break
+            is_retired = _is_retired(blobs, path, retired)
+            if is_retired is False:
+                break
+            if is_retired:
+                found.append(path)
+    return found
+
+
+def orphans(
+    blobs: Blobs,
+    addresses: Sequence[PartitionAddress],
+    check_time: CheckTime,
+    known: MutableSet[str],
+) -> list[str]:
+    """Returns the row files of an environment that no flush names and none will.
+
+    A claim of the partition that is newer than the file's has written a manifest. So all flushes of
+    the older claim that count have one, and whoever still writes for that claim is fenced.
+
+    Args:
+        addresses: of all partitions of the environment.
+        check_time: called before each manifest is opened; what it raises ends the search.
+        known: takes files that were found to be named, which are not looked up again.
+    """
+    # The files are listed first: what is named later is of a newer claim.
+    by_address = _closed_files(blobs, addresses)
+    if not any(by_address.values()):
+        return []
+    named = {file.path for file in named_files(blobs)}
+    found: list[str] = []
+    for address, files in by_address.items():
+        # Retired files are named by no list of readers, and deleted by their own steps.
+        retired = {
+            file.path for one in _blobs_of(blobs, address) for file in (*one.kept, *one.newest)
+        }
+        left = {path: epoch for path, epoch in files.items() if path not in named | retired | known}
+        for path in _named_among(blobs, address, left, check_time):
+            known.add(path)
+            left.pop(path, None)
+        found += left
+    known &= {path for files in by_address.values() for path in files}
+    return sorted(found)
+
+
+def _closed_files(
+    blobs: Blobs, addresses: Sequence[PartitionAddress]
+) -> dict[PartitionAddress, dict[str, int]]:
+    """By partition, the row files of claims older than the one that wrote the newest manifest, each
+    with the epoch of its claim."""
+    listed: defaultdict[PartitionAddress, dict[str, int]] = defaultdict(dict)
+    for environment in sorted({address.environment for address in addresses}):
+        for kind in (GROUPS, INCOMPLETE):
+            for blob in blobs.list(rows_prefix(kind, environment)):
+                writer = rows_writer_in(blob.path)
+                if writer is not None:
+                    listed[writer.address][blob.path] = writer.epoch
+    closed: dict[PartitionAddress, dict[str, int]] = {}
+    for address in addresses:
+        newest = _newest_epoch(blobs, address) if listed[address] else 0
+        closed[address] = {path: epoch for path, epoch in listed[address].items() if epoch < newest}
+    return closed
+
+
+def _newest_epoch(blobs: Blobs, address: PartitionAddress) -> int:
+    """Of the newest manifest; 0: there is none."""
+    paths = [blob.path for blob in blobs.list(manifests_prefix(address))]
+    newest = max((path for path in paths if offset_in(path) is not None), default="")
+    return load_manifest(blobs, newest).event.epoch if newest else 0
+
+
+def _named_among(
+    blobs: Blobs, address: PartitionAddress, files: Mapping[str, int], check_time: CheckTime
+) -> Iterator[str]:
+    """Those of the files that manifests name. An event stands behind the claim of its epoch, and
+    before the next claim."""
+    read_to = -1
+    for epoch in sorted({*files.values()}):
+        for offset, event in manifests_from(blobs, address, max(epoch, read_to), check_time):
+            if event.epoch > epoch:
+                break
+            read_to = offset + 1
+            for file in (*event.files, *event.incomplete):
+                if file.path in files:
+                    yield file.path
+
+
+def _blobs_of(blobs: Blobs, address: PartitionAddress) -> list[RetiredFiles]:
+    """What is retired of a partition after each event whose blob is there, the newest last."""
+    found = []
+    for offset in retired_offsets(blobs, address):
+        try:
+            found.append(load_retired(blobs, retired_path(address, offset)))
+        except BlobMissing:
+            continue  # All of its files are deleted.
+    return found
+
+
+def _is_retired(
+    blobs: Blobs, path: str, retired: dict[PartitionAddress, RetiredFiles]
+) -> bool | None:
+    """Whether all groups of a batch are in retired files; None: the file is damaged, or gone."""
+    try:
+        content = orjson.loads(blobs.read(path))
+        groups = [
+            (
+                PartitionAddress(group["environment"], group["generation"], group["partition"]),
+                group["offset"],
+                group.get("path"),
+            )
+            for group in [*content["groups"], *content.get("carried", ())]
+        ]
+    except (BlobMissing, ValueError, KeyError, TypeError):
+        return None
+    for address, offset, file in groups:
+        if address not in retired:
+            retired[address] = retired_of(blobs, address)
+        if not _has_group(retired[address], offset, file):
+            return False
+    return True
+
+
+def _has_group(retired: RetiredFiles, offset: int, path: str | None) -> bool:
+    """Whether the file of a group is retired; of a group without a path all files of its flush."""
+    if path is not None:
+        return retired.has(NamedFile(offset, path))
+    return offset < retired.below and all(file.offset != offset for file in retired.kept)
