@@ -23,6 +23,7 @@ POINTS = [
     RetentionPoint.BEFORE_PROJECTED,
     RetentionPoint.AFTER_PROJECTED,
     RetentionPoint.AFTER_DELETED,  # Between two files.
+    RetentionPoint.AFTER_UNNEEDED,  # Between two manifests.
 ]
 
 
@@ -73,8 +74,10 @@ def test_killed_while_files_are_retired_and_deleted_the_successor_ends_it(
 
 
 def wait_until_deleted(world: RetentionWorld, sampler: Sampler, files: list[str]) -> None:
+    """The files, and then the manifests of their flushes, which hold one file each."""
     deadline = Deadline(WAIT_S)
-    while {*files} & {*world.files_on_disk()}:
+    left = len(world.sealed_files()) - len(files)
+    while {*files} & {*world.files_on_disk()} or len([*world.blobs.list("manifests/")]) > left:
         sampler.stats()
         world.run(seconds=0.2)
         assert not deadline.passed(), "files that were retired are still there"

@@ -192,7 +192,10 @@ def named_files(blobs: Blobs) -> list[VisibleFile]:
             continue
         named = known.get(path)
         if named is None or named.size != size:
-            named = NamedFiles(offset, size, paths_named(blobs, path))
+            try:
+                named = NamedFiles(offset, size, paths_named(blobs, path))
+            except BlobMissing:
+                return named_files(blobs)  # Since it was listed, all its files were retired.
         files += (VisibleFile(address, offset, file) for file in named.files)
     return files
 

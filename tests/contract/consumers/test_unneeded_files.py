@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.failing_blobs import PassingBlobs
 from harness.retention import NAME, RetentionWorld
 from rollstream.consumers.retention.owner import ORPHANS_EVERY_S
 from rollstream.consumers.retention.requests import EnvironmentPlan, plan_request
@@ -22,7 +23,7 @@ from rollstream.sampler.history.recorded import RecordedInFiles
 from rollstream.sampler.history.rollouts import AskedRollouts, find_rollouts
 from rollstream.sampler.history.without_logs import known_without_logs
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import BlobMissing, MemoryBlobs
+from rollstream.store import BlobMissing, Blobs, MemoryBlobs, visible_files
 from rollstream.store import rollups as store_rollups
 from rollstream.store.layout import (
     batch_in,
@@ -184,6 +185,28 @@ def test_batch_files_of_retired_groups_go_and_kept_steps_are_replayed(
     assert world.problems() == []
 
 
+class RemovingManifests(PassingBlobs):
+    """The first manifest that is opened is gone since it was listed."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.removed = ""
+
+    def read(self, path: str) -> bytes:
+        if path.startswith("manifests/") and not self.removed:
+            self.removed = path
+            self.inner.delete(path)
+        return super().read(path)
+
+
+def test_a_reader_starts_again_if_a_manifest_that_it_listed_is_gone() -> None:
+    world = world_of()
+    world.seal_groups(0, 3)
+    blobs = RemovingManifests(world.blobs)
+    assert len(visible_files(blobs)) == 2
+    assert blobs.removed
+
+
 def test_rollouts_of_a_step_whose_manifests_are_gone_are_said_to_be_retired() -> None:
     world = world_of()
     world.seal_groups(0, 3)
@@ -240,7 +263,7 @@ def test_files_that_no_flush_names_go_once_a_newer_claim_has_flushed() -> None:
     assert planned(world).orphans == 1
     retain(world, sampler)
     assert world.files_on_disk() == sorted([old, new, current, foreign])
-    assert "1 orphans were deleted" in world.answers()[-1].detail
+    assert "deleted orphans: 1" in world.answers()[-1].detail
     assert world.problems() == []
 
 

@@ -47,7 +47,7 @@ def retain(
     as_json: AsJson = False,
 ) -> None:
     """Deletes files of groups that every sampler is done with, because their batch is final or they
-    were dropped.
+    were dropped. Then deletes what described these files, and what killed processes left.
 
     The sealers do it. Readers leave the files out at once. The files are deleted once every sampler
     has recorded that it knows. Exit code 1 if a sealer refuses or stops midway: it says why, and

@@ -301,7 +301,7 @@ class Retention:
         if not deleted:
             return ""
         _log.info("%s: deleted %s", self._address, deleted)
-        return f"{deleted} were deleted"
+        return f"deleted {deleted}"
 
     def _append_step(
         self,
@@ -435,7 +435,7 @@ class Retention:
         if orphans_too and self._address.partition == 0:
             before_us = services.clock.now_us() - round(STAGED_AGE_S * 1e6)
             staged = services.blobs.delete_staged(before_us)
-        unfinished = f"{staged:,} unfinished files" if staged else ""
+        unfinished = f"unfinished files: {staged:,}" if staged else ""
         return ", ".join(filter(None, (str(found), unfinished)))
 
     def _check_time(self) -> Callable[[], None]:

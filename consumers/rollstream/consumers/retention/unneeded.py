@@ -85,7 +85,7 @@ class Unneeded:
             "batch files": self.batches,
             "orphans": self.orphans,
         }
-        return ", ".join(f"{len(paths):,} {kind}" for kind, paths in counts.items() if paths)
+        return ", ".join(f"{kind}: {len(paths):,}" for kind, paths in counts.items() if paths)
 
 
 def unneeded_manifests(blobs: Blobs, address: PartitionAddress) -> list[str]:
