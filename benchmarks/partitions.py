@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.partitions`` starts an embedded Kafka and ``rollstream seal``. Once all
 partitions are claimed, it reads the sealer's clients, threads, files and memory. Then it kills the
-sealer, and waits until a second one has claimed all of them. It also times ``rollstream status``.
+sealer, and waits until a second one has claimed all of them. It also times ``rollstream status``,
+and fills the dedupe horizons of some partitions to see what they take.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from benchmarks.systems.kafka_broker import fresh_kafka
 from rollstream.console.broker.child import BoundChild
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
+from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.folds.remembered import Remembered
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.kafka.properties import SESSION_TIMEOUT_MS
 from rollstream.streams.topics.layout import Layout
@@ -33,6 +36,8 @@ PARTITIONS = 256
 FILES_MAX = 1024
 CLAIM_RECORDS = 2  # A claim, and its adoption.
 IDLE_S = 20.0
+HORIZONS = 16  # That are filled.
+SEGMENTS_A_FLUSH = 512
 LOOK_S = 0.5
 WAIT_S = 180.0
 TIMEOUT_S = 30.0
@@ -43,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     partitions: int = parser.parse_args().partitions
+    print(f"a full dedupe horizon: {_horizon_mib():.1f} MiB a partition")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with fresh_kafka(folder) as kafka, KafkaBroker(kafka.bootstrap) as broker:
@@ -87,6 +93,21 @@ def _measure(broker: Broker, logs: list[TopicPartition], config: Path) -> None:
     second.signal(signal.SIGTERM)
     if second.wait(WAIT_S) is None:
         second.signal(signal.SIGKILL)
+
+
+def _horizon_mib() -> float:
+    """What a dedupe horizon takes that is full for a while."""
+    horizon = EnvironmentConfig().dedupe_horizon
+    flushes = 2 * horizon // SEGMENTS_A_FLUSH
+    filled = [Remembered() for _ in range(HORIZONS)]
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for flush in range(flushes):
+        for partition, one in enumerate(filled):
+            uids = [f"{partition}-{flush}-{number:016x}" for number in range(SEGMENTS_A_FLUSH)]
+            one.add(uids, flush)
+            one.forget(flush - horizon // SEGMENTS_A_FLUSH)
+    return (process.memory_info().rss - before) / MIB / HORIZONS
 
 
 def _sealer(config: Path, name: str) -> BoundChild:
