@@ -11,16 +11,23 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 
 def metadata_of(
-    topics: Mapping[str, int | None], *, leaders: Mapping[str, int] = {}, brokers: int = 1
+    topics: Mapping[str, int | None],
+    *,
+    leaders: Mapping[str, int] = {},
+    brokers: int = 1,
+    copies: int = 1,
 ) -> Any:
     """Of topics of one partition, or with an error of this code; led by broker 0, or by another
-    (-1: none). A broker that has just started knows of no broker, itself included."""
+    (-1: none), and with so many copies. A broker that has just started knows of no broker, itself
+    included."""
     return SimpleNamespace(
         brokers=dict.fromkeys(range(brokers)),
         topics={
             name: SimpleNamespace(
                 error=None if code is None else KafkaError(code),
-                partitions={0: SimpleNamespace(leader=leaders.get(name, 0))},
+                partitions={
+                    0: SimpleNamespace(leader=leaders.get(name, 0), replicas=range(copies))
+                },
             )
             for name, code in topics.items()
         },

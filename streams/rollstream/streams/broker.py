@@ -191,11 +191,17 @@ class GroupReader(LogReader, Protocol):
 
 
 class TopicSpec(NamedTuple):
-    """A topic as it should be: ``config`` in Kafka's names and spelling."""
+    """A topic as it should be, or as it is.
+
+    Attributes:
+        config: in Kafka's names and spelling.
+        replication: copies of each partition; of a topic to be made -1 is the broker's default.
+    """
 
     name: str
     partitions: int
     config: Mapping[str, str]
+    replication: int = -1
 
 
 class GroupMembers(NamedTuple):
@@ -213,7 +219,7 @@ class GroupMembers(NamedTuple):
 
 
 class Admin(Protocol):
-    """Topics and groups. ``replication`` is the broker's default."""
+    """Topics and groups."""
 
     def reach(self, timeout_s: float) -> None:
         """Returns once a broker answers.
@@ -221,6 +227,13 @@ class Admin(Protocol):
         Raises:
             BrokerUnavailable: none can be reached, or none answers, at once where that is known;
                 the message tells refused, not resolved and silent apart. NotAuthorised.
+        """
+
+    def brokers(self, timeout_s: float) -> int:
+        """Returns how many brokers the cluster has now.
+
+        Raises:
+            BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
         """
 
     def group(self, name: str, timeout_s: float) -> GroupMembers:
@@ -240,7 +253,8 @@ class Admin(Protocol):
         """
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
-        """Returns those of ``names`` that exist, with their effective configuration."""
+        """Returns those of ``names`` that exist, with their effective configuration and their
+        replication."""
 
     def topics(self, prefix: str, timeout_s: float) -> list[str]:
         """Returns the names of all topics that begin with ``prefix`` and that this client may

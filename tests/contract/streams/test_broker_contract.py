@@ -443,6 +443,7 @@ def test_topics_are_described_as_they_were_created(world: World) -> None:
     admin.create([TopicSpec(name, 3, wanted)], TIMEOUT_S)
     found = admin.describe([name], TIMEOUT_S)[name]
     assert found.partitions == 3
+    assert found.replication == admin.brokers(TIMEOUT_S) == 1
     assert wanted.items() <= found.config.items()
 
 

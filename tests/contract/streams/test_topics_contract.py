@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from harness.brokers import TIMEOUT_S, World
-from rollstream.streams.topics.check import check_topics, require_topics
+from rollstream.streams.topics.check import check_copies, check_topics, require_topics
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
@@ -18,6 +18,7 @@ def test_topics_that_were_created_are_as_they_must_be(world: World) -> None:
     assert create_topics(admin, wanted, TIMEOUT_S) == [spec.name for spec in wanted]
     require_topics(admin, wanted, TIMEOUT_S)
     assert create_topics(admin, wanted, TIMEOUT_S) == []
+    assert check_copies(admin, wanted, TIMEOUT_S) == []
 
 
 def test_what_differs_is_found(world: World) -> None:

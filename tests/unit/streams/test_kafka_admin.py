@@ -116,11 +116,13 @@ def test_a_group_that_nobody_joined_has_no_members_and_one_that_is_refused_is_an
 
 
 def test_topics_are_described_as_they_are_set() -> None:
-    topics = metadata_of({"a.x": None, "a.y": None, "b": None}, leaders={"b": -1})
+    named: dict[str, int | None] = {"a.x": None, "a.y": None, "b": None}
+    topics = metadata_of(named, leaders={"b": -1}, brokers=3, copies=2)
     configs = {"retention.ms": SimpleNamespace(value="5"), "unset": SimpleNamespace(value=None)}
     admin = admin_of(Client(topics=[topics], configs=[configs]))
     described = admin.describe(["a.x", "no such"], 10.0)
-    assert described == {"a.x": TopicSpec("a.x", 1, {"retention.ms": "5"})}
+    assert described == {"a.x": TopicSpec("a.x", 1, {"retention.ms": "5"}, 2)}
+    assert admin.brokers(10.0) == 3
     assert admin.describe(["no such"], 10.0) == {}
     assert admin.topics("a.", 10.0) == ["a.x", "a.y"]
 
@@ -133,7 +135,7 @@ UNKNOWN_LEADER = metadata_of({"a": KafkaError.LEADER_NOT_AVAILABLE})
 @pytest.mark.parametrize("starting", [[LOADING], [UNLED], [UNKNOWN_LEADER], [LOADING, UNLED]])
 def test_a_topic_of_a_broker_that_starts_is_waited_for_and_not_missing(starting: list[Any]) -> None:
     client = Client(topics=[*starting, metadata_of({"a": None})], configs=[{}])
-    assert admin_of(client).describe(["a"], 10.0) == {"a": TopicSpec("a", 1, {})}
+    assert admin_of(client).describe(["a"], 10.0) == {"a": TopicSpec("a", 1, {}, 1)}
     never = Client(topics=starting)
     with pytest.raises(BrokerUnavailable, match="do all of its brokers run"):
         admin_of(never).describe(["a"], 0.1)
@@ -144,7 +146,7 @@ def test_a_topic_that_is_deleted_while_it_is_described_is_none() -> None:
     both, one = metadata_of({"a": None, "b": None}), metadata_of({"b": None})
     configs = [{}, KafkaError.UNKNOWN_TOPIC_OR_PART, {}]
     client = Client(topics=[both, one], configs=[*configs])
-    assert admin_of(client).describe(["a", "b"], 10.0) == {"b": TopicSpec("b", 1, {})}
+    assert admin_of(client).describe(["a", "b"], 10.0) == {"b": TopicSpec("b", 1, {}, 1)}
     client = Client(topics=[both], configs=[*configs])
     assert {*admin_of(client).describe(["a", "b"], 10.0)} == {"a", "b"}
     never = Client(topics=[both], configs=[KafkaError.UNKNOWN_TOPIC_OR_PART])
@@ -156,10 +158,10 @@ def test_a_topic_is_made_when_it_can_be_used_and_may_be_there_already() -> None:
     there = [metadata_of({}), metadata_of({"a": None}, leaders={"a": -1}), metadata_of({"a": None})]
     ends = [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION, None]
     client = Client(topics=there, created=[KafkaError.TOPIC_ALREADY_EXISTS], ends=ends)
-    spec = TopicSpec("a", 1, {"retention.ms": "5"})
+    spec = TopicSpec("a", 1, {"retention.ms": "5"}, 2)
     admin_of(client).create([spec], 10.0)
     (asked,) = client.asked
-    assert (asked.topic, asked.num_partitions, asked.config) == (spec.name, 1, spec.config)
+    assert (asked.topic, asked.num_partitions, asked.config, asked.replication_factor) == spec
     assert len(there) == 1, "it waited until the topic had a leader"
     assert ends == [None], "and until that one knew"
     admin_of(client).create([], 10.0)

@@ -6,8 +6,8 @@ import pytest
 
 from rollstream.streams.broker import TopicSpec
 from rollstream.streams.errors import TopicMismatch
-from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.check import check_topics, require_topics
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.topics.check import check_copies, check_topics, require_topics
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import (
     RECORD_BYTES_MAX,
@@ -101,6 +101,34 @@ def test_topics_as_they_must_be_have_no_differences() -> None:
     create_topics(admin, wanted, 1.0)
     assert check_topics(admin, wanted, 1.0) == []
     require_topics(admin, wanted, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "copies", "in_sync", "told"),
+    [
+        (1, 1, 1, ""),
+        (2, 1, 1, ""),
+        (3, 1, 1, "has replication 1, not 3: the loss of one broker loses records; assign 3 "),
+        (3, 1, 2, "has replication 1, not 3"),
+        (2, 2, 1, ""),
+        (2, 2, 2, "has min.insync.replicas 2, not 1: writes stop once one broker stops; run "),
+        (3, 3, 1, "has min.insync.replicas 1, not 2: an acknowledged record may be on one "),
+        (3, 3, 2, ""),
+        (3, 3, 3, "has min.insync.replicas 3, not 2: writes stop once one broker stops; run "),
+    ],
+)
+def test_topics_that_do_not_survive_a_broker_are_named_in_one_warning(
+    brokers: int, copies: int, in_sync: int, told: str
+) -> None:
+    admin = MemoryBroker(MemoryLogs(brokers=brokers)).admin()
+    wanted = specs_for(Layout(), {"math": 4}, ["a"])
+    settings = {"min.insync.replicas": str(in_sync)}
+    made = [one._replace(replication=copies, config={**one.config, **settings}) for one in wanted]
+    create_topics(admin, made[1:], 1.0)
+    found = check_copies(admin, wanted, 1.0)
+    topics = ", ".join(spec.name for spec in made[1:])
+    assert [str(one).startswith(f"{topics} {told}") for one in found] == [True] * bool(told)
+    assert all(one.warning for one in found)
 
 
 def test_a_later_topic_that_is_missing_is_a_difference_and_stops_nobody() -> None:

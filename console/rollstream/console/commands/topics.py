@@ -13,7 +13,7 @@ from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.folds.sampler.remedies import given_up_without_bound
-from rollstream.streams.topics.check import check_topics
+from rollstream.streams.topics.check import check_copies, check_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.readable import unreadable_logs
 from rollstream.streams.topics.root import root_differences
@@ -58,6 +58,8 @@ def check(
 ) -> None:
     """Lists what differs from the configuration, and says what to do. Exit code 1 if anything
     differs.
+
+    Warns if the loss of a broker would lose records or stop writes.
     """
     services, settings = services_of(context), load_config(config)
     specs, deadline = specs_of(settings), Deadline(timeout_s, services.clock)
@@ -73,11 +75,14 @@ def check(
         }
         found += root_differences(broker, layout, complete, root, deadline)
         found += unreadable_logs(broker, layout, complete, deadline)
+        warnings = check_copies(broker.admin(), specs, deadline.left_s())
     if as_json:
-        typer.echo(json.dumps([difference._asdict() for difference in found], indent=2))
+        typer.echo(json.dumps([one._asdict() for one in [*found, *warnings]], indent=2))
     else:
         for difference in found:
             typer.echo(str(difference))
+        for warning in warnings:
+            typer.echo(f"warning: {warning}")
         typer.echo(f"{len(specs)} topics, {len(found)} differences")
         environments = settings.environments
         samplers = {n: choosing_of(s, environments) for n, s in settings.samplers.items()}

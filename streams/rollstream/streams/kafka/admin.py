@@ -14,6 +14,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -82,6 +83,9 @@ class KafkaAdmin:
             else:
                 return
 
+    def brokers(self, timeout_s: float) -> int:
+        return len(self._metadata(timeout_s).brokers)
+
     def group(self, name: str, timeout_s: float) -> GroupMembers:
         deadline = Deadline(timeout_s)
         while True:
@@ -121,26 +125,25 @@ class KafkaAdmin:
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)
         while True:
-            partitions = self._partitions(names, deadline)
-            if not partitions:
+            found = self._topics(names, deadline)
+            if not found:
                 return {}
             try:
-                return self._described(partitions, deadline)
+                return self._described(found, deadline)
             except UnknownTopic:  # Deleted meanwhile; or the broker asked does not know of it yet.
                 deadline.wait(_ASK_AGAIN_S)
                 if deadline.passed():
                     raise
 
     def topics(self, prefix: str, timeout_s: float) -> list[str]:
-        with request(f"topics of the Kafka at {self._bootstrap}", timeout_s):
-            found = self._client().list_topics(timeout=timeout_s)
-        return sorted(name for name in found.topics if name.startswith(prefix))
+        found = self._metadata(timeout_s).topics
+        return sorted(name for name in found if name.startswith(prefix))
 
     def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
         if not specs:
             return
         deadline = Deadline(timeout_s)
-        topics = [NewTopic(s.name, s.partitions, config=dict(s.config)) for s in specs]
+        topics = [NewTopic(s.name, s.partitions, s.replication, config={**s.config}) for s in specs]
         answers = self._client().create_topics(topics, request_timeout=deadline.left_s())
         for name, future in answers.items():
             with request(f"creation of {name}", timeout_s):
@@ -155,26 +158,30 @@ class KafkaAdmin:
                 raise BrokerUnavailable(f"{sorted(missing)} not usable within {timeout_s} s")
             deadline.wait(_ASK_AGAIN_S)
 
-    def _described(self, partitions: Mapping[str, int], deadline: Deadline) -> dict[str, TopicSpec]:
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(partitions)]
+    def _described(
+        self, topics: Mapping[str, TopicMetadata], deadline: Deadline
+    ) -> dict[str, TopicSpec]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
         answers = self._client().describe_configs(resources, request_timeout=deadline.left_s())
         described = {}
         for resource, future in answers.items():
             with request(f"configuration of {resource.name}", deadline.timeout_s):
                 entries = future.result(deadline.left_s())
             config = {name: entry.value for name, entry in entries.items() if entry.value}
-            described[resource.name] = TopicSpec(resource.name, partitions[resource.name], config)
+            each = topics[resource.name].partitions
+            replication = min(len(one.replicas) for one in each.values())
+            described[resource.name] = TopicSpec(resource.name, len(each), config, replication)
         return described
 
     def _unusable(self, names: Collection[str], deadline: Deadline) -> set[str]:
         """Those that are not there yet, or of which a leader does not know yet that it leads."""
-        found = self._partitions(names, deadline)
+        found = self._topics(names, deadline)
         if missing := {*names} - {*found}:
             return missing
         asked = {
             confluent_kafka.TopicPartition(name, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            for name, count in found.items()
-            for number in range(count)
+            for name, topic in found.items()
+            for number in topic.partitions
         }
         answers = self._client().list_offsets(asked, request_timeout=deadline.left_s())
         for where, future in answers.items():
@@ -185,7 +192,11 @@ class KafkaAdmin:
                 missing.add(where.topic)
         return missing
 
-    def _partitions(self, names: Collection[str], deadline: Deadline) -> dict[str, int]:
+    def _metadata(self, timeout_s: float) -> ClusterMetadata:
+        with request(f"topics of the Kafka at {self._bootstrap}", timeout_s):
+            return self._client().list_topics(timeout=timeout_s)
+
+    def _topics(self, names: Collection[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         """Those of these topics that there are. A broker that has just started knows of none at
         first, and then nobody leads their partitions: both are waited for.
 
@@ -194,11 +205,10 @@ class KafkaAdmin:
         """
         where = f"the Kafka at {self._bootstrap}"
         while True:
-            with request(f"topics of {where}", deadline.timeout_s):
-                found = self._client().list_topics(timeout=deadline.left_s())
+            found = self._metadata(deadline.left_s())
             topics = {name: found.topics[name] for name in names if name in found.topics}
             if found.brokers and all(map(_is_led, topics.values())):
-                return {name: len(topic.partitions) for name, topic in topics.items()}
+                return topics
             if deadline.passed():
                 raise BrokerUnavailable(
                     f"{where} has no broker that leads {', '.join(sorted(topics)) or 'anything'} "

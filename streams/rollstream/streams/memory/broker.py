@@ -73,6 +73,9 @@ class MemoryAdmin:
     def reach(self, timeout_s: float) -> None:
         pass
 
+    def brokers(self, timeout_s: float) -> int:
+        return self._logs.brokers
+
     def group(self, name: str, timeout_s: float) -> GroupMembers:
         with self._logs.lock:
             return self._logs.group(name).describe()

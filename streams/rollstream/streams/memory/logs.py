@@ -18,6 +18,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "max.message.bytes": "1048588",
     "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
     "retention.bytes": "-1",
     "retention.ms": "604800000",
 }
@@ -38,10 +39,14 @@ class MemoryLogs:
 
     Records are stamped with ``clock``; retention and compaction do not run by themselves:
     ``drop_before`` and ``compact`` delete.
+
+    Args:
+        brokers: how many the cluster is said to have.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, brokers: int = 1) -> None:
         self.clock = clock or SystemClock()
+        self.brokers = brokers
         self.lock = threading.RLock()
         self._topics: dict[str, TopicSpec] = {}
         self._partitions: dict[str, list[_Partition]] = {}
@@ -54,7 +59,8 @@ class MemoryLogs:
             if spec.name in self._topics:
                 return
             config = {**_DEFAULTS, **spec.config}
-            self._topics[spec.name] = TopicSpec(spec.name, spec.partitions, config)
+            replication = max(1, spec.replication)
+            self._topics[spec.name] = spec._replace(config=config, replication=replication)
             self._partitions[spec.name] = [_Partition() for _ in range(spec.partitions)]
             for group in self._groups.values():
                 group.balance(self.partition_counts())

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Admin, TopicSpec
 from rollstream.streams.errors import TopicMismatch
 from rollstream.streams.topics.layout import off_without, used_by_readers_alone
+from rollstream.streams.topics.specs import IN_SYNC_MIN, REPLICATION
 
 _log = logging.getLogger("rollstream.topics")
 
@@ -24,6 +26,7 @@ class Difference(NamedTuple):
         found: the actual value, of a root in words; empty where the topic is missing.
         remedy: what to do, for a person.
         off: of a missing topic without which all else works: what does not; else empty.
+        warning: whether everything works all the same, as long as no broker stops.
     """
 
     topic: str
@@ -32,6 +35,7 @@ class Difference(NamedTuple):
     found: str
     remedy: str
     off: str = ""
+    warning: bool = False
 
     def __str__(self) -> str:
         if self.what == "missing":
@@ -66,6 +70,21 @@ def check_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> 
     return [
         difference for spec in specs for difference in differences(spec, present.get(spec.name))
     ]
+
+
+def check_copies(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> list[Difference]:
+    """Returns a warning for each topic whose records do not survive the loss of a broker, or that
+    takes none once a broker stops. Topics with the same remedy share a warning. A single broker
+    needs none.
+
+    Raises:
+        BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
+    """
+    deadline = Deadline(timeout_s)
+    brokers = admin.brokers(deadline.left_s())
+    present = admin.describe([spec.name for spec in specs], deadline.left_s())
+    found = [_copies(present[spec.name], brokers) for spec in specs if spec.name in present]
+    return joined(one for one in found if one is not None)
 
 
 def require_topics(admin: Admin, specs: Sequence[TopicSpec], timeout_s: float) -> None:
@@ -109,3 +128,32 @@ def differences(wanted: TopicSpec, found: TopicSpec | None) -> list[Difference]:
             )
             listed.append(Difference(name, setting, value, actual, remedy))
     return listed
+
+
+def _copies(found: TopicSpec, brokers: int) -> Difference | None:
+    """Returns the warning about how a topic is replicated; None: there is none. Pure."""
+    copies, in_sync = found.replication, int(found.config.get(_IN_SYNC, "1"))
+    if copies == 1 and brokers >= REPLICATION:
+        what, wanted, actual = "replication", REPLICATION, copies
+        why, remedy = "the loss of one broker loses records", _REPLICATE
+    elif copies >= REPLICATION and in_sync < IN_SYNC_MIN:
+        what, wanted, actual = _IN_SYNC, IN_SYNC_MIN, in_sync
+        why, remedy = "an acknowledged record may be on one broker alone", _SET_IN_SYNC
+    elif 1 < copies <= in_sync:
+        what, wanted, actual = _IN_SYNC, copies - 1, in_sync
+        why, remedy = "writes stop once one broker stops", _SET_IN_SYNC
+    else:
+        return None
+    told = f"{why}; {remedy.format(what=what, wanted=wanted)}"
+    return Difference(found.name, what, str(wanted), str(actual), told, warning=True)
+
+
+_IN_SYNC = "min.insync.replicas"
+_SET_IN_SYNC = (
+    "run `kafka-configs.sh --alter --entity-type topics --entity-name TOPIC --add-config "
+    "{what}={wanted}`"
+)
+_REPLICATE = (
+    "assign {wanted} replicas to each partition with `kafka-reassign-partitions.sh`, and set "
+    "default.replication.factor={wanted} on the brokers"
+)

@@ -13,6 +13,8 @@ ROLLOUTS_RETENTION_HOURS = 168.0  # As configured by default (`kafka.retention_h
 REPORTS_RETENTION_HOURS = 24.0  # Who reads them needs the last minutes.
 DEAD_LETTERS_RETENTION_HOURS = 28 * 24.0
 DEAD_LETTERS_PARTITIONS = 1
+REPLICATION = 3  # Of a cluster with as many brokers; a single broker has one copy.
+IN_SYNC_MIN = 2  # With it, an acknowledged record survives the loss of one broker.
 COMPACTED_SEGMENT_MS = 60_000  # The newest segment is not compacted; by default it has a week.
 
 

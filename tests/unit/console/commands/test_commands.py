@@ -102,6 +102,19 @@ def test_topics_check_notes_a_sampler_without_a_bound_on_lag(tmp_path: Path) -> 
         assert done.stdout.count("note: samplers.trainer-a.max_policy_lag is -1") == notes
 
 
+def test_topics_check_warns_of_topics_that_do_not_survive_a_broker_and_exits_0(
+    line: CommandLine,
+) -> None:
+    line.create_topics()
+    line.logs.brokers = 3
+    done = line.run("topics", "check")
+    assert done.exit_code == 0
+    assert "math.1, rollstream" in done.stdout
+    assert "has replication 1, not 3: the loss of one broker loses records" in done.stdout
+    (found,) = json.loads(line.run("topics", "check", "--json").stdout)
+    assert (found["what"], found["warning"]) == ("replication", True)
+
+
 def test_topics_check_lists_differences_and_exits_1(line: CommandLine) -> None:
     wanted = {spec.name: spec for spec in specs_of(line.config)}
     rollouts = wanted.pop(line.layout.rollouts("math"))
