@@ -13,6 +13,9 @@ from rollstream.streams.errors import BrokerUnavailable
 POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
 POLL_SLICE_S = 0.5
 NAMED_MAX = 8  # Logs, in one sentence.
+WINDOW_RECORDS = 256  # The first window of a search from the end backwards.
+WINDOW_GROWTH = 4
+OVERLAP_RECORDS = 64  # Of a window with the next; an event counts behind a claim, soon after it.
 ASK_AGAIN_S = 0.05  # After "not leader" and the like.
 _QUIET_S = 15.0  # A broker that is slow answers sooner.
 
@@ -52,6 +55,17 @@ def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline)
                 raise
             deadline.log_waiting(partial(str, error))
             deadline.wait(ASK_AGAIN_S)
+
+
+def windows_back(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields windows of a log, first offset and stop, from its end back to ``first``, each larger
+    than the one before and ``OVERLAP_RECORDS`` into it: the record that makes the first ones of a
+    window count may be in the next. Pure."""
+    stop, window = end, WINDOW_RECORDS
+    while stop > first:
+        begin = max(first, stop - window)
+        yield begin, min(end, stop + OVERLAP_RECORDS)
+        stop, window = begin, window * WINDOW_GROWTH
 
 
 def read_between(

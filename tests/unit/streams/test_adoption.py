@@ -12,10 +12,10 @@ from rollstream.schemas.events import Adopted, Claimed, Event
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.owned.adoption import TAIL_WINDOW_RECORDS, find_start
-from rollstream.streams.reading import read_between
+from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.reading import WINDOW_RECORDS, read_between
 
-TAIL: list[Event] = [Claimed(owner="x", nonce="never adopted")] * (3 * TAIL_WINDOW_RECORDS)
+TAIL: list[Event] = [Claimed(owner="x", nonce="never adopted")] * (3 * WINDOW_RECORDS)
 
 
 def claim(nonce: str) -> Claimed:
@@ -65,7 +65,7 @@ def test_a_log_without_any_adoption_is_read_from_the_beginning() -> None:
 
 def test_an_adoption_far_from_the_end_is_found_window_by_window() -> None:
     assert start_of([*LOG, *TAIL]) == 2
-    padding: list[Event] = [claim("none")] * (TAIL_WINDOW_RECORDS - 1)
+    padding: list[Event] = [claim("none")] * (WINDOW_RECORDS - 1)
     # The claim in one window, its adoption in the next.
     split = [*LOG, claim("c"), adopted(4, "c", 4), *padding]
     assert start_of(split) == 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from rollstream.runtime.clock import ManualClock
@@ -9,7 +11,13 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import LogReader, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.reading import bounds_in_time, read_between
+from rollstream.streams.reading import (
+    OVERLAP_RECORDS,
+    WINDOW_RECORDS,
+    bounds_in_time,
+    read_between,
+    windows_back,
+)
 
 WHERE = TopicPartition("log", 0)
 
@@ -55,6 +63,18 @@ def test_a_stop_beyond_the_end_ends_at_the_deadline() -> None:
     with pytest.raises(BrokerUnavailable):
         log.read(190, 201)
     assert log.clock.monotonic_s() >= 5.0
+
+
+@pytest.mark.parametrize("first", [0, 7])
+@pytest.mark.parametrize("records", [0, 1, WINDOW_RECORDS, WINDOW_RECORDS + 1, 100_000])
+def test_windows_go_back_to_the_beginning_and_overlap(first: int, records: int) -> None:
+    end = first + records
+    windows = list(windows_back(first, end))
+    assert sorted({*windows}, reverse=True) == windows
+    assert not windows or (windows[-1][0], windows[0][1]) == (first, end)
+    for (newer, _), (begin, stop) in pairwise(windows):
+        assert begin < newer < stop == min(end, newer + OVERLAP_RECORDS)
+    assert len(windows) <= 6, "each is larger than the one before"
 
 
 class Stuck:

@@ -8,6 +8,7 @@ with no other claim in between. It stays valid whatever is claimed later.
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
 import xxhash
 
@@ -19,11 +20,7 @@ from rollstream.streams.errors import OffsetLost
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldPlace
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import read_between
-
-HINT_RECORDS_MAX = 64  # From a hinted claim on, searched for its `Adopted`; then the tail is.
-TAIL_WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
-TAIL_WINDOW_GROWTH = 4
+from rollstream.streams.reading import OVERLAP_RECORDS, read_between, windows_back
 
 
 def find_start(
@@ -41,19 +38,12 @@ def find_start(
         BrokerUnavailable: not read in time.
     """
     first, end = reader.bounds(where, deadline.left_s())
-    if hint is not None and first <= hint < end:
-        start = _newest_adopted(reader, where, hint, min(end, hint + HINT_RECORDS_MAX), deadline)
+    hints = [hint] if hint is not None and first <= hint < end else []
+    behind_hint = ((hint, min(end, hint + OVERLAP_RECORDS)) for hint in hints)
+    for begin, stop in chain(behind_hint, windows_back(first, end)):
+        start = _newest_adopted(reader, where, begin, stop, deadline)
         if start is not None and start >= first:
             return start
-    stop, window = end, TAIL_WINDOW_RECORDS
-    while stop > first:
-        begin = max(first, stop - window)
-        # Windows overlap: the `Adopted` of a claim at the end of one may be in the next.
-        overlap = min(end, stop + HINT_RECORDS_MAX)
-        start = _newest_adopted(reader, where, begin, overlap, deadline)
-        if start is not None and start >= first:
-            return start
-        stop, window = begin, window * TAIL_WINDOW_GROWTH
     if first > 0:
         raise OffsetLost(str(where), 0, first, end)
     return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
@@ -20,7 +21,7 @@ from rollstream.streams.broker import EARLIEST, Broker, LogReader, TopicPartitio
 from rollstream.streams.errors import RootMismatch, UnreadableLog
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import bounds_in_time, read_between
+from rollstream.streams.reading import bounds_in_time, read_between, windows_back
 from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.lost import WHERE_TO_READ, Followed, is_empty
@@ -30,8 +31,6 @@ WHAT = "root"  # `Difference.what` of a root.
 OWNER = "root's owner"  # That of a root of another deployment.
 _NOBODY = Layout("", 0)
 _HEAD_RECORDS = 64
-_WINDOW_RECORDS = 256  # The first window of the search from the end backwards.
-_WINDOW_GROWTH = 4
 _CREATE = "run `rollstream topics create`"
 _REMEDY = (
     "correct store.root, or mount what should be there and start again; a new deployment takes a "
@@ -95,14 +94,10 @@ def recorded_root(broker: Broker, where: TopicPartition, deadline: Deadline) -> 
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)
         head = min(end, first + _HEAD_RECORDS)
-        found = _named_in(reader, where, first, head, deadline)
-        stop, window = end, _WINDOW_RECORDS
-        while found is None and stop > head:
-            begin = max(first, stop - window)
-            # Windows overlap: a record counts only behind its claim, and that may be in the next.
-            found = _named_in(reader, where, begin, min(end, stop + _HEAD_RECORDS), deadline)
-            stop, window = begin, window * _WINDOW_GROWTH
-    return found
+        for begin, stop in chain([(first, head)], windows_back(first, end)):
+            if found := _named_in(reader, where, begin, stop, deadline):
+                return found
+    return None
 
 
 def root_differences(
