@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.adoption import CLOCKS_APART_US, find_start
 from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
@@ -187,15 +188,19 @@ def trace(
     environments: Mapping[str, int],
     rollout_uid: str,
     deadline: Deadline,
+    *,
+    since_us: int | None = None,
 ) -> list[TracedEntry]:
     """Every entry of a rollout, or of the rollouts of a trajectory's uid in whichever prompt, by
     environment, partition and offset: where it is now.
 
-    Reads the seal logs whole, since any partition may have it, of the ingest logs what is not
-    settled, and the dead letters that are kept.
+    Reads the seal logs, since any partition may have it, of the ingest logs what is not settled,
+    and the dead letters.
 
     Args:
         environments: name to number of partitions.
+        since_us: log time before which nothing of it was published, so that only newer events and
+            letters are read; None: logs are read whole.
 
     Raises:
         BrokerUnavailable: not read in time.
@@ -203,8 +208,8 @@ def trace(
     found: list[TracedEntry] = []
     wanted = _Wanted(rollout_uid, trajectory_digest(rollout_uid))
     for address in layout.addresses(environments):
-        found += _in_partition(broker, layout, address, wanted, deadline)
-    letters = list(_dead_letters(broker, layout, wanted, deadline))
+        found += _in_partition(broker, layout, address, wanted, deadline, since_us)
+    letters = list(_dead_letters(broker, layout, wanted, deadline, since_us))
     read = {_place(letter) for letter in letters}
     # A letter says more than the settlement as `unreadable`.
     found = [entry for entry in found if _place(entry) not in read] + letters
@@ -229,14 +234,23 @@ def _place(entry: TracedEntry) -> tuple[str, int, int, int, int]:
 
 
 def _in_partition(
-    broker: Broker, layout: Layout, address: PartitionAddress, wanted: _Wanted, deadline: Deadline
+    broker: Broker,
+    layout: Layout,
+    address: PartitionAddress,
+    wanted: _Wanted,
+    deadline: Deadline,
+    since_us: int | None,
 ) -> Iterator[TracedEntry]:
     fold = SealFold(dedupe_horizon=0)
     where = layout.groups_log(address)
     found: list[TracedEntry] = []
     retired: set[tuple[int, str]] = set()
     aside: dict[TopicPartition, PutAside] = {}
-    with closing(Follower(broker, {where: 0}, aside=aside)) as follower:
+    start = 0
+    if since_us is not None:
+        with closing(broker.reader({where: 0})) as reader, suppress(UnreadableLog):
+            start = find_start(reader, where, None, deadline, since_us=since_us)
+    with closing(Follower(broker, {where: start}, aside=aside)) as follower:
         for _, offset, timestamp_us, event in follower.read_to_end(deadline):
             try:
                 fold.apply(offset, timestamp_us, event)
@@ -313,13 +327,15 @@ def _pending(
 
 
 def _dead_letters(
-    broker: Broker, layout: Layout, wanted: _Wanted, deadline: Deadline
+    broker: Broker, layout: Layout, wanted: _Wanted, deadline: Deadline, since_us: int | None
 ) -> Iterator[TracedEntry]:
     where = TopicPartition(layout.dead_letters(), 0)
     letters: dict[tuple[str, int, int, int], TracedEntry] = {}
     retried: set[tuple[str, int, int, int]] = set()
     with closing(broker.reader({where: EARLIEST})) as reader:
         first, end = bounds_in_time(reader, where, deadline)
+        if since_us is not None:
+            first = reader.offset_at(where, since_us - CLOCKS_APART_US, deadline.left_s())
         for record in read_between(reader, where, first, end, deadline):
             try:
                 event = decode(record.value)

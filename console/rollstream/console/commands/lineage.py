@@ -49,6 +49,10 @@ def lineage(
     uid: Annotated[
         str | None, typer.Option(help="A rollout's, or a trajectory's of steps.", metavar="UID")
     ] = None,
+    since_hours: Annotated[
+        float | None,
+        typer.Option(help="With --uid: published within so many hours.", metavar="HOURS", min=0),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """From a step to its groups, their files and rows, their entries in the ingest log and their
@@ -67,6 +71,7 @@ def lineage(
                 uid,
                 config=settings,
                 sampler=sampler,
+                since_hours=since_hours,
                 broker=broker,
                 clock=services.clock,
                 timeout_s=timeout_s,

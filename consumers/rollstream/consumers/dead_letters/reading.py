@@ -32,10 +32,12 @@ class StoredLetter(NamedTuple):
 
     Attributes:
         number: its offset there.
+        timestamp_us: log time at which it was written.
         retried: whether what it holds was published again.
     """
 
     number: int
+    timestamp_us: int
     letter: DeadLetter
     retried: bool
 
@@ -65,13 +67,13 @@ def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator
     with closing(broker.reader({where: 0})) as reader:
         first, end = reader.bounds(where, deadline.left_s())
 
-        def entries() -> Iterator[tuple[int, Event | None]]:
+        def entries() -> Iterator[tuple[int, int, Event | None]]:
             for record in read_between(reader, where, first, end, deadline):
-                yield record.offset, _event_in(record)
+                yield record.offset, record.timestamp_us, _event_in(record)
                 deadline.restart()
 
         retried, passed_over, last = set[Source](), 0, first
-        for offset, event in entries():
+        for offset, _, event in entries():
             if event is None:
                 passed_over, last = passed_over + 1, offset
             elif isinstance(event, Retried):
@@ -81,9 +83,9 @@ def read_letters(broker: Broker, layout: Layout, deadline: Deadline) -> Iterator
                 "%s: %d records, the last at offset %d, are no letters and are passed over",
                 *(where, passed_over, last),
             )
-        for offset, event in entries():
+        for offset, timestamp_us, event in entries():
             if isinstance(event, DeadLetter):
-                yield StoredLetter(offset, event, source_of(event) in retried)
+                yield StoredLetter(offset, timestamp_us, event, source_of(event) in retried)
 
 
 def _event_in(record: Record) -> Event | None:

@@ -75,11 +75,10 @@ def retry_letters(
     """
     layout = Layout.of(config.kafka)
     partitions = {name: section.partitions for name, section in config.environments.items()}
-    asked = {
-        stored.source
-        for stored in read_letters(broker, layout, deadline)
-        if wanted(stored) and not stored.retried
-    }
+    asked: dict[Source, int] = {}
+    for stored in read_letters(broker, layout, deadline):
+        if wanted(stored) and not stored.retried:
+            asked.setdefault(stored.source, stored.timestamp_us)
     settled = settled_sources(broker, layout, partitions, asked, deadline)
     done: set[Source] = set()
     with _Sender(broker, deadline) as sender:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from rollstream.consumers.dead_letters.reading import Source
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Flushed
+from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.reasons import SettleReason
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -47,44 +48,80 @@ def settled_sources(
     broker: Broker,
     layout: Layout,
     partitions: Mapping[str, int],
-    sources: Collection[Source],
+    sources: Mapping[Source, int],
     deadline: Deadline,
 ) -> SettledSources:
-    """Asks the seal logs, each from its beginning, of the logs that the sources stand in. A log
-    that is none of these environments' is not asked, so its entries count as not settled.
+    """Asks the seal logs of the logs that the sources stand in, each from about the time of its
+    oldest letter until all are known. A log that is none of these environments' is not asked, so
+    its entries count as not settled.
 
     Args:
         partitions: how many each environment has.
+        sources: with the log time of a letter of each.
         deadline: for each answer, however long the logs are.
 
     Raises:
         BrokerUnavailable: not read in time. NewerEvent, CorruptLog: a seal log holds what this
             version cannot read.
     """
-    wanted: defaultdict[TopicPartition, set[Source]] = defaultdict(set)
+    wanted: defaultdict[TopicPartition, list[Source]] = defaultdict(list)
     for source in sources:
-        wanted[TopicPartition(source.topic, source.partition)].add(source)
+        wanted[TopicPartition(source.topic, source.partition)].append(source)
     endings: dict[Source, str] = {}
     told_apart: set[Source] = set()
     for address in layout.addresses(partitions):
-        where = layout.rollouts_log(address)
-        asked = {(source.offset, source.entry): source for source in wanted[where]}
+        asked = wanted[layout.rollouts_log(address)]
         if not asked:
             continue
-        offsets = np.array(sorted({offset for offset, _ in asked}), np.int64)
-        several: set[int] = set()
-        with closing(Follower(broker, {layout.groups_log(address): EARLIEST})) as follower:
-            for confirmed in follower.read_to_end(deadline):
-                if isinstance(confirmed.event, Flushed):
-                    for offset, entry, ending in _endings(confirmed.event, offsets):
-                        if (offset, entry) in asked:
-                            endings[asked[offset, entry]] = ending
-                    touched = confirmed.event.touched
-                    told = np.isin(touched.offsets, offsets) & (touched.counts > 1)
-                    several.update(touched.offsets[told].tolist())
-                deadline.restart()
-        told_apart.update(source for source in asked.values() if source.offset in several)
+        where, since_us = layout.groups_log(address), min(sources[source] for source in asked)
+        deadline.restart()
+        with closing(broker.reader({where: 0})) as reader:
+            start = find_start(reader, where, None, deadline, since_us=since_us)
+        # A letter may be younger than what its log says: a stopped owner wrote it late.
+        for begin in sorted({start, 0}, reverse=True):
+            found = _Endings(asked)
+            with closing(Follower(broker, {where: begin})) as follower:
+                for confirmed in follower.read_to_end(deadline):
+                    found.apply(confirmed.event)
+                    if not found.missing:
+                        break
+                    deadline.restart()
+            if all(source.offset >= found.watermark for source in found.missing):
+                break
+        endings.update(found.endings)
+        told_apart.update(source for source in asked if source.offset in found.several)
     return SettledSources(endings, told_apart)
+
+
+class _Endings:
+    """What events of a seal log say of these sources.
+
+    Attributes:
+        missing: those of which none says anything.
+        several: offsets of records whose entries were told apart.
+        watermark: every offset below it is settled.
+    """
+
+    def __init__(self, asked: Collection[Source]) -> None:
+        self.endings: dict[Source, str] = {}
+        self.missing = {*asked}
+        self.several: set[int] = set()
+        self.watermark = 0
+        self._asked = {(source.offset, source.entry): source for source in asked}
+        self._offsets = np.array(sorted({source.offset for source in asked}), np.int64)
+
+    def apply(self, event: Event) -> None:
+        """The next event that counts."""
+        if not isinstance(event, Flushed):
+            return
+        self.watermark = event.watermark
+        for offset, entry, ending in _endings(event, self._offsets):
+            if source := self._asked.get((offset, entry)):
+                self.endings[source] = ending
+                self.missing.discard(source)
+        touched = event.touched
+        told = np.isin(touched.offsets, self._offsets) & (touched.counts > 1)
+        self.several.update(touched.offsets[told].tolist())
 
 
 def _endings(event: Flushed, wanted: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:

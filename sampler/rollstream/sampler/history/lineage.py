@@ -140,6 +140,7 @@ def lineage_of_rollout(
     *,
     config: RollstreamConfig | Path | str,
     sampler: str | None = None,
+    since_hours: float | None = None,
     broker: Broker | None = None,
     clock: Clock | None = None,
     timeout_s: float = TIMEOUT_S,
@@ -153,6 +154,8 @@ def lineage_of_rollout(
             several.
         config: the configuration, or the path of its file: its environments are searched.
         sampler: only this one; None: every configured one.
+        since_hours: how long ago the first of it was published at most, so that only newer records
+            are read; None: logs are read whole.
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
         timeout_s: for all of it.
@@ -168,12 +171,16 @@ def lineage_of_rollout(
     layout, deadline = Layout.of(loaded.kafka), Deadline(timeout_s, clock)
     environments = {name: one.partitions for name, one in loaded.environments.items()}
     with connected(loaded.kafka, broker) as used:
-        entries = trace(used, layout, environments, uid, deadline)
+        since_us = None
+        if since_hours is not None:
+            since_us = deadline.clock.now_us() - round(since_hours * 3600e6)
+        entries = trace(used, layout, environments, uid, deadline, since_us=since_us)
         if not entries:
             raise UnknownRollout(
                 f"no rollout {uid!r} in the logs of {', '.join(sorted(environments))}: it was "
-                "never published, is still in its producer's buffer, or was settled without a uid "
-                "on record; `rollstream deadletters list` has what could not be read"
+                "never published, was published earlier than `since_hours` ago, is still in its "
+                "producer's buffer, or was settled without a uid on record; `rollstream "
+                "deadletters list` has what could not be read"
             )
         ids = {entry.group.ref: entry.group.group_id for entry in entries if entry.group}
         recorded = RecordedInLogs(used, layout, deadline)

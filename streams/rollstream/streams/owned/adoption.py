@@ -22,9 +22,16 @@ from rollstream.streams.owned.fold import FoldPlace
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import OVERLAP_RECORDS, read_between, windows_back
 
+CLOCKS_APART_US = 600_000_000  # The clocks of two brokers differ by less.
+
 
 def find_start(
-    reader: LogReader, where: TopicPartition, hint: int | None, deadline: Deadline
+    reader: LogReader,
+    where: TopicPartition,
+    hint: int | None,
+    deadline: Deadline,
+    *,
+    since_us: int | None = None,
 ) -> int:
     """Returns the offset from which a fold is complete: that of a claim, or 0.
 
@@ -32,12 +39,16 @@ def find_start(
         reader: reads ``where``; its position is changed.
         hint: offset of some claim, or of anything else, or None.
         deadline: for all of it.
+        since_us: what another log got since then must have its events behind the start; None: only
+            the newest events must.
 
     Raises:
         OffsetLost: the log no longer has its beginning, and no ``Adopted`` makes it dispensable.
         BrokerUnavailable: not read in time.
     """
     first, end = reader.bounds(where, deadline.left_s())
+    if since_us is not None:
+        end = reader.offset_at(where, since_us - CLOCKS_APART_US, deadline.left_s())
     hints = [hint] if hint is not None and first <= hint < end else []
     behind_hint = ((hint, min(end, hint + OVERLAP_RECORDS)) for hint in hints)
     for begin, stop in chain(behind_hint, windows_back(first, end)):

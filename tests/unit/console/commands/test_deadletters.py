@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from harness.command_line import CommandLine
+from harness.faults import FaultyBroker
 from harness.newer_records import NEWER_HEADERS, newer, upgraded
 from harness.owned_logs import owner_of
 from harness.rollouts import encode_record, make_entry
 from harness.seal_events import flushed
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.consumers.dead_letters import read_letters, retry_letters
+from rollstream.consumers.dead_letters.retrying import RetryState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter, Retried, UnreadRanges
@@ -26,6 +28,7 @@ from rollstream.schemas.reasons import LetterReason
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.owned.adoption import CLOCKS_APART_US
 from rollstream.streams.partitioning import partition_of
 
 TIMEOUT_S = 30.0
@@ -260,6 +263,37 @@ def test_seal_log_says_whether_a_letter_may_be_published(
     settle(line, **flush)
     append(line, line.layout.dead_letters(), codec.encode(letter(line, value, entry=entry)))
     assert [row["state"] for row in retried(line, "0")] == [state]
+
+
+def test_retry_reads_the_seal_log_from_about_the_time_of_the_letter_until_all_is_known(
+    line: CommandLine,
+) -> None:
+    value = encode_record(group("g"), partitions=PARTITIONS)
+    for offset in range(120):
+        settle(line, offset + 1, sealed=[offset])
+    line.clock.advance(CLOCKS_APART_US / 1e6 + 1.0)
+    settle(line, 121, settled={"unreadable": [120]})
+    append(line, line.layout.dead_letters(), codec.encode(letter(line, value, offset=120)))
+    for offset in range(121, 241):
+        settle(line, offset + 1, sealed=[offset])
+    broker = FaultyBroker(line.broker())
+    for state, read in (RetryState.PUBLISHED, 550), (RetryState.BEFORE, 10):
+        deadline, before = Deadline(TIMEOUT_S, line.clock), broker.records_read
+        (outcome,) = retry_letters(line.config, broker, lambda _: True, deadline)
+        assert outcome.state == state
+        assert broker.records_read - before < read, "of more than 720"
+
+
+def test_a_letter_that_a_stopped_sealer_wrote_late_is_not_published_although_it_was_sealed_before(
+    line: CommandLine,
+) -> None:
+    settle(line, 1, sealed=[0])
+    for _ in range(20):
+        settle(line, 1)
+    line.clock.advance(10 * CLOCKS_APART_US / 1e6)
+    value = encode_record(group("g")[:1], partitions=PARTITIONS)
+    append(line, line.layout.dead_letters(), codec.encode(letter(line, value)))
+    assert [row["state"] for row in retried(line, "0")] == ["was sealed"]
 
 
 def test_letters_are_read_however_long_it_takes_as_long_as_the_broker_answers(

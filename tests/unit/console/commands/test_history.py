@@ -121,6 +121,18 @@ def test_what_history_finds_is_shown_in_a_line(run: Run) -> None:
     assert repr(replayed).endswith(", 1 groups: the same)")
 
 
+def test_lineage_of_a_rollout_is_the_same_from_the_logs_since_it_was_published(run: Run) -> None:
+    first, _, _ = two_steps(run)
+    whole = run.read("lineage", "--uid", f"{first}-1")
+    assert run.read("lineage", "--uid", f"{first}-1", "--since-hours", "1") == whole
+    run.line.clock.advance(3 * 3600)
+    for name in ("d", "e"):
+        run.publish(name)
+        run.seal(1)
+        run.line.clock.advance(3600)
+    assert run.read("lineage", "--uid", f"{first}-1", "--since-hours", "5.5") == whole
+
+
 def test_lineage_is_readable_in_a_narrow_terminal(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,61 @@
+"""Where a rollout is, by logs that are read from about its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.brokers import TIMEOUT_S
+from harness.faults import FaultyBroker
+from harness.owned_logs import owner_of
+from harness.seal_events import flushed
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.owned.adoption import CLOCKS_APART_US
+from rollstream.streams.topics.create import create_topics
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.specs import specs_for
+from rollstream.streams.tracing import trace
+
+FLUSHES = 1000
+EXPIRED_EACH_S = 10.0
+PARTITIONS = {"math": 1}
+
+
+@pytest.mark.parametrize("expired", [10, FLUSHES - 10])
+def test_a_trace_since_a_time_finds_what_came_later_and_reads_no_more_than_it_needs(
+    expired: int,
+) -> None:
+    clock, layout = ManualClock(), Layout()
+    broker = FaultyBroker(MemoryBroker(clock=clock))
+    create_topics(broker.admin(), specs_for(layout, PARTITIONS), TIMEOUT_S)
+    begun_us = clock.now_us()
+    log = owner_of(broker, TopicPartition(layout.groups("math"), 0))
+    for offset in range(FLUSHES):
+        clock.advance(EXPIRED_EACH_S)
+        if offset % 10 == 0:
+            log.claim(Deadline(TIMEOUT_S, clock))
+        uids = {"expired": [f"u{offset}"]}
+        event = flushed(
+            log.epoch,
+            log.nonce,
+            (),
+            offset + 1,
+            settled={"expired": [offset]},
+            settled_uids=uids,
+        )
+        log.wait_confirmed(log.append(event), Deadline(TIMEOUT_S, clock))
+    log.release()
+    deadline = Deadline(TIMEOUT_S, clock)
+    before = broker.records_read
+    (whole,) = trace(broker, layout, PARTITIONS, f"u{expired}", deadline)
+    read = broker.records_read - before
+    assert (whole.offset, whole.state) == (expired, "expired")
+    since_us = begun_us + round(expired * EXPIRED_EACH_S * 1e6)
+    assert trace(broker, layout, PARTITIONS, f"u{expired}", deadline, since_us=since_us) == [whole]
+    late_us = clock.now_us() + CLOCKS_APART_US
+    before = broker.records_read
+    late = trace(broker, layout, PARTITIONS, f"u{expired}", deadline, since_us=late_us)
+    assert len(late) == (expired > FLUSHES // 2), "what is read beside is not hidden"
+    assert broker.records_read - before < read / 2
