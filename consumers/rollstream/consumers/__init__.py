@@ -4,7 +4,7 @@ Map:
 
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
-- ``dead_letters/``  reads dead letters, and publishes again what they hold
+- ``dead_letters/``  publishes again what dead letters hold
 - ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
 - ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)

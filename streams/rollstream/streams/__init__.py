@@ -9,6 +9,7 @@ Map:
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
+- ``dead_letters``  what sealers could not read, and whether it was published again
 - ``damaged``     where a log goes on behind records that the broker does not deliver
 - ``compacted``  a compacted log, from its beginning on and on
 - ``reports``     follows what sealers report of now

@@ -11,13 +11,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
 from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.dead_letters import Source, open_letters, source_of
 from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
@@ -329,24 +329,18 @@ def _pending(
 def _dead_letters(
     broker: Broker, layout: Layout, wanted: _Wanted, deadline: Deadline, since_us: int | None
 ) -> Iterator[TracedEntry]:
-    where = TopicPartition(layout.dead_letters(), 0)
-    letters: dict[tuple[str, int, int, int], TracedEntry] = {}
-    retried: set[tuple[str, int, int, int]] = set()
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        first, end = bounds_in_time(reader, where, deadline)
+    letters: dict[Source, TracedEntry] = {}
+    retried: set[Source] = set()
+    with open_letters(broker, layout, deadline) as log:
+        start = log.first
         if since_us is not None:
-            first = reader.offset_at(where, since_us - CLOCKS_APART_US, deadline.left_s())
-        for record in read_between(reader, where, first, end, deadline):
-            try:
-                event = decode(record.value)
-            except UnreadableEvent:
-                continue
-            if not isinstance(event, DeadLetter | Retried):
-                continue
-            source = (event.topic, event.partition, event.offset, event.entry)
+            start = log.reader.offset_at(log.where, since_us - CLOCKS_APART_US, deadline.left_s())
+        for _, _, event in log.records(start):
             if isinstance(event, Retried):
-                retried.add(source)
+                retried.add(source_of(event))
+            if not isinstance(event, DeadLetter):
                 continue
+            source = source_of(event)
             for _, uid, segment_idx, replica_id in _entries_of(event.value, wanted):
                 letters[source] = TracedEntry(
                     environment=event.topic.split(".")[-2],

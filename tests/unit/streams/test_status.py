@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, flush_of
+from harness.newer_records import newer
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
@@ -452,17 +453,9 @@ def test_partition_is_held_while_a_sealer_is_in_the_group(logs: Logs) -> None:
 
 def test_newest_dead_letter_is_shown_with_the_number_kept(logs: Logs) -> None:
     assert logs.measure().dead_letters == DeadLetterFigures(kept=0)
+    about: dict[str, Any] = {"topic": "r", "partition": 1, "entry": 0, "timestamp_ts": 0}
     letters = [
-        DeadLetter(
-            topic="r",
-            partition=1,
-            offset=offset,
-            entry=0,
-            timestamp_ts=0,
-            reason="torn",
-            detail=f"at {offset}",
-            value=None,
-        )
+        DeadLetter(**about, offset=offset, reason="torn", detail=f"at {offset}", value=None)
         for offset in (7, 9)
     ]
     logs.say(LAYOUT.dead_letters(), *letters)
@@ -471,7 +464,11 @@ def test_newest_dead_letter_is_shown_with_the_number_kept(logs: Logs) -> None:
         kept=2, newest_age_s=3.0, newest_reason="torn: at 9", newest_from="r[1] at 9"
     )
     logs.append(LAYOUT.dead_letters(), b"of somebody else")
-    assert logs.measure().dead_letters.newest_reason.startswith("the letter cannot be read")
+    assert logs.measure().dead_letters.kept == 2, "it is no letter"
+    logs.append(LAYOUT.dead_letters(), newer(encode(letters[0])))
+    found = logs.measure().dead_letters
+    assert found.kept == 3
+    assert found.newest_reason.startswith("the letter cannot be read")
 
 
 def test_letters_that_were_published_again_do_not_count(

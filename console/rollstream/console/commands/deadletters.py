@@ -21,13 +21,14 @@ from rollstream.console.options import (
 from rollstream.console.services import services_of
 from rollstream.console.showing import indented
 from rollstream.console.showing import show as show_view
-from rollstream.consumers.dead_letters import StoredLetter, read_letters, retry_letters
+from rollstream.consumers.dead_letters import retry_letters
 from rollstream.consumers.dead_letters.retrying import RetryState
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.reasons import LetterReason
+from rollstream.streams.dead_letters import StoredLetter, read_letters
 from rollstream.streams.topics.layout import Layout
 
 ReasonOption = Annotated[

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from rollstream.consumers.dead_letters.reading import Source, StoredLetter, read_letters
 from rollstream.consumers.dead_letters.settled import SettledSources, settled_sources
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -18,6 +17,7 @@ from rollstream.schemas.events import DeadLetter, Retried
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.ingest.wire import record_headers
 from rollstream.streams.broker import Broker, Delivery
+from rollstream.streams.dead_letters import Source, StoredLetter, read_letters
 from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import Layout

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.consumers.dead_letters.reading import Source
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.dead_letters import Source
 from rollstream.streams.owned.adoption import find_start
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout

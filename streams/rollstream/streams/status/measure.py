@@ -115,7 +115,7 @@ def measure(
         sealers={name: group.members for name, group in sealers.items()},
         admission=tuple(_admission(broker, layout, samplers, reported, present, now_us, deadline)),
         other_root=tuple(map(str, joined(other_root))),
-        dead_letters=measure_letters(broker, layout.dead_letters(), now_us, deadline),
+        dead_letters=measure_letters(broker, layout, now_us, deadline),
         unnamed_samplers=tuple(sorted({*registered} - {*config.samplers})),
     )
 

@@ -19,13 +19,14 @@ from harness.owned_logs import owner_of
 from harness.rollouts import encode_record, make_entry
 from harness.seal_events import flushed
 from rollstream.consumers import InlineExecutor, Sealer
-from rollstream.consumers.dead_letters import read_letters, retry_letters
+from rollstream.consumers.dead_letters import retry_letters
 from rollstream.consumers.dead_letters.retrying import RetryState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter, Retried, UnreadRanges
 from rollstream.schemas.reasons import LetterReason
 from rollstream.streams.broker import TopicPartition
+from rollstream.streams.dead_letters import read_letters
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.owned.adoption import CLOCKS_APART_US
