@@ -234,8 +234,10 @@ class CountingReader:
     def read_to(self, where: TopicPartition) -> int:
         return self._inner.read_to(where)
 
-    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
-        return self._inner.offset_at(where, timestamp_us, timeout_s)
+    def offsets_at(
+        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        return self._inner.offsets_at(ends, timestamp_us, timeout_s)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         self._inner.seek(where, offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -14,8 +14,8 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Requested, RequestKind
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, Delivery, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, UnreadableLog
-from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.topics.layout import Layout
 
@@ -106,10 +106,7 @@ def events_until(
     Args:
         aside: takes the logs that cannot be read on: nobody answers there.
     """
-    starts = dict.fromkeys(logs, 0)
-    for where in logs:  # A reader each: one of all logs returns records of the others, too.
-        with closing(broker.reader({where: 0})) as reader, suppress(UnreadableLog):
-            starts[where] = find_start(reader, where, None, deadline)
+    starts = find_starts(broker, dict.fromkeys(logs), deadline)
     with closing(Follower(broker, starts, aside=aside)) as follower:
         while not (deadline.passed() or answered()):
             deadline.log_waiting(lambda: "the owners of the partitions to answer")

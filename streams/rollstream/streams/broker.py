@@ -130,9 +130,11 @@ class LogReader(Protocol):
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Asks the broker for (oldest offset that is kept, next offset to be written)."""
 
-    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
-        """Asks the broker for the first offset whose record is as new as that, by its clock; the
-        next one to be written where none is."""
+    def offsets_at(
+        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        """Asks the broker for the first offset of each log whose record is as new as that, by its
+        clock; what ``ends`` says of the log where none is."""
 
     def read_to(self, where: TopicPartition) -> int:
         """An offset below which everything was returned since the partition was sought, or is no

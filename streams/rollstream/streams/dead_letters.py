@@ -73,6 +73,11 @@ class LetterLog:
     deadline: Deadline
     warned: bool = False
 
+    def since(self, timestamp_us: int) -> int:
+        """The offset of the first record that is as new, by the broker's clock."""
+        ends = {self.where: self.end}
+        return self.reader.offsets_at(ends, timestamp_us, self.deadline.left_s())[self.where]
+
     def records(self, start: int) -> Iterator[LetterRecord]:
         """Yields letters and marks from an offset on. Records that nobody of ours wrote are passed
         over, with one log message.

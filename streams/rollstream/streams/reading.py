@@ -1,8 +1,8 @@
-"""Where one log begins and ends, and a stretch of it."""
+"""Where one log begins and ends, and stretches of one log or several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ WINDOW_RECORDS = 256  # The first window of a search from the end backwards.
 WINDOW_GROWTH = 4
 OVERLAP_RECORDS = 64  # Of a window with the next; an event counts behind a claim, soon after it.
 ASK_AGAIN_S = 0.05  # After "not leader" and the like.
+_ENDED = (0, 0)  # The window of a log that is read no more.
 _QUIET_S = 15.0  # A broker that is slow answers sooner.
 
 
@@ -71,39 +72,59 @@ def windows_back(first: int, end: int) -> Iterator[tuple[int, int]]:
 def read_between(
     reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
 ) -> Iterator[Record]:
-    """Yields the records of [start, stop), which must be below the log's end, whatever they hold.
+    """Yields the records of [start, stop) of one log, as ``read_windows`` does."""
+    return read_windows(reader, {where: (start, stop)}, deadline)
 
-    Ends at the first record at or above ``stop``, so it passes over offsets that hold no record.
-    A reader that hands over nothing for long begins anew where it is.
+
+def read_windows(
+    reader: LogReader, windows: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
+) -> Iterator[Record]:
+    """Yields the records of [start, stop) of each log, which must be below the log's end, whatever
+    they hold. Logs take turns.
+
+    A log ends at the first record at or above its stop, so it passes over offsets that hold no
+    record. One that the caller takes out of ``windows`` ends there. A reader that hands over
+    nothing for long begins anew where it is.
 
     Args:
-        reader: reads ``where``; its position is changed.
+        reader: its positions in these logs are changed; records of others are passed over.
         deadline: for all of it, the caller's work between two records included.
 
     Raises:
-        BrokerUnavailable: not read in time. OffsetLost: ``start`` is no longer in the log.
+        BrokerUnavailable: not read in time. OffsetLost: a start is no longer in its log.
     """
-    if start >= stop:
-        return
-    reader.seek(where, start)
-    position, quiet = start, Deadline(_QUIET_S, deadline.clock)
-    while position < stop:
+    at = {where: start for where, (start, stop) in windows.items() if start < stop}
+    for where, start in at.items():
+        reader.seek(where, start)
+    quiet = Deadline(_QUIET_S, deadline.clock)
+    while at:
         records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S))
         for record in records:
-            if record.offset >= stop:
-                return
-            position = record.offset + 1
-            yield record
-        if records:
+            where = TopicPartition(record.topic, record.partition)
+            if where in at:
+                at[where] = record.offset + 1
+                if record.offset < windows.get(where, _ENDED)[1]:
+                    yield record
+        if not records:
+            at = {where: max(position, reader.read_to(where)) for where, position in at.items()}
+        if records or quiet.passed():
             quiet = Deadline(_QUIET_S, deadline.clock)
-        else:
-            position = max(position, reader.read_to(where))
-            if quiet.passed():  # A client that was asked to fetch again may not have done so.
-                reader.seek(where, position)
-                quiet = Deadline(_QUIET_S, deadline.clock)
-        if position < stop and not records and deadline.passed():
+            if not records:  # A client that was asked to fetch again may not have done so.
+                for where, position in at.items():
+                    reader.seek(where, position)
+        for where in [one for one in at if at[one] >= windows.get(one, _ENDED)[1]]:
+            del at[where]
+            if at:  # Else its records would take the turns of the others.
+                reader.pause(where)
+        left = [HowFar(where, position, windows[where][1]) for where, position in at.items()]
+        if left and not records and deadline.passed():
+            where, position, stop = left[0]
+            more = f", and {len(left) - 1} more logs" if len(left) > 1 else ""
             raise BrokerUnavailable(
-                f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s"
+                f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s{more}"
             )
-        said = "{} to be read up to {:,}; it was read up to {:,}".format
-        deadline.log_waiting(partial(said, where, stop, position))
+        deadline.log_waiting(partial(_say_how_far, left))
+
+
+def _say_how_far(left: Sequence[HowFar]) -> str:
+    return f"logs to be read: {how_far(left)}"

@@ -126,11 +126,12 @@ class Reports:
         reader = self._broker.reader(dict.fromkeys(logs, END))
         self._ends.clear()
         try:
-            for where in logs:
-                start, end = self._newest(reader, where, deadline)
+            bounds = {where: bounds_in_time(reader, where, deadline) for where in logs}
+            ends = {where: end for where, (_, end) in bounds.items()}
+            for where, start in self._newest(reader, ends, deadline).items():
                 reader.seek(where, start)
-                if start < end:
-                    self._ends[where] = end
+                if start < ends[where]:
+                    self._ends[where] = ends[where]
         except BaseException:
             reader.close()
             self._ends.clear()
@@ -143,21 +144,22 @@ class Reports:
         self._warned = True
 
     def _newest(
-        self, reader: LogReader, where: TopicPartition, deadline: Deadline
-    ) -> tuple[int, int]:
-        """The offset from which the newest reports stand, and the next one to be written: what was
-        reported before all sealers died is what is known."""
-        first, end = bounds_in_time(reader, where, deadline)
+        self, reader: LogReader, ends: Mapping[TopicPartition, int], deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """The offsets from which the newest reports stand: what was reported before all sealers
+        died is what is known."""
         now_us = self._clock.now_us()
 
-        def offset(age_s: float) -> int:
-            return reader.offset_at(where, now_us - round(age_s * 1e6), deadline.left_s())
+        def offsets(logs: Mapping[TopicPartition, int], age_s: float) -> dict[TopicPartition, int]:
+            return reader.offsets_at(logs, now_us - round(age_s * 1e6), deadline.left_s())
 
-        if first < end:
-            for age_s in _NEWEST_S:
-                if offset(age_s) < end:
-                    return offset(age_s + _READ_BACK_S), end
-        return end, end
+        starts = dict(ends)
+        for age_s in _NEWEST_S:
+            left = {where: end for where, end in ends.items() if starts[where] == end > 0}
+            found = offsets(left, age_s)
+            newest = {where: end for where, end in left.items() if found[where] < end}
+            starts |= offsets(newest, age_s + _READ_BACK_S)
+        return starts
 
     def _poll(self, reader: LogReader, timeout_s: float) -> int:
         """Returns how many records came."""

@@ -334,7 +334,7 @@ def _dead_letters(
     with open_letters(broker, layout, deadline) as log:
         start = log.first
         if since_us is not None:
-            start = log.reader.offset_at(log.where, since_us - CLOCKS_APART_US, deadline.left_s())
+            start = log.since(since_us - CLOCKS_APART_US)
         for _, _, event in log.records(start):
             if isinstance(event, Retried):
                 retried.add(source_of(event))

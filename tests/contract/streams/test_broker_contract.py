@@ -472,12 +472,20 @@ def test_group_says_who_has_which_partition_until_they_leave(world: World) -> No
 
 
 def test_offset_of_a_time_is_the_first_record_that_is_as_new(world: World) -> None:
-    where = TopicPartition(world.topic(), 0)
+    topic = world.topic(partitions=2)
+    where, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
     broker = world.broker()
     reader = broker.reader({where: 0})
-    assert reader.offset_at(where, 0, TIMEOUT_S) == 0
+
+    def offset_at(timestamp_us: int) -> int:
+        found = reader.offsets_at({where: 9, empty: 7}, timestamp_us, TIMEOUT_S)
+        assert found[empty] == 7
+        return found[where]
+
+    assert offset_at(0) == 9
     write(broker, where, [b"a", b"b"])
     first, second = (record.timestamp_us for record in read(reader, 2))
-    assert reader.offset_at(where, first, TIMEOUT_S) == 0
-    assert reader.offset_at(where, second, TIMEOUT_S) == int(second > first)
-    assert reader.offset_at(where, second + 1, TIMEOUT_S) == 2
+    assert offset_at(0) == offset_at(first) == 0
+    assert offset_at(second) == int(second > first)
+    assert offset_at(second + 1) == 9, "as the caller says where none is as new"
+    assert reader.offsets_at({}, 0, TIMEOUT_S) == {}

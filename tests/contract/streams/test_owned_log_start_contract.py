@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 import pytest
 
@@ -31,6 +32,7 @@ from rollstream.streams.errors import (
     OffsetLost,
 )
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.adoption import find_start, find_starts
 from rollstream.streams.owned.fold import SavedFold
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.owned.log import RECLAIM_EVERY_RECORDS
@@ -144,6 +146,34 @@ def test_adopting_costs_the_horizon_and_not_the_history(
     assert fold.digest() == log.fold.digest() == whole_fold(world, where).digest()
     # From fold_from: the horizon of 10 flushes, at least 16, up to the claim before, up to now.
     assert broker.records_read < (150 if hinted else 500)
+
+
+def test_the_starts_of_several_logs_are_those_of_each(world: World) -> None:
+    topic = world.topic(partitions=5)
+    hinted, unhinted, misled, empty, corrupt = logs = [TopicPartition(topic, n) for n in range(5)]
+    hints: dict[TopicPartition, int | None] = dict.fromkeys(logs)
+    for where in (hinted, unhinted, misled):
+        log = owner_of(world.broker(), where)
+        log.claim(in_time())
+        for _ in range(5):
+            for _ in range(20):
+                settle_confirmed(log, 5)
+            log.claim(in_time())
+        hints[where] = log.epoch if where == hinted else 1
+        for _ in range(300 if where == unhinted else 10):
+            settle_confirmed(log, 5)
+    hints[unhinted] = None
+    write(world.broker(), corrupt, [codec.encode(Claimed(owner="x", nonce="n"))[:12]])
+    counted = FaultyBroker(world.broker())
+    found = find_starts(counted, hints, in_time())
+    read = counted.records_read
+    for where in (hinted, unhinted, misled, empty):
+        with closing(world.broker().reader({where: 0})) as reader:
+            assert found[where] == find_start(reader, where, hints[where], in_time())
+    assert (found[hinted] > 0, found[unhinted] > 0) == (True, True)
+    assert (found[empty], found[corrupt]) == (0, 0)
+    assert read < 2_000, "each no more than alone, whatever the others need"
+    assert find_starts(counted, {}, in_time()) == {}
 
 
 def test_a_long_lived_owner_should_claim_again(world: World, where: TopicPartition) -> None:

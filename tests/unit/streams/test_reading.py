@@ -16,6 +16,7 @@ from rollstream.streams.reading import (
     WINDOW_RECORDS,
     bounds_in_time,
     read_between,
+    read_windows,
     windows_back,
 )
 
@@ -75,6 +76,32 @@ def test_windows_go_back_to_the_beginning_and_overlap(first: int, records: int) 
     for (newer, _), (begin, stop) in pairwise(windows):
         assert begin < newer < stop == min(end, newer + OVERLAP_RECORDS)
     assert len(windows) <= 6, "each is larger than the one before"
+
+
+def test_windows_of_several_logs_are_read_together_and_end_each_where_it_should() -> None:
+    log = Log()
+    others = [TopicPartition("other", number) for number in range(3)]
+    log.logs.create(TopicSpec("other", 3, {}))
+    for where in others:
+        for number in range(100):
+            log.logs.append(where, None, str(number).encode())
+    log.logs.add_marker(others[2])
+    reader = MemoryBroker(log.logs).reader({WHERE: 10})
+    windows = {WHERE: (150, 200), others[0]: (0, 100), others[1]: (5, 5), others[2]: (90, 101)}
+    found: dict[TopicPartition, list[int]] = {}
+    for record in read_windows(reader, windows, Deadline(5.0, log.clock)):
+        where = TopicPartition(record.topic, record.partition)
+        found.setdefault(where, []).append(record.offset)
+        if where == others[0] and record.offset == 2:
+            del windows[where]
+    assert found == {
+        WHERE: list(range(150, 200)),
+        others[0]: [0, 1, 2],
+        others[2]: list(range(90, 100)),
+    }
+    late = {WHERE: (190, 200), others[0]: (90, 101), others[1]: (90, 102)}
+    with pytest.raises(BrokerUnavailable, match=r"\[0\]: read up to 100 of 101 .* 1 more"):
+        list(read_windows(reader, late, Deadline(1.0, log.clock)))
 
 
 class Stuck:

@@ -124,16 +124,22 @@ class KafkaReader:
                 self._reached()
                 return low, high
 
-    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
-        what = f"offset of {where} by time"
+    def offsets_at(
+        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        what = f"offsets of {len(ends)} logs by time"
+        asked = [at_offset(where, -(-timestamp_us // 1000)) for where in ends]
         try:
-            asked = [at_offset(where, -(-timestamp_us // 1000))]
-            (found,) = self._client().offsets_for_times(asked, timeout_s)
+            answers = self._client().offsets_for_times(asked, timeout_s) if asked else []
         except KafkaException as error:
             raise _as_read_error(error.args[0], what) from error
-        if found.error is not None:
-            raise _as_read_error(found.error, what)
-        return found.offset if found.offset >= 0 else self.bounds(where, timeout_s)[1]
+        found = dict(ends)
+        for one in answers:
+            if one.error is not None:
+                raise _as_read_error(one.error, what)
+            if one.offset >= 0:
+                found[TopicPartition(one.topic, one.partition)] = one.offset
+        return found
 
     def read_to(self, where: TopicPartition) -> int:
         return self._ends.get(where, self._starts.get(where, 0))

@@ -125,12 +125,13 @@ class MemoryLogs:
             partition = self._partition(where)
             return partition.first, partition.end
 
-    def offset_at(self, where: TopicPartition, timestamp_us: int) -> int:
+    def offset_at(self, where: TopicPartition, timestamp_us: int, end: int) -> int:
+        """The first offset whose record is as new; ``end`` where none is."""
         with self.lock:
             partition = self._partition(where)
             records = [record for record in partition.records if record is not None]
             older = bisect_left(records, timestamp_us, key=lambda record: record.timestamp_us)
-            return records[older].offset if older < len(records) else partition.end
+            return records[older].offset if older < len(records) else end
 
     def resolve(self, where: TopicPartition, offset: int) -> int:
         """Returns a start position as an offset."""

@@ -35,8 +35,10 @@ class MemoryReader:
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._logs.bounds(where)
 
-    def offset_at(self, where: TopicPartition, timestamp_us: int, timeout_s: float) -> int:
-        return self._logs.offset_at(where, timestamp_us)
+    def offsets_at(
+        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        return {at: self._logs.offset_at(at, timestamp_us, end) for at, end in ends.items()}
 
     def read_to(self, where: TopicPartition) -> int:
         return self._logs.resolve(where, self._positions[where])

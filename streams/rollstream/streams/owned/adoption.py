@@ -7,6 +7,8 @@ with no other claim in between. It stays valid whatever is claimed later.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import closing
 from functools import cache
 from itertools import chain
 
@@ -15,12 +17,18 @@ import xxhash
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
-from rollstream.streams.broker import LogReader, TopicPartition
-from rollstream.streams.errors import OffsetLost
+from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
+from rollstream.streams.errors import DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldPlace
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import OVERLAP_RECORDS, read_between, windows_back
+from rollstream.streams.reading import (
+    OVERLAP_RECORDS,
+    bounds_in_time,
+    read_between,
+    read_windows,
+    windows_back,
+)
 
 CLOCKS_APART_US = 600_000_000  # The clocks of two brokers differ by less.
 
@@ -44,20 +52,35 @@ def find_start(
 
     Raises:
         OffsetLost: the log no longer has its beginning, and no ``Adopted`` makes it dispensable.
+        NewerEvent, CorruptLog: it cannot be read where it was searched.
         BrokerUnavailable: not read in time.
     """
     first, end = reader.bounds(where, deadline.left_s())
     if since_us is not None:
-        end = reader.offset_at(where, since_us - CLOCKS_APART_US, deadline.left_s())
-    hints = [hint] if hint is not None and first <= hint < end else []
-    behind_hint = ((hint, min(end, hint + OVERLAP_RECORDS)) for hint in hints)
-    for begin, stop in chain(behind_hint, windows_back(first, end)):
-        start = _newest_adopted(reader, where, begin, stop, deadline)
-        if start is not None and start >= first:
-            return start
-    if first > 0:
+        before_us = since_us - CLOCKS_APART_US
+        end = reader.offsets_at({where: end}, before_us, deadline.left_s())[where]
+    found = _found_in(reader, {where: _Search(first, end, hint)}, deadline)[where]
+    if isinstance(found, UnreadableLog):
+        raise found
+    if found is None and first > 0:
         raise OffsetLost(str(where), 0, first, end)
-    return 0
+    return found or 0
+
+
+def find_starts(
+    broker: Broker, hints: Mapping[TopicPartition, int | None], deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Returns the same of several logs, which are searched together; 0 where nothing is found.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    with closing(broker.reader({})) as reader:
+        # All bounds first: a broker holds the requests behind one for records that are to come.
+        bounds = {where: bounds_in_time(reader, where, deadline) for where in hints}
+        searches = {where: _Search(*bounds[where], hint) for where, hint in hints.items()}
+        found = _found_in(reader, searches, deadline)
+    return {where: one if isinstance(one, int) else 0 for where, one in found.items()}
 
 
 def holds(reader: LogReader, where: TopicPartition, place: FoldPlace, deadline: Deadline) -> bool:
@@ -77,20 +100,75 @@ def holds(reader: LogReader, where: TopicPartition, place: FoldPlace, deadline: 
     ]
 
 
-def _newest_adopted(
-    reader: LogReader, where: TopicPartition, start: int, stop: int, deadline: Deadline
-) -> int | None:
-    """``fold_from`` of the newest valid ``Adopted`` in [start, stop), None without one."""
-    fence = Fence()
-    fold_from = None
-    for record in read_between(reader, where, start, stop, deadline):
+class _Search:
+    """The search of one log for its newest valid ``Adopted``, window by window.
+
+    Attributes:
+        window: that is read now.
+        found: its ``fold_from``; None: it was not found yet.
+    """
+
+    def __init__(self, first: int, end: int, hint: int | None) -> None:
+        hints = [hint] if hint is not None and first <= hint < end else []
+        behind_hint = ((hint, min(end, hint + OVERLAP_RECORDS)) for hint in hints)
+        self._windows = chain(behind_hint, windows_back(first, end))
+        self._first = first
+        self.window = 0, 0
+        self.found: int | UnreadableLog | None = None
+
+    def go_on(self) -> bool:
+        """Begins the next window; False: there is none, or none is needed."""
+        window = next(self._windows, None)
+        if self.found is not None or window is None:
+            return False
+        self.window = window
+        return True
+
+    def begin(self) -> None:
+        """The window is read from its beginning."""
+        self._fence = Fence()
+
+    def apply(self, record: Record) -> None:
+        """The next record of the window."""
         if record.value[:PREFIX_BYTES] not in _prefixes():
-            continue  # Most records are other events; they need not be decoded.
+            return  # Most records are other events; they need not be decoded.
         event = event_in(record)
         assert isinstance(event, Claimed | Adopted)
-        if fence.admits(record.offset, event) and isinstance(event, Adopted):
-            fold_from = event.fold_from
-    return fold_from
+        admitted = self._fence.admits(record.offset, event)
+        if admitted and isinstance(event, Adopted) and event.fold_from >= self._first:
+            self.found = event.fold_from
+
+
+def _found_in(
+    reader: LogReader, searches: Mapping[TopicPartition, _Search], deadline: Deadline
+) -> dict[TopicPartition, int | UnreadableLog | None]:
+    """``fold_from`` of the newest valid ``Adopted`` of each log, or why it cannot be read; None
+    without either."""
+    left = {where: search for where, search in searches.items() if search.go_on()}
+    while left:
+        try:
+            _read(reader, left, deadline)
+        except DamagedRecord as error:
+            left.pop(TopicPartition(*error.where)).found = error
+            continue  # The others read their windows again.
+        left = {where: search for where, search in left.items() if search.go_on()}
+    return {where: search.found for where, search in searches.items()}
+
+
+def _read(
+    reader: LogReader, searches: Mapping[TopicPartition, _Search], deadline: Deadline
+) -> None:
+    """Reads the windows."""
+    windows = {where: search.window for where, search in searches.items()}
+    for search in searches.values():
+        search.begin()
+    for record in read_windows(reader, windows, deadline):
+        where = TopicPartition(record.topic, record.partition)
+        try:
+            searches[where].apply(record)
+        except UnreadableLog as error:
+            searches[where].found = error
+            del windows[where]
 
 
 @cache

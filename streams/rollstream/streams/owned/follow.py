@@ -13,7 +13,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Event, Scored
 from rollstream.schemas.scoring import why_unusable
-from rollstream.streams.broker import Broker, Record, TopicPartition
+from rollstream.streams.broker import END, Broker, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
     CorruptLog,
@@ -171,7 +171,9 @@ class Follower:
         Raises:
             BrokerUnavailable: no answer in time.
         """
-        return self._reader.offset_at(where, timestamp_us, timeout_s) <= self._positions[where]
+        found = self._reader.offsets_at({where: END}, timestamp_us, timeout_s)[where]
+        offset = self.end_of(where, timeout_s) if found == END else found
+        return offset <= self._positions[where]
 
     def end_of(self, where: TopicPartition, timeout_s: float) -> int:
         """Asks the broker for the next offset of this log that will be written.

@@ -2,6 +2,7 @@
 
 - ``figures``   the figures of each stage
 - ``measure``   reads the figures
+- ``partitions``  their seal logs, and a few records of their ingest logs
 - ``admission``  who waits to begin groups, and whether a sampler tells them
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: every stage that is stuck, with the likely reason

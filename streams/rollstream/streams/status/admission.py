@@ -35,9 +35,9 @@ def measure_admission(
     newest = dict[str, tuple[_Shares, int]]()
     for where in logs:
         with closing(broker.reader({where: EARLIEST})) as reader:
-            start = reader.offset_at(where, now_us - _READ_US, deadline.left_s())
             _, end = reader.bounds(where, deadline.left_s())
-            for record in read_between(reader, where, start, end, deadline):
+            starts = reader.offsets_at({where: end}, now_us - _READ_US, deadline.left_s())
+            for record in read_between(reader, where, starts[where], end, deadline):
                 try:
                     event = codec.decode(record.value)
                 except UnreadableEvent:

@@ -8,46 +8,37 @@ known, only that it exists.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from math import inf
-from typing import NamedTuple
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, Continuation, Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import (
-    EARLIEST,
     Broker,
     GroupMembers,
-    LogReader,
     TopicPartition,
 )
-from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of, early_scores_s
-from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import Follower, PutAside
-from rollstream.streams.reading import read_between
 from rollstream.streams.reports import Reports
 from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.status.figures import (
     AdmissionFigures,
-    ContinuationFigures,
     Figures,
-    PartitionFigures,
 )
 from rollstream.streams.status.letters import measure_letters
-from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
+from rollstream.streams.status.partitions import PartitionSources, read_partitions
+from rollstream.streams.status.sampling import RECENT_US, SamplerReading
 from rollstream.streams.topics.check import differences, joined
 from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.root import CREATOR, StoreRoot, root_differences
+from rollstream.streams.topics.root import StoreRoot, root_differences
 from rollstream.streams.topics.specs import specs_for
-from rollstream.streams.troubles import note_in
+from rollstream.streams.troubles import CommitNote, note_in
 
 
 def measure(
@@ -83,34 +74,34 @@ def measure(
         else root_differences(broker, layout, config.environments, root, deadline)
     )
     now_us = deadline.clock.now_us()
-    starts: dict[PartitionAddress, int] = {}
-    for address in layout.addresses(counts):
-        starts[address] = _start_of(broker, layout.groups_log(address), deadline)
+    sealers = {
+        name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
+        for name in sorted(config.environments)
+    }
+    notes = _notes(broker, layout, sealers, deadline)
+    logs = {layout.groups_log(one): one for one in layout.addresses(counts)}
+    hints = {where: notes[layout.rollouts_log(one)].claim for where, one in logs.items()}
+    found = find_starts(broker, hints, deadline)
+    starts = {address: found[where] for where, address in logs.items()}
     samplers = []
     for name, section in sorted(config.samplers.items()):
         reading = SamplerReading(name, choosing_of(section, config.environments), starts)
         _read_decisions(reading, broker, layout.sampler_log(name), root, deadline)
         samplers.append(reading)
-    sealers = {
-        name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
-        for name in sorted(config.environments)
-    }
-    troubles = _troubles(broker, layout, sealers, deadline)
     reported = _reported(broker, layout, starts, deadline)
-    partitions = [
-        _partition(
-            _Read(broker, layout, address, deadline, now_us, troubles, reported),
-            start,
-            sealers[address.environment],
-            samplers,
+    partitions = list(
+        read_partitions(
+            PartitionSources(
+                broker, layout, deadline, now_us, notes, sealers, reported, samplers, starts
+            )
         )
-        for address, start in starts.items()
-    ]
-    _read_scores(samplers, broker, config, starts, present, deadline)
+    )
+    since = {address: read.since_us for address, read in zip(starts, partitions, strict=True)}
+    _read_scores(samplers, broker, config, since, present, deadline)
     registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
         topics_off=tuple(map(str, joined(absent))),
-        partitions=tuple(partitions),
+        partitions=tuple(read.figures for read in partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
         admission=tuple(_admission(broker, layout, samplers, reported, present, now_us, deadline)),
@@ -140,76 +131,54 @@ def _read_decisions(
         reading.end_decisions(log, written)
 
 
-def _start_of(broker: Broker, where: TopicPartition, deadline: Deadline) -> int:
-    """The offset from which a seal log is read; its beginning where no later one can be found."""
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        try:
-            return find_start(reader, where, None, deadline)
-        except UnreadableLog:
-            return 0
-
-
 def _read_scores(
     samplers: Sequence[SamplerReading],
     broker: Broker,
     config: RollstreamConfig,
-    starts: Mapping[PartitionAddress, int],
+    since: Mapping[PartitionAddress, int],
     present: Collection[str],
     deadline: Deadline,
 ) -> None:
     """Feeds the late scores to ``samplers``, where their topics are there: those that may be of the
-    groups that were read."""
+    groups that were read.
+
+    Args:
+        since: the log time of the oldest event that was read of each seal log; 0: of all.
+    """
     for sampler in samplers:
         sampler.end_groups()
     layout = Layout.of(config.kafka)
     logs = {
-        layout.scores_log(log): log for log in starts if layout.scores(log.environment) in present
+        layout.scores_log(log): log for log in since if layout.scores(log.environment) in present
     }
-    if not logs:
+    if not logs or not samplers:
         return
-    since = _groups_since(broker, config, starts, deadline)
-    with closing(broker.reader(dict.fromkeys(logs, EARLIEST))) as reader:
-        offsets = {
-            where: reader.offset_at(where, since[log.environment], deadline.left_s())
-            for where, log in logs.items()
-        }
+    offsets: dict[TopicPartition, int] = {}
+    with closing(broker.reader({})) as reader:
+        for name, section in config.environments.items():
+            here = [where for where, log in logs.items() if log.environment == name]
+            ends = {where: reader.bounds(where, deadline.left_s())[1] for where in here}
+            oldest_us = min((since[logs[where]] for where in here), default=0)
+            waited_us = round(early_scores_s(section) * 1e6)
+            offsets |= reader.offsets_at(ends, max(0, oldest_us - waited_us), deadline.left_s())
     with closing(Follower(broker, offsets, scores=offsets)) as follower:
         for confirmed in follower.read_to_end(deadline):
             for sampler in samplers:
                 sampler.apply_scores(logs[confirmed.where], confirmed)
 
 
-def _groups_since(
-    broker: Broker,
-    config: RollstreamConfig,
-    starts: Mapping[PartitionAddress, int],
-    deadline: Deadline,
-) -> dict[str, int]:
-    """By environment the log time from which on scores may be of groups that were read."""
-    layout = Layout.of(config.kafka)
-    since: dict[str, int] = {}
-    for log, start in starts.items():
-        where = layout.groups_log(log)
-        first_ts = 0
-        if start:
-            with closing(broker.reader({where: start})) as reader:
-                first_ts = _time_of(reader, where, start, start + 1, deadline) or 0
-        of = since.get(log.environment, first_ts)
-        waited_us = round(early_scores_s(config.environments[log.environment]) * 1e6)
-        since[log.environment] = min(of, max(0, first_ts - waited_us))
-    return since
-
-
-def _troubles(
+def _notes(
     broker: Broker, layout: Layout, sealers: Mapping[str, GroupMembers], deadline: Deadline
-) -> dict[TopicPartition, str]:
-    """What hinders partitions, as their sealers say; one that died says nothing any more."""
-    troubles = {}
+) -> defaultdict[TopicPartition, CommitNote]:
+    """What sealers committed beside the offsets of ingest logs; what hinders a partition, one that
+    died says no more."""
+    notes: defaultdict[TopicPartition, CommitNote] = defaultdict(lambda: CommitNote(None))
     for name, group in sealers.items():
         found = broker.admin().committed(layout.sealer_group(name), deadline.left_s())
-        for where in found.keys() & group.owners.keys():
-            troubles[where] = note_in(found[where].metadata).trouble
-    return troubles
+        for where, committed in found.items():
+            note = note_in(committed.metadata)
+            notes[where] = note if where in group.owners else note._replace(trouble="")
+    return notes
 
 
 def _reported(
@@ -246,138 +215,3 @@ def _admission(
             living = reported.in_flight.standings(name, now_us, now_us - RECENT_US)
             logs = [TopicPartition(topic, 0) for topic in topics]
             yield measure_admission(broker, logs, name, living, now_us, deadline)
-
-
-class _Read(NamedTuple):
-    """What the figures of one partition are read with."""
-
-    broker: Broker
-    layout: Layout
-    address: PartitionAddress
-    deadline: Deadline
-    now_us: int
-    troubles: Mapping[TopicPartition, str]
-    reported: ReportedNow
-
-
-class _Ingest(NamedTuple):
-    """One ingest log: what it holds, when its newest record and the one at the watermark came."""
-
-    first: int
-    end: int
-    newest_ts: int | None
-    oldest_ts: int | None
-    recent: int
-
-
-def _partition(
-    read: _Read, start: int, sealers: GroupMembers, samplers: Sequence[SamplerReading]
-) -> PartitionFigures:
-    """Figures of one partition; feeds its seal log to ``samplers`` on the way."""
-    address, now_us = read.address, read.now_us
-    fold = SealFold(dedupe_horizon=0)
-    owner, flush_ts = "", None
-    newest: list[_Settled] = []  # Within the last minute.
-    begun_ts = 0
-    log = read.layout.groups_log(address)
-    aside: dict[TopicPartition, PutAside] = {}
-    with closing(Follower(read.broker, {log: start}, aside=aside)) as follower:
-        for confirmed in follower.read_to_end(read.deadline):
-            try:
-                fold.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
-            except UnreadableLog as error:
-                follower.put_aside(log, confirmed.offset, error)
-                break
-            for sampler in samplers:
-                sampler.apply_groups(address, confirmed)
-            if start and not begun_ts:
-                begun_ts = confirmed.timestamp_us
-            read.reported.apply_sealed(address, confirmed.offset, confirmed.event)
-            if isinstance(confirmed.event, Claimed):
-                owner = "" if confirmed.event.owner == CREATOR else confirmed.event.owner
-            elif isinstance(confirmed.event, Flushed):
-                flush_ts = confirmed.timestamp_us
-                if flush_ts >= now_us - RECENT_US:
-                    newest.append(_settled(confirmed.event))
-        foreign = follower.foreign[log]
-    if log in aside:
-        read.reported.in_flight.aside |= {address}
-    waiting = read.reported.waiting.get(address)
-    groups = fold.counts.get("groups", 0)
-    touched, touched_entries = fold.touched
-    for sampler in samplers:
-        sampler.end_log(address, groups)
-    # A log that is read from within the last minute shows less than that.
-    seconds = max(1.0, min(RECENT_US, now_us - begun_ts) / 1e6)
-    ingest = _ingest(read, fold.watermark)
-    where = read.layout.rollouts_log(address)
-    return PartitionFigures(
-        environment=address.environment,
-        partition=address.partition,
-        kept_from=ingest.first,
-        ingest_end=ingest.end,
-        published_age_s=age_s(now_us, ingest.newest_ts),
-        oldest_age_s=age_s(now_us, ingest.oldest_ts),
-        records_per_s=ingest.recent * 1e6 / RECENT_US,
-        held=where in sealers.owners if sealers.settled or where in sealers.owners else None,
-        owner=owner,
-        watermark=fold.watermark,
-        settled=fold.settled_count,
-        touched=touched,
-        touched_entries=touched_entries,
-        groups=groups,
-        segments=fold.counts.get("segments", 0),
-        groups_per_s=sum(flush.groups for flush in newest) / seconds,
-        segments_per_s=sum(flush.segments for flush in newest) / seconds,
-        flush_age_s=age_s(now_us, flush_ts),
-        recent_settled=sum(flush.segments + flush.others for flush in newest),
-        recent_unreadable=sum(flush.unreadable for flush in newest),
-        foreign=foreign,
-        aside=str(aside[log].error) if log in aside else "",
-        trouble=read.troubles.get(where, ""),
-        continuations=0 if waiting is None else waiting.trajectories,
-        continuing=() if waiting is None else _continuing(waiting.examples, now_us),
-    )
-
-
-def _continuing(examples: Sequence[Continuation], now_us: int) -> tuple[ContinuationFigures, ...]:
-    return tuple(
-        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6)) for one in examples
-    )
-
-
-class _Settled(NamedTuple):
-    """What one flush settled: groups with their segments, and entries without a group."""
-
-    groups: int
-    segments: int
-    others: int
-    unreadable: int
-
-
-def _settled(event: Flushed) -> _Settled:
-    others: Counter[str] = Counter()
-    for part in event.settled:
-        others[part.reason] += len(part.offsets)
-    unreadable = others[SettleReason.UNREADABLE]
-    return _Settled(len(event.groups), len(event.segments.offsets), others.total(), unreadable)
-
-
-def _ingest(read: _Read, watermark: int) -> _Ingest:
-    """The ingest log; a few records of it are read."""
-    where, deadline = read.layout.rollouts_log(read.address), read.deadline
-    with closing(read.broker.reader({where: EARLIEST})) as reader:
-        first, end = reader.bounds(where, deadline.left_s())
-        oldest = max(first, watermark)
-        newest_ts = _time_of(reader, where, max(first, end - 1), end, deadline)
-        oldest_ts = _time_of(reader, where, oldest, end, deadline)
-        minute = reader.offset_at(where, read.now_us - RECENT_US, deadline.left_s())
-    return _Ingest(first, end, newest_ts, oldest_ts, max(0, end - minute))
-
-
-def _time_of(
-    reader: LogReader, where: TopicPartition, offset: int, end: int, deadline: Deadline
-) -> int | None:
-    """The log time of the record at ``offset``, or of the next one there is below ``end``."""
-    records = read_between(reader, where, offset, end, deadline)
-    return next((record.timestamp_us for record in records), None)

@@ -36,7 +36,7 @@ _EVER_US = 2**63
 class SamplerReading:
     """Folds what a sampler folds, and notes when it last decided.
 
-    Feed it the whole decision log first, then each seal log from its start on, then the scores.
+    Feed it the whole decision log first, then the seal logs from their starts on, then the scores.
 
     Attributes:
         aside: why the decision log cannot be read on; empty: it can.
@@ -61,7 +61,7 @@ class SamplerReading:
         self._trainer_step = 0
         self._decided_ts: int | None = None
         self._dropped_since: Counter[DropReason] = Counter()
-        self._groups_read = 0
+        self._groups_read: Counter[PartitionAddress] = Counter()
         self._flushes_since: set[tuple[PartitionAddress, int]] = set()
         self._older = 0
         self._wanted = 0
@@ -111,7 +111,7 @@ class SamplerReading:
         self._state.apply_groups(log, confirmed.offset, event, confirmed.timestamp_us)
         if not isinstance(event, Flushed):
             return
-        self._groups_read += len(event.groups)
+        self._groups_read[log] += len(event.groups)
         if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
             self._flushes_since.add((log, confirmed.offset))
 
@@ -119,8 +119,7 @@ class SamplerReading:
         """A seal log was read to its end, or as far as it can be; it sealed so many groups."""
         if log in self._starts:
             taken = self._state.taken_before(log, self._starts[log])
-            self._older += groups_sealed - self._groups_read - taken
-            self._groups_read = 0
+            self._older += groups_sealed - self._groups_read[log] - taken
 
     def end_groups(self) -> None:
         """All seal logs were read to their ends: no score waits for a group."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
@@ -47,10 +47,8 @@ def why_unreadable(
         BrokerUnavailable: not read in time.
     """
     aside: dict[TopicPartition, PutAside] = {}
-    start, fold = 0, SealFold(dedupe_horizon=0)
-    with closing(broker.reader({where: EARLIEST})) as reader, suppress(UnreadableLog):
-        start = find_start(reader, where, None, deadline)
-    with closing(Follower(broker, {where: start}, aside=aside)) as follower:
+    fold, starts = SealFold(dedupe_horizon=0), find_starts(broker, {where: None}, deadline)
+    with closing(Follower(broker, starts, aside=aside)) as follower:
         for one in follower.read_to_end(deadline):
             try:
                 fold.apply(one.offset, one.timestamp_us, one.event)

@@ -1,0 +1,245 @@
+"""Reads the figures of partitions: all of their seal logs, a few records of their ingest logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Claimed, Continuation, Flushed
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SettleReason
+from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
+from rollstream.streams.errors import UnreadableLog
+from rollstream.streams.folds.reported import ReportedNow
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
+from rollstream.streams.reading import read_windows
+from rollstream.streams.status.figures import ContinuationFigures, PartitionFigures
+from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import CREATOR
+from rollstream.streams.troubles import CommitNote
+
+TOGETHER_MAX = 32  # Partitions that are folded at once: each fold has the uids of some flushes.
+
+
+class PartitionSources(NamedTuple):
+    """What the figures of partitions are read with.
+
+    Attributes:
+        notes: by ingest log.
+        samplers: take the events of the seal logs on the way, as ``reported`` does.
+        starts: the offset from which each seal log is read.
+    """
+
+    broker: Broker
+    layout: Layout
+    deadline: Deadline
+    now_us: int
+    notes: Mapping[TopicPartition, CommitNote]
+    sealers: Mapping[str, GroupMembers]
+    reported: ReportedNow
+    samplers: Sequence[SamplerReading]
+    starts: Mapping[PartitionAddress, int]
+
+
+class ReadPartition(NamedTuple):
+    """Figures of one partition, and the log time of the oldest event that was read of a seal log
+    that was not read whole; else 0."""
+
+    figures: PartitionFigures
+    since_us: int
+
+
+class _Settled(NamedTuple):
+    """What one flush settled: groups with their segments, and entries without a group."""
+
+    groups: int
+    segments: int
+    others: int
+    unreadable: int
+
+
+class _Ingest(NamedTuple):
+    """One ingest log: what it holds, when its newest record and the one at the watermark came."""
+
+    first: int
+    end: int
+    newest_ts: int | None
+    oldest_ts: int | None
+    recent: int
+
+
+class _SealReading:
+    """One seal log, as far as it was read.
+
+    Attributes:
+        newest: what was settled within the last minute.
+        since_us: as that of ``ReadPartition``.
+        foreign: how many records no owner wrote.
+        aside: why it cannot be read on; empty: it can.
+    """
+
+    def __init__(self, start: int, now_us: int) -> None:
+        self.fold = SealFold(dedupe_horizon=0)
+        self.owner = ""
+        self.flush_ts: int | None = None
+        self.newest: list[_Settled] = []
+        self.since_us = 0
+        self.foreign = 0
+        self.aside = ""
+        self._start = start
+        self._now_us = now_us
+
+    def apply(self, confirmed: ConfirmedEvent) -> None:
+        """The next event. Raises UnreadableLog."""
+        _, offset, timestamp_us, event = confirmed
+        self.fold.apply(offset, timestamp_us, event)
+        if self._start and not self.since_us:
+            self.since_us = timestamp_us
+        if isinstance(event, Claimed):
+            self.owner = "" if event.owner == CREATOR else event.owner
+        elif isinstance(event, Flushed):
+            self.flush_ts = timestamp_us
+            if timestamp_us >= self._now_us - RECENT_US:
+                self.newest.append(_settled(event))
+
+
+def read_partitions(sources: PartitionSources) -> Iterator[ReadPartition]:
+    """Yields the figures of each partition, in the order of ``starts``.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    addresses = list(sources.starts)
+    for at in range(0, len(addresses), TOGETHER_MAX):
+        together = addresses[at : at + TOGETHER_MAX]
+        sealed = _read_seal_logs(sources, together)
+        ingest = _read_ingest_logs(
+            sources, {address: read.fold.watermark for address, read in sealed.items()}
+        )
+        for address, read in sealed.items():
+            for sampler in sources.samplers:
+                sampler.end_log(address, read.fold.counts.get("groups", 0))
+            figures = _figures(sources, address, read, ingest[address])
+            yield ReadPartition(figures, read.since_us)
+
+
+def _read_seal_logs(
+    sources: PartitionSources, addresses: Sequence[PartitionAddress]
+) -> dict[PartitionAddress, _SealReading]:
+    logs = {sources.layout.groups_log(address): address for address in addresses}
+    starts = {where: sources.starts[address] for where, address in logs.items()}
+    found = {logs[where]: _SealReading(start, sources.now_us) for where, start in starts.items()}
+    aside: dict[TopicPartition, PutAside] = {}
+    unfolded: set[TopicPartition] = set()
+    with closing(Follower(sources.broker, starts, aside=aside)) as follower:
+        for confirmed in follower.read_to_end(sources.deadline):
+            where = confirmed.where
+            if where in unfolded:
+                continue
+            try:
+                found[logs[where]].apply(confirmed)
+            except UnreadableLog as error:
+                unfolded.add(where)
+                follower.put_aside(where, confirmed.offset, error)
+                continue
+            for sampler in sources.samplers:
+                sampler.apply_groups(logs[where], confirmed)
+            sources.reported.apply_sealed(logs[where], confirmed.offset, confirmed.event)
+        for where, address in logs.items():
+            found[address].foreign = follower.foreign[where]
+            if where in aside:
+                found[address].aside = str(aside[where].error)
+                sources.reported.in_flight.aside |= {address}
+    return found
+
+
+def _read_ingest_logs(
+    sources: PartitionSources, watermarks: Mapping[PartitionAddress, int]
+) -> dict[PartitionAddress, _Ingest]:
+    """A few records of each are read."""
+    deadline, recent_us = sources.deadline, sources.now_us - RECENT_US
+    logs = {sources.layout.rollouts_log(address): address for address in watermarks}
+    newest: dict[TopicPartition, tuple[int, int]] = {}
+    oldest: dict[TopicPartition, tuple[int, int]] = {}
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
+    with closing(sources.broker.reader({})) as reader:
+        for where, address in logs.items():
+            bounds[where] = first, end = reader.bounds(where, deadline.left_s())
+            newest[where] = max(first, end - 1), end
+            oldest[where] = max(first, watermarks[address]), end
+        ends = {where: end for where, (_, end) in bounds.items()}
+        minute = reader.offsets_at(ends, recent_us, deadline.left_s())
+        times = []
+        for windows in (newest, oldest):
+            found: dict[TopicPartition, int] = {}
+            for record in read_windows(reader, windows, deadline):
+                where = TopicPartition(record.topic, record.partition)
+                found[where] = record.timestamp_us
+                del windows[where]  # The first record of it is enough.
+            times.append(found)
+    return {
+        address: _Ingest(
+            *bounds[where],
+            newest_ts=times[0].get(where),
+            oldest_ts=times[1].get(where),
+            recent=max(0, ends[where] - minute[where]),
+        )
+        for where, address in logs.items()
+    }
+
+
+def _figures(
+    sources: PartitionSources, address: PartitionAddress, sealed: _SealReading, ingest: _Ingest
+) -> PartitionFigures:
+    now_us, fold, newest = sources.now_us, sealed.fold, sealed.newest
+    where, sealers = sources.layout.rollouts_log(address), sources.sealers[address.environment]
+    waiting = sources.reported.waiting.get(address)
+    touched, touched_entries = fold.touched
+    # A log that is read from within the last minute shows less than that.
+    seconds = max(1.0, min(RECENT_US, now_us - sealed.since_us) / 1e6)
+    return PartitionFigures(
+        environment=address.environment,
+        partition=address.partition,
+        kept_from=ingest.first,
+        ingest_end=ingest.end,
+        published_age_s=age_s(now_us, ingest.newest_ts),
+        oldest_age_s=age_s(now_us, ingest.oldest_ts),
+        records_per_s=ingest.recent * 1e6 / RECENT_US,
+        held=where in sealers.owners if sealers.settled or where in sealers.owners else None,
+        owner=sealed.owner,
+        watermark=fold.watermark,
+        settled=fold.settled_count,
+        touched=touched,
+        touched_entries=touched_entries,
+        groups=fold.counts.get("groups", 0),
+        segments=fold.counts.get("segments", 0),
+        groups_per_s=sum(flush.groups for flush in newest) / seconds,
+        segments_per_s=sum(flush.segments for flush in newest) / seconds,
+        flush_age_s=age_s(now_us, sealed.flush_ts),
+        recent_settled=sum(flush.segments + flush.others for flush in newest),
+        recent_unreadable=sum(flush.unreadable for flush in newest),
+        foreign=sealed.foreign,
+        aside=sealed.aside,
+        trouble=sources.notes[where].trouble,
+        continuations=0 if waiting is None else waiting.trajectories,
+        continuing=() if waiting is None else _continuing(waiting.examples, now_us),
+    )
+
+
+def _continuing(examples: Sequence[Continuation], now_us: int) -> tuple[ContinuationFigures, ...]:
+    return tuple(
+        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6)) for one in examples
+    )
+
+
+def _settled(event: Flushed) -> _Settled:
+    others: Counter[str] = Counter()
+    for part in event.settled:
+        others[part.reason] += len(part.offsets)
+    unreadable = others[SettleReason.UNREADABLE]
+    return _Settled(len(event.groups), len(event.segments.offsets), others.total(), unreadable)
