@@ -18,6 +18,7 @@ from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFu
 from rollstream.store.layout import ROOT_ID
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
+LISTED_MAX = 1 << 18  # Names of a folder in memory, at most twice; about 40 MiB.
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -105,12 +106,11 @@ class LocalBlobs:
             return BlobInfo(path, os.stat(target).st_size) if os.path.isfile(target) else None
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """A blob that is deleted meanwhile may be left out."""
+        """A blob that is created or deleted meanwhile may be left out."""
         folder, _, beginning = prefix.rpartition("/")
         start = self._target(folder) if folder else self._root
         with _as_store_errors(prefix):
-            found = list(_walk(start, f"{folder}/" if folder else "", beginning))
-        return iter(sorted(found))
+            yield from _walk(start, f"{folder}/" if folder else "", beginning)
 
     def delete(self, path: str) -> None:
         with _as_store_errors(path):
@@ -279,20 +279,33 @@ def _unlink(file: str) -> None:
 
 
 def _walk(folder: str, at: str, beginning: str) -> Iterator[BlobInfo]:
-    try:
-        entries = list(os.scandir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if entry.name.startswith(".") or not entry.name.startswith(beginning):
-            continue
-        if entry.is_dir():
-            yield from _walk(entry.path, f"{at}{entry.name}/", "")
-            continue
-        try:
-            yield BlobInfo(f"{at}{entry.name}", entry.stat().st_size)
-        except FileNotFoundError:
-            continue
+    """Yields the blobs below a folder in the order of paths. A folder of more than ``LISTED_MAX``
+    names is read once for each so many of them."""
+    names = _first_names(folder, beginning, "")
+    while names:
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith("/"):
+                yield from _walk(path, f"{at}{name}", "")
+                continue
+            with suppress(FileNotFoundError):
+                yield BlobInfo(f"{at}{name}", os.stat(path).st_size)
+        names = _first_names(folder, beginning, names[-1]) if len(names) == LISTED_MAX else []
+
+
+def _first_names(folder: str, beginning: str, after: str) -> list[str]:
+    """The first names in a folder behind one, in the order of paths: a folder's ends with ``/``."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or not entry.name.startswith(beginning):
+                continue
+            name = f"{entry.name}/" if entry.is_dir() else entry.name
+            if name > after:
+                names.append(name)
+            if len(names) == 2 * LISTED_MAX:
+                names = sorted(names)[:LISTED_MAX]
+    return sorted(names)[:LISTED_MAX]
 
 
 def _sync_folder(folder: str) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import stat
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from rollstream.store import (
     create_root_id,
     read_root_id,
 )
+from rollstream.store.blobs import BlobInfo
 from rollstream.store.local import STAGING
 
 
@@ -143,6 +145,42 @@ def test_pieces_are_written_one_after_the_other(blobs: LocalBlobs) -> None:
     pieces = (b"", b"se", memoryview(b"ven"), large.view(np.uint8).data, bytearray(b".."), b"")
     blobs.create("a", Pieces(pieces))
     assert blobs.read("a") == b"seven" + large.tobytes() + b".."
+
+
+@pytest.mark.parametrize("listed_max", [1, 2, 7, 100])
+def test_a_list_is_in_the_order_of_paths_however_few_names_are_read_at_once(
+    blobs: LocalBlobs, listed_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("a", "a-b", "a.json", "ab", "b")
+    paths = [f"{one}/{other}.x" for one in names for other in names] + ["a.json.x", "a-", "c"]
+    for path in paths:
+        blobs.create(path, b"12")
+    monkeypatch.setattr("rollstream.store.local.LISTED_MAX", listed_max)
+    for prefix in ("", "a", "a/", "a/a", "a.json/a-", "c", "none", "none/"):
+        expected = sorted(BlobInfo(path, 2) for path in paths if path.startswith(prefix))
+        assert list(blobs.list(prefix)) == expected
+    listed = blobs.list("b/")
+    assert next(listed).path == "b/a-b.x"
+    for path in paths:
+        blobs.delete(path)
+    assert list(listed) == []
+
+
+def test_the_memory_of_a_list_does_not_grow_with_the_folder(
+    blobs: LocalBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollstream.store.local.LISTED_MAX", 64)
+    folder = blobs.root / "manifests"
+    folder.mkdir(parents=True)
+    peaks = []
+    for count in (500, 4000):
+        for number in range(count):
+            (folder / f"{number:020d}.json").touch()
+        tracemalloc.start()
+        assert sum(1 for _ in blobs.list("manifests/")) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_files_that_a_killed_process_left_are_never_listed(blobs: LocalBlobs) -> None:

@@ -25,8 +25,8 @@ class Manifests:
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
         self._blobs = blobs
         self._address = address
-        # Of paths, in the order of offsets; listed before the log's end is known, so that none is
-        # of a flush which is not read.
+        # Of paths, in the order of offsets; they are listed while the log is read. What is written
+        # meanwhile is of newer flushes, or read by its path.
         paths = (blob.path for blob in blobs.list(manifests_prefix(address)))
         self._listed = (path for path in paths if offset_in(path) is not None)
         self._next = next(self._listed, None)
