@@ -107,7 +107,7 @@ def _horizon_mib() -> float:
             uids = [f"{partition}-{flush}-{number:016x}" for number in range(SEGMENTS_A_FLUSH)]
             one.add(uids, flush)
             one.forget(flush - horizon // SEGMENTS_A_FLUSH)
-    return (process.memory_info().rss - before) / MIB / HORIZONS
+    return float(process.memory_info().rss - before) / MIB / HORIZONS
 
 
 def _sealer(config: Path, name: str) -> BoundChild:
