@@ -47,8 +47,8 @@ class SealedGroups:
     another reader. So score with an ``attempt`` (``ScoreProducer``), ``flush``, and then
     ``commit``. Then no group is left out, and none counts twice, whatever is killed.
 
-    The reader takes part in no other work and delays nobody. It skips groups whose file was deleted
-    or is damaged, with a log message.
+    One thread uses it. The reader takes part in no other work and delays nobody. It skips groups
+    whose file was deleted or is damaged, with a log message.
 
     Args:
         name: the name that readers share if they share the work.

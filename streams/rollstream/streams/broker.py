@@ -184,8 +184,7 @@ class GroupReader(LogReader, Protocol):
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
         """Commits; waits for nothing. ``poll`` takes the answer: whether the group itself says that
         the partition is still this member's, or the error. It may never come, so whoever waits has
-        a deadline; a newer commit of the partition takes the place of an older one without an
-        answer.
+        a deadline.
         """
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:

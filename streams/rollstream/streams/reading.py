@@ -94,30 +94,32 @@ def read_windows(
         BrokerUnavailable: not read in time. OffsetLost: a start is no longer in its log.
     """
     at = {where: start for where, (start, stop) in windows.items() if start < stop}
+    several = len(at) > 1
     for where, start in at.items():
         reader.seek(where, start)
     quiet = Deadline(_QUIET_S, deadline.clock)
     while at:
-        records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S))
-        for record in records:
+        got_on = False
+        for record in reader.poll(POLL_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S)):
             where = TopicPartition(record.topic, record.partition)
             if where in at:
+                got_on = True
                 at[where] = record.offset + 1
                 if record.offset < windows.get(where, _ENDED)[1]:
                     yield record
-        if not records:
+        if not got_on:
             at = {where: max(position, reader.read_to(where)) for where, position in at.items()}
-        if records or quiet.passed():
+        if got_on or quiet.passed():
             quiet = Deadline(_QUIET_S, deadline.clock)
-            if not records:  # A client that was asked to fetch again may not have done so.
+            if not got_on:  # A client that was asked to fetch again may not have done so.
                 for where, position in at.items():
                     reader.seek(where, position)
         for where in [one for one in at if at[one] >= windows.get(one, _ENDED)[1]]:
             del at[where]
-            if at:  # Else its records would take the turns of the others.
+            if several:  # Else its records would take the turns of the others.
                 reader.pause(where)
         left = [HowFar(where, position, windows[where][1]) for where, position in at.items()]
-        if left and not records and deadline.passed():
+        if left and not got_on and deadline.passed():
             where, position, stop = left[0]
             more = f", and {len(left) - 1} more logs" if len(left) > 1 else ""
             raise BrokerUnavailable(

@@ -267,6 +267,22 @@ def test_files_that_no_flush_names_go_once_a_newer_claim_has_flushed() -> None:
     assert world.problems() == []
 
 
+@pytest.mark.proves("I7")
+def test_rows_whose_manifest_was_lost_are_no_orphans() -> None:
+    """The seal log names them, and samplers read by it."""
+    world = world_of()
+    for first in range(3):
+        world.seal_groups(first, 1)
+    files = world.sealed_files()
+    middle = sorted(blob.path for blob in world.blobs.list("manifests/"))[1]
+    world.blobs.delete(middle)
+    for rollup in [blob.path for blob in world.blobs.list("rollups/")]:
+        world.blobs.delete(rollup)
+    assert planned(world).orphans == 1, "for all that manifests say"
+    retain(world, world.sampler())
+    assert world.sealed_files() == world.files_on_disk() == files
+
+
 def test_rows_that_are_kept_for_people_are_no_orphans() -> None:
     world = world_of(seal_timeout_s=1.0, expire_after_s=2.0, min_group_size=2)
     for number in range(2):

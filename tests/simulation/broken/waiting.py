@@ -13,19 +13,23 @@ from rollstream.consumers.sealing.partition import Partition
 from rollstream.streams.owned.appends import Appends
 from simulation.consumers.silences import Silences
 
+# By these names: an exception within a world counts as a defect that was caught.
+answer_to, now_us = CommittedOffset._answer_to, LogClock.now_us
+begin, put_aside = Appends.begin, Partition.put_aside
+
 
 class WaitingForCommits(Silences):
     """The loop waits for the answer to each commit."""
 
     def run(self) -> None:
-        clock, answer_to = self.world.clock, CommittedOffset._answer_to
+        clock = self.world.clock
 
         def wait(offset: CommittedOffset, sent: object) -> bool | None:
             if not sent.answer.done():  # type: ignore[attr-defined]
                 clock.wait(threading.Event(), 5.0)
             return answer_to(offset, sent)  # type: ignore[arg-type]
 
-        with patch.object(CommittedOffset, "_answer_to", wait):
+        with patch.object(CommittedOffset, answer_to.__name__, wait):
             super().run()
 
 
@@ -36,7 +40,7 @@ class GoingByTheirClocks(Silences):
         super().__init__(seed, clock=lambda clock: WrongClock(clock, HOUR_US))
 
     def run(self) -> None:
-        with patch.object(LogClock, "now_us", lambda log_clock: log_clock._clock.now_us()):
+        with patch.object(LogClock, now_us.__name__, lambda log_clock: log_clock._clock.now_us()):
             super().run()
 
 
@@ -44,13 +48,11 @@ class NeverInDoubt(Silences):
     """They wait for ever for what the broker will not confirm."""
 
     def run(self) -> None:
-        begin = Appends.begin
-
         def begin_without_end(appends: Appends, *args: object) -> object:
             appends._timeout_s = math.inf
             return begin(appends, *args)  # type: ignore[arg-type]
 
-        with patch.object(Appends, "begin", begin_without_end):
+        with patch.object(Appends, begin.__name__, begin_without_end):
             super().run()
 
 
@@ -61,5 +63,5 @@ class EndingForOne(Silences):
         def end(partition: Partition, error: Exception) -> None:
             raise error
 
-        with patch.object(Partition, "put_aside", end):
+        with patch.object(Partition, put_aside.__name__, end):
             super().run()

@@ -214,15 +214,15 @@ class _Life:
 
 
 class _Claimers(HeldWorkers):
-    """The claim of a log whose leader is silent waits; all others run at once."""
+    """The claim of a log whose leader is silent waits; everything else runs at once."""
 
     def __init__(self, world: Silences) -> None:
         super().__init__(begins=True)
         self._world = world
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        partition = fn.__self__  # type: ignore[attr-defined]
-        self.holding = partition.address.partition in self._world.silent
+        of = getattr(getattr(fn, "__self__", None), "address", None)
+        self.holding = of is not None and of.partition in self._world.silent
         return super().submit(fn, *args, **kwargs)
 
 

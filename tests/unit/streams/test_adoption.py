@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import count
+
 import pytest
 
 from harness.brokers import new_topic, write
@@ -9,10 +12,11 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed, Event
-from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.broker import IDLE_S, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, DamagedRecord
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.owned.adoption import find_start
+from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.owned.adoption import find_start, find_starts
 from rollstream.streams.reading import WINDOW_RECORDS, read_between
 
 TAIL: list[Event] = [Claimed(owner="x", nonce="never adopted")] * (3 * WINDOW_RECORDS)
@@ -81,3 +85,44 @@ def test_reading_between_ends_at_its_deadline() -> None:
     assert found == [1, 2]
     with pytest.raises(BrokerUnavailable, match="read up to 3 of 5"):
         list(read_between(reader, where, 1, 5, Deadline(1.0, clock)))
+
+
+class Damaged(MemoryBroker):
+    """Readers say at every other poll that one log is damaged, as long as they read it."""
+
+    where: TopicPartition
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+        poll, pause, turns = reader.poll, reader.pause, count()
+        paused: set[TopicPartition] = set()
+
+        def poll_damaged(records_max: int, timeout_s: float) -> list[Record]:
+            if next(turns) % 2 == 0 and self.where not in paused:
+                raise DamagedRecord(self.where, 1, "the test damaged it")
+            records = poll(records_max, timeout_s)
+            return [one for one in records if one.partition != self.where.partition]
+
+        def note_pause(where: TopicPartition) -> None:
+            paused.add(where)
+            pause(where)
+
+        vars(reader).update(poll=poll_damaged, pause=note_pause)
+        return reader
+
+
+def test_a_damaged_log_hinders_the_search_of_no_other() -> None:
+    clock = ManualClock()
+    broker = Damaged(clock=clock)
+    topic = new_topic(broker, 3, {})
+    sound, long, broker.where = logs = [TopicPartition(topic, number) for number in range(3)]
+    for where in logs:
+        write(
+            broker,
+            where,
+            [codec.encode(event) for event in [*LOG, *(TAIL if where == long else [])]],
+        )
+    found = find_starts(broker, dict.fromkeys(logs), Deadline(10.0, clock))
+    assert found == {sound: 2, long: 2, broker.where: 0}

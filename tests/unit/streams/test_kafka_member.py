@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Committed, TopicPartition
 from rollstream.streams.errors import NotAuthorised
 from rollstream.streams.kafka.member import KafkaGroupReader, OnCommit
@@ -83,13 +84,16 @@ class ToAsk:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.open = True
+        self.open, self.polled = True, 0
 
     def committed(self, positions: list[Position], timeout_s: float) -> list[Any]:
         (p,) = positions
         offset, text = self.client.stored.get(TopicPartition(p.topic, p.partition), (-1001, ""))
         error = None if self.client.refusal is None else KafkaError(self.client.refusal)
         return [SimpleNamespace(offset=offset, metadata=text, error=error)]
+
+    def poll(self, timeout_s: float) -> None:
+        self.polled += 1
 
     def get_watermark_offsets(self, position: Position, timeout_s: float) -> tuple[int, int]:
         return 3, 9
@@ -192,19 +196,21 @@ def test_a_commit_counts_only_for_a_member() -> None:
 def test_a_commit_that_is_not_answered_hinders_no_later_one() -> None:
     member = Member()
     member.client.silent = True
-    first, second = (member.reader.commit(LEFT, offset, "") for offset in (5, 6))
+    first, again, second = (member.reader.commit(LEFT, offset, "") for offset in (5, 5, 6))
     assert member.poll() == []
     assert not second.done()
     member.client.silent = False
+    member.client.answers.pop(0)
     member.poll()
+    assert first.result(0)  # By the answer to the second one, which says the same.
+    assert not again.done()
     assert second.result(0)
-    assert not first.done()  # Nobody waits for it.
 
 
 def test_a_client_that_does_not_close_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rollstream.streams.kafka.reader.CLOSE_S", 0.01)
+    monkeypatch.setattr("rollstream.streams.kafka.member.CLOSE_S", 0.01)
     member = Member()
     member.client.hangs.set()
     member.reader.close()
@@ -212,10 +218,15 @@ def test_a_client_that_does_not_close_is_left_behind(
     member.client.closed.set()
 
 
-def test_both_ends_of_a_log_are_asked_beside_the_consumer() -> None:
+def test_both_ends_of_a_log_are_asked_beside_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     member = Member()
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(member.reader.bounds, LEFT, 1.0).result() == (3, 9)
+    assert member.asked.polled == 0
+    monkeypatch.setattr("rollstream.streams.kafka.member.SERVE_S", 0.0)
+    member.reader._serve = Deadline(0.0)
+    member.poll()
+    assert member.asked.polled == 1, "what it logs piles up in it"
     member.reader.close()
     assert not member.asked.open
 

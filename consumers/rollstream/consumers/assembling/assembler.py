@@ -200,7 +200,7 @@ class Assembler:
         plain = self._cap is None and not record.token_arrays
         outcomes, continues = self._outcomes, record.texts.get("continuation_of")
         shared = [(*_shared_values(one), names_of(one)) for one in record.header["shared"]]
-        again = self._seen_among(_segments_of(record))
+        again = frozenset(self._seen_among(_segments_of(record)))
         each = enumerate(_each_of(record))
         for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in each:
             outcomes.entries += 1

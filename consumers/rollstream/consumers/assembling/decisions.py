@@ -241,8 +241,8 @@ def _with_few_files(decisions: Sequence[Decision]) -> list[int]:
     that need no more than ``FLUSH_FILES_MAX`` files together.
 
     Only a group that settles nothing else may pass a decision that waits, and it passes no group of
-    its own key. A sealer that is killed in between reads the waiting entries again, and must not
-    find that they came too late.
+    its own key, nor anything that is no group. A sealer that is killed in between reads the waiting
+    entries again, and must not find that they came too late.
     """
     taken: list[int] = []
     files: set[tuple[bool, FileKey]] = set()
@@ -256,8 +256,9 @@ def _with_few_files(decisions: Sequence[Decision]) -> list[int]:
                 files = more
                 taken.append(index)
                 continue
-        if group is not None:
-            waiting.add(group.key)
+        if group is None:
+            break
+        waiting.add(group.key)
     return taken
 
 

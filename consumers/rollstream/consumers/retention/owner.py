@@ -32,6 +32,7 @@ from rollstream.consumers.retention.unneeded import (
     STAGED_AGE_S,
     Unneeded,
     orphans,
+    unnamed_by_log,
     unneeded_batches,
     unneeded_manifests,
 )
@@ -424,9 +425,10 @@ class Retention:
         if not orphans_too:
             return found
         addresses = services.layout.addresses({environment: services.config.partitions})
-        return found.plus(
-            Unneeded(orphans=orphans(blobs, addresses, self._check_time(), self._known))
-        )
+        candidates = orphans(blobs, addresses, self._check_time(), self._known)
+        deadline = services.reading_deadline()
+        unnamed = unnamed_by_log(services.broker, services.layout, candidates, deadline)
+        return found.plus(Unneeded(orphans=unnamed))
 
     def _run_unneeded(self, found: Unneeded, orphans_too: bool) -> str:
         """Deletes it; returns what it was, in words."""

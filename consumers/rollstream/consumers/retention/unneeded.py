@@ -7,14 +7,18 @@ files to the next search.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableSet, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
 
 from rollstream.consumers.retention.flushes import CheckTime, manifests_from
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs
 from rollstream.store.layout import (
@@ -40,6 +44,12 @@ from rollstream.store.retired import (
     retired_offsets,
 )
 from rollstream.store.rollups import named_files
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, OffsetLost, UnreadableLog
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
+
+_log = logging.getLogger("rollstream.sealer")
 
 
 class HeldBatches(Protocol):
@@ -181,6 +191,42 @@ def orphans(
         found += left
     known &= {path for files in by_address.values() for path in files}
     return sorted(found)
+
+
+def unnamed_by_log(
+    broker: Broker, layout: Layout, paths: Sequence[str], deadline: Deadline
+) -> list[str]:
+    """Returns those of the row files that no event names, whatever manifests say: one may be lost.
+    Of a seal log that cannot be read, none."""
+    by_address: defaultdict[PartitionAddress, dict[str, int]] = defaultdict(dict)
+    for path in paths:
+        writer = rows_writer_in(path)
+        if writer is not None:
+            by_address[writer.address][path] = writer.epoch
+    found: list[str] = []
+    for address, files in by_address.items():
+        try:
+            found += files.keys() - _named_in_log(
+                broker, layout.groups_log(address), files, deadline
+            )
+        except (BrokerUnavailable, OffsetLost, UnreadableLog) as error:
+            _log.warning("%s: orphans stay, since its seal log is not read: %s", address, error)
+    return sorted(found)
+
+
+def _named_in_log(
+    broker: Broker, where: TopicPartition, files: Mapping[str, int], deadline: Deadline
+) -> set[str]:
+    """What events of these claims name. They stand behind their claim, and before the next one."""
+    named: set[str] = set()
+    with closing(Follower(broker, {where: min(files.values())})) as follower:
+        for confirmed in follower.read_to_end(deadline):
+            event = confirmed.event
+            if isinstance(event, Claimed) and confirmed.offset > max(files.values()):
+                break
+            if isinstance(event, Flushed):
+                named |= {file.path for file in (*event.files, *event.incomplete)}
+    return named
 
 
 def _closed_files(

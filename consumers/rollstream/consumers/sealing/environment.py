@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 
 from rollstream.consumers.sealing.context import SealerContext
@@ -136,13 +138,21 @@ class EnvironmentSealer:
     def commit_last(self, deadline: Deadline) -> None:
         """Commits offsets, on leaving, as far as the broker answers by the deadline; what is read
         meanwhile stays unread."""
-        sent = [partition.commit_last() for partition in list(self._partitions.values())]
+        sent: list[Future[bool] | None] = []
+        for partition in list(self._partitions.values()):
+            with self._logged("an offset was not committed"):
+                sent.append(partition.commit_last())
         commits = [commit for commit in sent if commit is not None]
-        try:
-            while not (deadline.passed() or all(commit.done() for commit in commits)):
+        while not (deadline.passed() or all(commit.done() for commit in commits)):
+            with self._logged("on leaving"):  # The next poll goes on behind it.
                 self._reader.poll(1, deadline.slice_s(LAST_POLL_S))
+
+    @contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except RollstreamError as error:
-            _log.warning("%s: offsets were not committed: %s", self._context.environment, error)
+            _log.warning("%s: %s: %s", self._context.environment, what, error)
 
     def leave(self) -> None:
         """Leaves the group. No question to the broker may be running; a job that is does so for

@@ -104,7 +104,7 @@ class Intake:
         self._reader.pause(self._source)
         start = max(self.assembler.position, error.offset)
         context, deadline = self._context, Deadline(SEARCH_S, self._context.clock)
-        search = context.threads.workers.submit(
+        search = context.threads.claimers.submit(
             next_readable, context.broker, self._source, start, deadline
         )
         self._damage = error, search

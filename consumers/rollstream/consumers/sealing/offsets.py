@@ -85,14 +85,11 @@ class CommittedOffset:
             return None
         if self._asking is None:
             self._committing = None  # Whatever becomes of it.
-            self._asking = self._send(self.offset, self.told)
-        try:
-            ours = self._answer_to(self._asking)
-        except BrokerUnavailable:
-            self._asking = None
-            raise
-        if ours is not None:
-            self._asking = None
+            self._asking = self._send(max(self.offset, self._wanted), self.told)
+        asked, self._asking = self._asking, None
+        ours = self._answer_to(asked)
+        if ours is None:
+            self._asking = asked
         return ours
 
     def move(self, watermark: int) -> None:
@@ -102,6 +99,7 @@ class CommittedOffset:
 
     def commit_if_due(self) -> None:
         """Commits what was settled since, once in ``COMMIT_EVERY_S``."""
+        self._take_answer()
         now_s = self._context.clock.monotonic_s()
         if self._is_known and self._wanted > self.offset and now_s >= self._commit_at_s:
             self._commit(self._wanted, self.told)
@@ -109,6 +107,7 @@ class CommittedOffset:
     def tell(self, trouble: str) -> None:
         """Commits beside the offset what hinders this partition, or that nothing does any more: for
         `status`, which reads no file and no log of a sealer. At most once in ``TELL_EVERY_S``."""
+        self._take_answer()
         now_s = self._context.clock.monotonic_s()
         if self._is_known and trouble != self.told and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + TELL_EVERY_S
@@ -122,7 +121,7 @@ class CommittedOffset:
 
     def _commit(self, offset: int, trouble: str) -> None:
         self._take_answer()
-        if self._committing is not None or self._asking is not None:
+        if self._committing is not None or self._is_asking():
             return
         self._commit_at_s = self._context.clock.monotonic_s() + COMMIT_EVERY_S
         self._committing = self._send(offset, trouble)
@@ -136,18 +135,23 @@ class CommittedOffset:
         return _Commit(answer, offset, trouble, until_s)
 
     def _take_answer(self) -> None:
-        sent = self._committing
+        sent, self._committing = self._committing, None
         if sent is None:
             return
         try:
             taken = self._answer_to(sent)
         except BrokerUnavailable as error:
-            taken = False
             _log.warning("%s: the offset was not committed: %s", self._source, error)
+            return
         if taken:
-            self.offset, self.told = sent.offset, sent.trouble
-        if taken is not None:
-            self._committing = None
+            self.offset, self.told = max(self.offset, sent.offset), sent.trouble
+        elif taken is None:
+            self._committing = sent
+
+    def _is_asking(self) -> bool:
+        """Whether the answer to ``is_ours`` may still come."""
+        now_s = self._context.clock.monotonic_s()
+        return self._asking is not None and now_s < self._asking.until_s
 
     def _answer_to(self, sent: _Commit) -> bool | None:
         """None: there is none so far. Raises where it is an error, or did not come in time."""

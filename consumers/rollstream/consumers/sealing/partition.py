@@ -145,7 +145,7 @@ class Partition:
         self._requests = FlushRequests(context, self._log)
         self._retry = RetryWatch(context, self._log.where)
         self._retention = Retention(
-            context.retention, self.address, self._log, context.threads.workers, context.appends
+            context.retention, self.address, self._log, context.threads.claimers, context.appends
         )
 
     def busy(self) -> bool:
@@ -286,7 +286,7 @@ class Partition:
             _log.info("%s is tried again, as somebody asked", self.source)
             self._enter(State.TRYING_AGAIN)
         elif self._retry.is_due():
-            self._job = self._context.threads.workers.submit(self._retry.look)
+            self._job = self._context.threads.claimers.submit(self._retry.look)
 
     def _enter(self, state: State) -> None:
         aside = self.state is State.ASIDE and state in FINAL_STATES
@@ -390,7 +390,7 @@ class Partition:
         if not self.intake.check_end():
             return None
         self._check_at_s = now_s + CHECK_EVERY_S
-        return self._context.threads.workers.submit(
+        return self._context.threads.claimers.submit(
             lambda: self._log.check_still_owner(self._context.deadline())
         )
 

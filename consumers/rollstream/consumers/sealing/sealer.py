@@ -17,7 +17,7 @@ from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import CLAIMERS, SealerThreads
+from rollstream.consumers.sealing.threads import CLAIMERS, WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -101,7 +101,7 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
-        self._clients = OwnerClients(broker, CLAIMERS)
+        self._clients = OwnerClients(broker, CLAIMERS + WORKERS // 2)  # A flush needs one reader.
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)

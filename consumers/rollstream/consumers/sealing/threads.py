@@ -9,7 +9,7 @@ from typing import ParamSpec, Self, TypeVar
 from rollstream.runtime.deadline import Deadline
 
 WORKERS = 2  # They run flushes.
-CLAIMERS = 2  # They claim logs, and wait for brokers that may be silent.
+CLAIMERS = 2  # They claim logs and read them, and wait for brokers that may be silent.
 ASKERS = 8  # They wait for answers of brokers, some of which may be silent.
 WRITERS = 4  # They write files, for all flushes: mostly they wait for a disk.
 _P = ParamSpec("_P")
@@ -60,7 +60,7 @@ class SealerThreads:
 
     Attributes:
         workers: for flushes.
-        claimers: for claims.
+        claimers: for claims, and whatever else reads logs.
         askers: for answers of the broker.
         writers: for files.
         beside: for what retention and late scores need. One thread: what it reads is shared, and

@@ -43,14 +43,15 @@ class Remembered:
         first, recent = self._first, self._recent  # First the recent ones: they only move on.
         hashes, flushes = self._old
         asked = [*map(hash, segments)]
-        found = [index for index, one in enumerate(asked) if recent.get(one, -1) >= first]
+        by = [recent.get(one, -1) for one in asked]  # Once: the other thread may be adding.
+        found = [index for index, flush in enumerate(by) if flush >= first]
         if len(hashes):
             wanted = np.array(asked, np.int64)
             at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
             equal = hashes[at] == wanted
             if equal.any():
                 old = np.flatnonzero(equal & (flushes[at] >= first)).tolist()
-                found += [index for index in old if asked[index] not in recent]
+                found += [index for index in old if by[index] < 0]
         return found
 
     def packed(self) -> bytes:

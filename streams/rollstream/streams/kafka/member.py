@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import queue
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,9 +19,13 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error, request
-from rollstream.streams.kafka.reader import KafkaReader, at_offset, close
+from rollstream.streams.kafka.properties import LOG
+from rollstream.streams.kafka.reader import KafkaReader, at_offset
 
 ASKING_MAX = 3  # Questions on their way.
+CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
+SERVE_S = 1.0  # How often those that wait to be lent say what piles up in them.
+UNANSWERED_MAX = 8  # Commits of a partition; of older ones the answer is of no interest.
 OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
 
 
@@ -56,13 +63,18 @@ class KafkaGroupReader(KafkaReader):
         self._to_lend: queue.LifoQueue[Consumer | None] = queue.LifoQueue()
         for _ in range(ASKING_MAX):
             self._to_lend.put(None)  # Made when it is needed.
-        self._commits: dict[TopicPartition, tuple[int, Future[bool]]] = {}  # Without an answer.
+        self._serve = Deadline(0.0)
+        # Without an answer, the oldest first, as answers come.
+        self._commits: dict[TopicPartition, deque[tuple[int, Future[bool]]]] = {}
 
     def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         self._moved = False
+        if self._serve.passed():
+            self._serve = Deadline(SERVE_S)
+            self._serve_those_to_lend()
         records = super().poll(records_max, timeout_s)
         if self._moved:  # What was fetched before a rebalance in this very call.
             begun = self._starts
@@ -85,7 +97,8 @@ class KafkaGroupReader(KafkaReader):
         if where not in self._assigned:
             answer.set_result(False)
             return answer
-        self._commits[where] = offset, answer
+        unanswered = self._commits.setdefault(where, deque(maxlen=UNANSWERED_MAX))
+        unanswered.append((offset, answer))
         position = confluent_kafka.TopicPartition(*where, offset, metadata)
         try:
             self._client().commit(offsets=[position], asynchronous=True)
@@ -107,7 +120,18 @@ class KafkaGroupReader(KafkaReader):
         for _ in range(self._to_lend.qsize()):
             consumer = self._to_lend.get()
             if consumer is not None:
-                close(consumer)
+                consumer.close()
+
+    def _close_client(self, consumer: Consumer) -> None:
+        """Leaves the group, or leaves the client behind: librdkafka asks for the coordinator until
+        one answers, so that may never end."""
+        if sys.is_finalizing():
+            return  # No thread begins any more, and none of its own hinders the end.
+        closing = threading.Thread(target=consumer.close, name="rollstream-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        if closing.is_alive():
+            LOG.warning("a consumer did not close within %g s and is left behind", CLOSE_S)
 
     def _begin_all(self, consumer: Consumer) -> None:
         self._begun = True
@@ -136,10 +160,12 @@ class KafkaGroupReader(KafkaReader):
     def _on_commit(self, error: KafkaError | None, positions: Sequence[Any]) -> None:
         for position in positions:
             where, failure = TopicPartition(position.topic, position.partition), error
-            offset, answer = self._commits.get(where, (-1, None))
-            if answer is None or offset != position.offset:
-                continue  # An older one, for which nobody waits.
-            del self._commits[where]
+            offset, unanswered = position.offset, self._commits.get(where, deque())
+            asked = next((one for one in unanswered if one[0] == offset), None)
+            if asked is None:
+                continue
+            unanswered.remove(asked)
+            answer = asked[1]
             failure = failure or position.error
             if failure is None or failure.code() in NOT_A_MEMBER:
                 # The coordinator looks at the member alone. What it assigned to another was revoked
@@ -160,4 +186,15 @@ class KafkaGroupReader(KafkaReader):
             consumer = consumer or self._make_to_ask()
             yield consumer
         finally:
+            self._to_lend.put(consumer)
+
+    def _serve_those_to_lend(self) -> None:
+        """librdkafka keeps each log line and error of a client until it is polled."""
+        taken: list[Consumer | None] = []
+        with suppress(queue.Empty):
+            while True:
+                taken.append(self._to_lend.get_nowait())
+        for consumer in reversed(taken):  # Those that were made are lent first.
+            if consumer is not None:
+                consumer.poll(0)
             self._to_lend.put(consumer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,9 +19,7 @@ from rollstream.streams.errors import (
     PermanentBrokerError,
 )
 from rollstream.streams.kafka.answers import as_request_error
-from rollstream.streams.kafka.properties import LOG
 
-CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
 _ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
 _ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why,
@@ -177,7 +174,11 @@ class KafkaReader:
         self._closed = True
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            close(consumer)
+            self._close_client(consumer)
+
+    def _close_client(self, consumer: Consumer) -> None:
+        """It is in no group, so it waits for no coordinator."""
+        consumer.close()
 
     def _forget(self, where: TopicPartition) -> None:
         """What was found out about the partition is of no interest any more."""
@@ -295,16 +296,6 @@ class KafkaReader:
         # librdkafka reports a loss once; forgotten here, the partition would never move again.
         for where, wanted in self._lost.items():
             raise OffsetLost(str(where), wanted, *self.bounds(where, _ANSWER_TIMEOUT_S))
-
-
-def close(consumer: Consumer) -> None:
-    """Closes it, or leaves it behind: librdkafka asks for the coordinator of its group until one
-    answers, so that may never end."""
-    closing = threading.Thread(target=consumer.close, name="rollstream-close", daemon=True)
-    closing.start()
-    closing.join(CLOSE_S)
-    if closing.is_alive():
-        LOG.warning("a consumer did not close within %g s and is left behind", CLOSE_S)
 
 
 def _headers(found: Any) -> Headers:

@@ -27,6 +27,7 @@ class MemoryGroupReader(MemoryReader):
         self._on_revoked = on_revoked
         self._member: int | None = None
         self._assigned: set[TopicPartition] = set()
+        self._answers: list[tuple[TopicPartition, bool, Future[bool]]] = []  # Of commits.
 
     def assigned(self) -> frozenset[TopicPartition]:
         return frozenset(self._assigned)
@@ -44,7 +45,7 @@ class MemoryGroupReader(MemoryReader):
             holds = self._holds(where)
             if holds:
                 self._group.commits[where] = Committed(offset, metadata)
-        answer.set_result(holds)
+        self._answers.append((where, holds, answer))
         return answer
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
@@ -91,3 +92,6 @@ class MemoryGroupReader(MemoryReader):
             if losing:
                 self._logs.wake()
             self._assigned.update(self._group.take(self._member))
+        answers, self._answers = self._answers, []
+        for where, held, answer in answers:
+            answer.set_result(held and where not in losing)

@@ -149,7 +149,9 @@ def _found_in(
         try:
             _read(reader, left, deadline)
         except DamagedRecord as error:
-            left.pop(TopicPartition(*error.where)).found = error
+            where = TopicPartition(*error.where)
+            left.pop(where).found = error
+            reader.pause(where)  # Else it may say so again.
             continue  # The others read their windows again.
         left = {where: search for where, search in left.items() if search.go_on()}
     return {where: search.found for where, search in searches.items()}
