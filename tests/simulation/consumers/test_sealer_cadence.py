@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.held_workers import HeldWorkers
+from harness.history import problems_of
 from harness.rollouts import make_alive, make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
@@ -196,3 +197,19 @@ def test_entries_that_say_only_that_a_producer_lives_go_with_what_else_is_flushe
     assert world.flushes() == []
     world.run(sealer, seconds=0.5)
     assert (world.groups(), world.settled()) == ([("g-0", "g-1")], {"alive": 1})
+
+
+def test_of_many_partitions_the_idle_ones_wake_up_for_records() -> None:
+    world = SealWorld(partitions=40, seal_timeout_s=3.0, min_group_size=1)
+    sealer = world.sealer()
+    world.run(sealer, seconds=2)
+    for partition in range(0, 40, 3):
+        world.publish(f"whole-{partition}-a", partition=partition, example_id="one")
+        world.publish(f"whole-{partition}-b", partition=partition, example_id="one")
+    world.publish("alone", partition=7)
+    world.run(sealer, seconds=0.5)
+    assert len(world.groups()) == 14
+    world.run(sealer, seconds=4)
+    assert ("alone",) in world.groups()
+    sealer.close()
+    assert problems_of(world) == []

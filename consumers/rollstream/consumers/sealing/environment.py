@@ -33,6 +33,8 @@ from rollstream.streams.errors import (
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
 ANNOUNCED_EVERY_S = 0.05
+FEW_PARTITIONS = 32  # So many are looked at whenever the loop comes round;
+IDLE_EVERY_S = 0.2  # of more, those that have nothing to do are so often.
 LAST_POLL_S = 0.05
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
@@ -53,7 +55,7 @@ class EnvironmentSealer:
         self._ask_at_s: dict[TopicPartition, float] = {}
         self._scores = ScoreFiles(context)
         self._polling: Future[None] | None = None
-        self._announced_at_s = 0.0
+        self._announced_at_s = self._all_at_s = 0.0
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -98,7 +100,13 @@ class EnvironmentSealer:
     def advance(self, *, draining: bool = False) -> None:
         """Advances every partition; reads nothing."""
         self._context.reports.poll()
+        now_s, few = self._now_s(), len(self._partitions) <= FEW_PARTITIONS
+        everyone = draining or few or now_s >= self._all_at_s
+        if everyone:
+            self._all_at_s = now_s + IDLE_EVERY_S
         for where, partition in list(self._partitions.items()):
+            if not (everyone or partition.has_work()):
+                continue
             partition.advance(draining=draining)
             if partition.state is State.ASIDE:
                 self._reader.pause(where)

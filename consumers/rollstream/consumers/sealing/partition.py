@@ -152,6 +152,12 @@ class Partition:
         """Whether a job runs beside the loop."""
         return self._job is not None and not self._job.done()
 
+    def has_work(self) -> bool:
+        """Whether anything was read that is not committed, or is under way."""
+        if self.intake is None or self._job is not None or self.state is not State.READING:
+            return True
+        return self.intake.assembler.pending.entries > 0 or not self.drained()
+
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
         undecided = self.intake is None or self.intake.assembler.decided.entries == 0
@@ -442,13 +448,7 @@ class Partition:
             root_id=self._context.root_id,
         )
         return Flush(
-            plan,
-            target,
-            self._steps,
-            self._context,
-            self._log,
-            self._move_offset,
-            self._rollups,
+            plan, target, self._steps, self._context, self._log, self._move_offset, self._rollups
         )
 
     def _move_offset(self, watermark: int) -> None:
