@@ -169,6 +169,13 @@ def kafka_world(bootstrap: str, folder: Path) -> LocalWorld:
     return LocalWorld(KafkaBroker(bootstrap), LocalBlobs(folder), config)
 
 
+def world_of(request: pytest.FixtureRequest, folder: Path) -> LocalWorld:
+    """In ``memory``, or over ``kafka``, as the parameter of the fixture says."""
+    if request.param == "memory":
+        return memory_world()
+    return kafka_world(request.getfixturevalue("kafka_bootstrap"), folder)
+
+
 def log_end(world: SamplerWorld) -> int:
     """The next offset to be written to the sampler's decision log."""
     log = Layout.of(world.config.kafka).sampler_log(world.name)

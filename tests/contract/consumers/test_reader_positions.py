@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from contract.consumers.test_sealed_groups import LATE, ids, take
 from harness.brokers import TIMEOUT_S, until, write
 from harness.faults import Append, Fate, FaultyBroker
-from harness.sampler_worlds import LocalWorld, kafka_world, memory_world
+from harness.sampler_worlds import LocalWorld, memory_world, world_of
 from rollstream.consumers import SealedGroups
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import decode_as, encode
@@ -47,10 +47,7 @@ pytestmark = pytest.mark.proves("A18")
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalWorld]:
-    if request.param == "memory":
-        made = memory_world()
-    else:
-        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    made = world_of(request, tmp_path)
     yield made
     made.close()
 

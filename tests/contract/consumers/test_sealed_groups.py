@@ -10,7 +10,7 @@ import pytest
 
 from harness.brokers import commit, until
 from harness.groups import GroupSpec
-from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, kafka_world, memory_world
+from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, memory_world, world_of
 from harness.verifying import first_rewards, verify
 from rollstream.consumers import SealedGroups, UnknownEnvironment
 from rollstream.producers import ScoreProducer
@@ -28,10 +28,7 @@ pytestmark = pytest.mark.proves("A18")
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalWorld]:
-    if request.param == "memory":
-        made = memory_world()
-    else:
-        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    made = world_of(request, tmp_path)
     yield made
     made.close()
 

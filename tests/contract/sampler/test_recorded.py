@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, kafka_world, memory_world
+from harness.sampler_worlds import LocalWorld, world_of
 from rollstream.sampler import Batch, RequestDiffers, SamplerView, UnknownStep
 from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 
@@ -23,10 +23,7 @@ def world(
 ) -> Iterator[LocalWorld]:
     """Not over Ray: its actor would hold all of these."""
     monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
-    if request.param == "memory":
-        made = memory_world()
-    else:
-        made = kafka_world(request.getfixturevalue("kafka_bootstrap"), tmp_path)
+    made = world_of(request, tmp_path)
     yield made
     made.close()
 

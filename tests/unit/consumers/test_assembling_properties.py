@@ -227,6 +227,15 @@ class Life:
         self.commit()
 
 
+def _restarted(life: Life, stops: list[int]) -> Life:
+    """The life, to its end, with a restart at each stop."""
+    for stop in sorted(stops):
+        life.read(stop)
+        life.restart()
+    life.finish()
+    return life
+
+
 def _sealed(life: Life) -> list[SegmentId]:
     groups = [d.group for d in life.decisions if d.group is not None]
     rows = list(chain.from_iterable(group.rows for group in groups))
@@ -356,12 +365,7 @@ def test_restarts_anywhere_settle_every_entry_once(
     sizes: list[int],
     config: EnvironmentConfig,
 ) -> None:
-    life = Life(log, flush_every, sizes, config)
-    for stop in sorted(stops):
-        life.read(stop)
-        life.restart()
-    life.finish()
-    _check(life)
+    _check(_restarted(Life(log, flush_every, sizes, config), stops))
 
 
 @given(logs, cuts)
@@ -393,11 +397,7 @@ def test_decisions_that_wait_for_files_are_settled_once_after_restarts_too(
     config: EnvironmentConfig,
 ) -> None:
     with few_files(1):
-        life = Life(log, flush_every, sizes, config)
-        for stop in sorted(stops):
-            life.read(stop)
-            life.restart()
-        life.finish()
+        life = _restarted(Life(log, flush_every, sizes, config), stops)
     _check(life)
 
 

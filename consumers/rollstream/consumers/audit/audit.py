@@ -268,20 +268,20 @@ class _Auditor:
                 if not isinstance(event, Flushed):
                     continue
                 known = {hash_of(file.path) for file in (*event.files, *event.incomplete)}
-                gone: dict[int, int] = {}  # To the event that retired it.
+                retired_by: dict[int, int] = {}  # To the event that retired it.
                 for one in retired.up_to(offset):
-                    if one.flush != offset or one.path not in known - gone.keys():
+                    if one.flush != offset or one.path not in known - retired_by.keys():
                         yield _never_named(name, one)
                     else:
-                        gone[one.path] = one.event
-                left = known - gone.keys()
+                        retired_by[one.path] = one.event
+                left = known - retired_by.keys()
                 missing.look(
                     offset,
                     needed=bool(left) or offset >= retired.below,
                     retired=partial(since.has_all, offset, left),
                 )
                 for file, groups in self._with_groups(event):
-                    retired_at = gone.get(hash_of(file.path))
+                    retired_at = retired_by.get(hash_of(file.path))
                     # What the newest event retired, readers may use still.
                     if retired_at != retired.newest:
                         left_out.compare(offset, file.path, retired=retired_at is not None)

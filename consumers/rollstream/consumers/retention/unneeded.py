@@ -124,8 +124,8 @@ def unneeded_manifests(blobs: Blobs, address: PartitionAddress) -> list[str]:
         for blob in blobs.list(rollups_prefix(address))
         if (found := rollup_in(blob.path)) is not None and found[2] < stop
     ]
-    gone = [offset for offset in manifests if offset < stop and offset not in needed]
-    return [*rollups, *(manifest_path(address, offset) for offset in gone)]
+    unneeded = [offset for offset in manifests if offset < stop and offset not in needed]
+    return [*rollups, *(manifest_path(address, offset) for offset in unneeded)]
 
 
 def unneeded_batches(blobs: Blobs, samplers: Mapping[str, HeldBatches]) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Step
@@ -148,19 +147,17 @@ class EnvironmentSealer:
         meanwhile stays unread."""
         sent: list[Future[bool] | None] = []
         for partition in list(self._partitions.values()):
-            with self._logged("an offset was not committed"):
+            try:
                 sent.append(partition.commit_last())
+            except RollstreamError as error:
+                _log.warning("%s: the offset was not committed: %s", partition.source, error)
         commits = [commit for commit in sent if commit is not None]
         while not (deadline.passed() or all(commit.done() for commit in commits)):
-            with self._logged("on leaving"):  # The next poll goes on behind it.
+            try:
                 self._reader.poll(1, deadline.slice_s(LAST_POLL_S))
-
-    @contextmanager
-    def _logged(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except RollstreamError as error:
-            _log.warning("%s: %s: %s", self._context.environment, what, error)
+            except RollstreamError as error:  # Each poll may say so until the answers are there.
+                deadline.log_waiting(partial(str, error))
+                deadline.wait(LAST_POLL_S)
 
     def leave(self) -> None:
         """Leaves the group. No question to the broker may be running; a job that is does so for
