@@ -246,8 +246,11 @@ class Admin(Protocol):
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
         """
 
-    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
-        """Returns what a consumer group committed last, by partition.
+    def committed(
+        self, group: str, asked: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
+        """Returns what a consumer group committed last of these partitions; none of those of which
+        it committed nothing.
 
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.

@@ -24,6 +24,7 @@ from rollstream.streams.broker import (
     EARLIEST,
     IDLE_S,
     Broker,
+    Committed,
     GroupReader,
     LogReader,
     OnDelivery,
@@ -92,13 +93,19 @@ def forget_group(world: LocalWorld, broker: Broker | None = None) -> None:
         return True
 
     until(deleted)
-    assert used.admin().committed(group_of(world), TIMEOUT_S) == {}
+    assert committed_in(world, used) == {}
 
 
 def committed(world: LocalWorld) -> int:
     """The offset that the group has of the first partition."""
+    (first,) = committed_in(world, world.broker()).values()
+    return first.offset
+
+
+def committed_in(world: LocalWorld, broker: Broker) -> dict[TopicPartition, Committed]:
+    """What the group has of the first partition."""
     where = layout_of(world).groups_log(PartitionAddress("math", 1, 0))
-    return world.broker().admin().committed(group_of(world), TIMEOUT_S)[where].offset
+    return broker.admin().committed(group_of(world), [where], TIMEOUT_S)
 
 
 def stored(world: LocalWorld) -> dict[bytes, int]:
@@ -155,7 +162,7 @@ def test_a_group_that_was_forgotten_gets_its_offset_back(world: LocalWorld) -> N
         def is_back() -> bool:
             assert groups.poll(timeout_s=0.1) == []
             groups.commit()
-            return bool(world.broker().admin().committed(group_of(world), TIMEOUT_S))
+            return bool(committed_in(world, world.broker()))
 
         until(is_back)
     assert committed(world) == before

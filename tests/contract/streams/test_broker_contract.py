@@ -385,8 +385,9 @@ def test_commits_keep_offset_and_metadata(world: World) -> None:
     assert successor.reader.committed(first, TIMEOUT_S) == Committed(9, "claim=5")
     assert successor.reader.committed(second, TIMEOUT_S) is None
     admin = world.broker().admin()
-    assert admin.committed(topic, TIMEOUT_S) == {first: Committed(9, "claim=5")}
-    assert admin.committed(f"{topic}-of-nobody", TIMEOUT_S) == {}
+    both = [first, second]
+    assert admin.committed(topic, both, TIMEOUT_S) == {first: Committed(9, "claim=5")}
+    assert admin.committed(f"{topic}-of-nobody", both, TIMEOUT_S) == {}
 
 
 def test_a_second_member_gets_its_share_after_the_first_was_told(world: World) -> None:

@@ -28,9 +28,9 @@ def sealer_with(
 
 
 def committed(world: SealWorld, partition: int) -> int:
-    group = world.layout.sealer_group("math")
-    found = world.broker.admin().committed(group, TIMEOUT_S).get(world.source(partition))
-    return 0 if found is None else found.offset
+    group, where = world.layout.sealer_group("math"), world.source(partition)
+    found = world.broker.admin().committed(group, [where], TIMEOUT_S)
+    return found[where].offset if found else 0
 
 
 @pytest.mark.proves("F24")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 
 from harness.librdkafka import answered, group_of, metadata_of
 from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
@@ -67,7 +67,7 @@ class Client:
 
 
 def admin_of(client: Client) -> KafkaAdmin:
-    return KafkaAdmin(client.made, "kafka:9092")
+    return KafkaAdmin(client.made, lambda _: cast(Consumer, client), "kafka:9092")
 
 
 def test_a_broker_is_reached_once_it_answers() -> None:

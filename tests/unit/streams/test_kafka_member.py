@@ -88,9 +88,10 @@ class ToAsk:
 
     def committed(self, positions: list[Position], timeout_s: float) -> list[Any]:
         (p,) = positions
-        offset, text = self.client.stored.get(TopicPartition(p.topic, p.partition), (-1001, ""))
+        where = TopicPartition(p.topic, p.partition)
+        offset, text = self.client.stored.get(where, (-1001, ""))
         error = None if self.client.refusal is None else KafkaError(self.client.refusal)
-        return [SimpleNamespace(offset=offset, metadata=text, error=error)]
+        return [SimpleNamespace(**where._asdict(), offset=offset, metadata=text, error=error)]
 
     def poll(self, timeout_s: float) -> None:
         self.polled += 1

@@ -123,15 +123,13 @@ def _put_aside(
     broker: Broker, layout: Layout, addresses: list[PartitionAddress], deadline: Deadline
 ) -> Mapping[PartitionAddress, str]:
     """Those that their sealers say they put aside, each with the reason."""
-    committed = {
-        name: broker.admin().committed(layout.sealer_group(name), deadline.left_s())
-        for name in dict.fromkeys(one.environment for one in addresses)
-    }
     found = {}
-    for address in addresses:
-        note = committed[address.environment].get(layout.rollouts_log(address))
-        if note is not None and (why := note_in(note.metadata).aside):
-            found[address] = why
+    for name in dict.fromkeys(one.environment for one in addresses):
+        logs = {layout.rollouts_log(one): one for one in addresses if one.environment == name}
+        committed = broker.admin().committed(layout.sealer_group(name), logs, deadline.left_s())
+        for where, note in committed.items():
+            if why := note_in(note.metadata).aside:
+                found[logs[where]] = why
     return found
 
 

@@ -8,6 +8,7 @@
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions
 - ``member``      ``KafkaGroupReader``: a member of a consumer group
+- ``offsets``     what a consumer group committed, asked by who is no member
 - ``admin``       ``KafkaAdmin``
 """
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from functools import cache, partial
 
 import confluent_kafka
 from confluent_kafka import (
+    Consumer,
     ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
 )
@@ -27,6 +28,7 @@ from rollstream.streams.broker import Committed, GroupMembers, TopicPartition, T
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.kafka.answers import as_request_error, request
 from rollstream.streams.kafka.faults import Faults, sentence_of
+from rollstream.streams.kafka.offsets import committed_offsets
 
 _ASK_AGAIN_S = 0.05
 _REBALANCING = (
@@ -46,13 +48,22 @@ NO_ANSWER_S = 10.0  # A broker that takes a connection and says nothing for so l
 
 
 class KafkaAdmin:
-    """An ``Admin``."""
+    """An ``Admin``.
+
+    Args:
+        make: the client of all requests, which gets what it calls with an error of its own.
+        make_to_ask: a consumer that knows the group and is no member.
+    """
 
     def __init__(
-        self, make: Callable[[Callable[[KafkaError], None]], AdminClient], bootstrap: str
+        self,
+        make: Callable[[Callable[[KafkaError], None]], AdminClient],
+        make_to_ask: Callable[[str], Consumer],
+        bootstrap: str,
     ) -> None:
         self._faults = Faults()
         self._client = cache(partial(make, self._faults.record))  # Made by the first call.
+        self._make_to_ask = make_to_ask
         self._bootstrap = bootstrap
 
     def reach(self, timeout_s: float) -> None:
@@ -111,16 +122,11 @@ class KafkaAdmin:
         }
         return GroupMembers(owners, len(found.members), found.state not in _REBALANCING)
 
-    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
-        asked = ConsumerGroupTopicPartitions(group)
-        with request(f"offsets of group {group}", timeout_s):
-            answer = self._client().list_consumer_group_offsets([asked], request_timeout=timeout_s)
-            found = answer[group].result(timeout_s)
-        return {
-            TopicPartition(one.topic, one.partition): Committed(one.offset, one.metadata or "")
-            for one in found.topic_partitions
-            if one.error is None and one.offset >= 0
-        }
+    def committed(
+        self, group: str, asked: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
+        with closing(self._make_to_ask(group)) as consumer:
+            return committed_offsets(consumer, asked, f"offsets of group {group}", timeout_s)
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)

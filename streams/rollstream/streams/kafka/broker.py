@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -85,7 +86,7 @@ class KafkaBroker(Broker):
             lambda on_commit: kept_in_children(
                 Consumer(self._properties({**wanted, "on_commit": on_commit}))
             ),
-            lambda: kept_in_children(Consumer(self._properties(wanted))),
+            partial(self._make_to_ask, group),
             topics,
             on_revoked,
             reached=self._outages.reached,
@@ -95,7 +96,7 @@ class KafkaBroker(Broker):
         return reader
 
     def admin(self) -> KafkaAdmin:
-        return KafkaAdmin(self._make_admin, self._bootstrap)
+        return KafkaAdmin(self._make_admin, self._make_to_ask, self._bootstrap)
 
     def outage(self) -> str:
         return self._outages.sentence()
@@ -148,6 +149,11 @@ class KafkaBroker(Broker):
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
         wanted = {"error_cb": on_error or self._outages.record}
         return kept_in_children(AdminClient(self._properties(wanted)))
+
+    def _make_to_ask(self, group: str) -> Consumer:
+        """A consumer that knows the group and is no member."""
+        wanted = {**properties.MEMBER, "group.id": group}
+        return kept_in_children(Consumer(self._properties(wanted)))
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         common = {

@@ -18,7 +18,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error, request
+from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
+from rollstream.streams.kafka.offsets import committed_offsets
 from rollstream.streams.kafka.properties import LOG
 from rollstream.streams.kafka.reader import KafkaReader, at_offset
 
@@ -108,11 +109,8 @@ class KafkaGroupReader(KafkaReader):
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         what, deadline = f"committed of {where}", Deadline(timeout_s)
-        with self._to_ask(where, deadline) as consumer, request(what, timeout_s):
-            (found,) = consumer.committed([at_offset(where, END)], deadline.left_s())
-        if found.error is not None:
-            raise as_request_error(found.error, what)
-        return None if found.offset < 0 else Committed(found.offset, found.metadata or "")
+        with self._to_ask(where, deadline) as consumer:
+            return committed_offsets(consumer, [where], what, deadline.left_s()).get(where)
 
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.

@@ -80,9 +80,12 @@ class MemoryAdmin:
         with self._logs.lock:
             return self._logs.group(name).describe()
 
-    def committed(self, group: str, timeout_s: float) -> dict[TopicPartition, Committed]:
+    def committed(
+        self, group: str, asked: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
         with self._logs.lock:
-            return dict(self._logs.group(group).commits)
+            commits = self._logs.group(group).commits
+            return {where: commits[where] for where in asked if where in commits}
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         topics = self._logs.topics()

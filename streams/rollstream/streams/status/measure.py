@@ -78,8 +78,9 @@ def measure(
         name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
         for name in sorted(config.environments)
     }
-    notes = _notes(broker, layout, sealers, deadline)
-    logs = {layout.groups_log(one): one for one in layout.addresses(counts)}
+    addresses = layout.addresses(counts)
+    notes = _notes(broker, layout, addresses, sealers, deadline)
+    logs = {layout.groups_log(one): one for one in addresses}
     hints = {where: notes[layout.rollouts_log(one)].claim for where, one in logs.items()}
     found = find_starts(broker, hints, deadline)
     starts = {address: found[where] for where, address in logs.items()}
@@ -168,13 +169,18 @@ def _read_scores(
 
 
 def _notes(
-    broker: Broker, layout: Layout, sealers: Mapping[str, GroupMembers], deadline: Deadline
+    broker: Broker,
+    layout: Layout,
+    addresses: Collection[PartitionAddress],
+    sealers: Mapping[str, GroupMembers],
+    deadline: Deadline,
 ) -> defaultdict[TopicPartition, CommitNote]:
     """What sealers committed beside the offsets of ingest logs; what hinders a partition, one that
     died says no more."""
     notes: defaultdict[TopicPartition, CommitNote] = defaultdict(lambda: CommitNote(None))
     for name, group in sealers.items():
-        found = broker.admin().committed(layout.sealer_group(name), deadline.left_s())
+        asked = [layout.rollouts_log(one) for one in addresses if one.environment == name]
+        found = broker.admin().committed(layout.sealer_group(name), asked, deadline.left_s())
         for where, committed in found.items():
             note = note_in(committed.metadata)
             notes[where] = note if where in group.owners else note._replace(trouble="")
