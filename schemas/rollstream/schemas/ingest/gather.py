@@ -47,7 +47,11 @@ class _Gathering:
         self._starts = np.fromiter(map(starts.__getitem__, records), np.intp, self._rows)
         self._at = self._starts + np.array(indexes, np.intp)
         self._places = self._at.tolist()
-        self._payloads = [record.payload for record in records]
+        # Rows that stand together in one record: their bytes are taken in one piece.
+        apart = (np.diff(self._at) != 1) | (np.diff(self._starts) != 0)
+        self._heads = np.flatnonzero(np.append(True, apart))
+        self._tails = np.flatnonzero(np.append(apart, True))
+        self._payloads = [records[row].payload for row in self._heads.tolist()]
         self._headers = [record.header for record in self._records]
         self._extras = [header["extras"] for header in self._headers]
 
@@ -160,10 +164,11 @@ class _Gathering:
         assert some is not None, "a row has the array, so its record has"
         # Where the first token of a record stands in its payload, repeated for its entries.
         starts = [0 if run is None else run.start for run in of]
-        begins = np.repeat(starts, [record.count for record in self._records])[self._at]
-        begins -= some.width * ends[self._starts]
-        firsts = (begins + some.width * ends[self._at]).tolist()
-        stops = (begins + some.width * ends[self._at + 1]).tolist()
+        heads, tails, width = self._heads, self._tails, some.width
+        begins = np.repeat(starts, [record.count for record in self._records])[self._at[heads]]
+        begins -= width * ends[self._starts[heads]]
+        firsts = (begins + width * ends[self._at[heads]]).tolist()
+        stops = (begins + width * ends[self._at[tails] + 1]).tolist()
         pieces = zip(self._payloads, firsts, stops, strict=True)
         joined = b"".join([payload[first:stop] for payload, first, stop in pieces])
         values = np.frombuffer(joined, some.signature.dtype)
