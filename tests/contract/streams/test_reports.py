@@ -44,8 +44,8 @@ class Following:
         self.folded = Folded()
         self.reports = Reports(world.broker(), {where: LOG}, SystemClock())
 
-    def write(self, event: PartitionReport) -> None:
-        write(self._world.broker(), self._where, [encode(event)])
+    def write(self, *events: PartitionReport) -> None:
+        write(self._world.broker(), self._where, [encode(event) for event in events])
 
     def load(self) -> None:
         self.reports.load(self.folded, Deadline(TIMEOUT_S))
@@ -132,8 +132,7 @@ def test_of_a_log_that_is_not_folded_little_is_held_and_others_are_read(
     following.load()
     following.folded.offset = 0
     for _ in range(2):
-        for _ in range(200):
-            following.write(said(7, seal_offset=9))
+        following.write(*(said(7, seal_offset=9) for _ in range(200)))
         following.reports.follow(following.folded)
     following.write(said(3, seal_offset=9))
     following.folded.offset = 10
@@ -142,8 +141,7 @@ def test_of_a_log_that_is_not_folded_little_is_held_and_others_are_read(
 
 def test_all_that_came_is_taken_in_one_call(following: Following) -> None:
     following.load()
-    for number in range(300):
-        following.write(said(number))
+    following.write(*map(said, range(300)))
     until(lambda: following.opened() == {"a": 299}, lambda: following.reports.follow(lambda _: inf))
 
 
