@@ -49,6 +49,7 @@ class Client:
             self._on_fault(KafkaError(code, "connection refused"))
 
     def describe_consumer_groups(self, names: list[str], request_timeout: float) -> Any:
+        assert request_timeout >= 600, "librdkafka's own time-out may abort the process"
         return {name: answered(self._next("groups")) for name in names}
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> Any:

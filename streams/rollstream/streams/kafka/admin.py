@@ -41,6 +41,9 @@ _NO_COORDINATOR = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
+# A question to a coordinator is given up by who waits for its answer, never by librdkafka, whose
+# time-out of one may abort the process while a broker comes or goes (its issue 4605).
+_UNENDING_S = 3600.0
 # A name may have several addresses, of which librdkafka tries the next after its first back-off.
 _CERTAIN_AFTER_S = 1.0
 _LOOK_EVERY_S = 0.1
@@ -100,9 +103,7 @@ class KafkaAdmin:
     def group(self, name: str, timeout_s: float) -> GroupMembers:
         deadline = Deadline(timeout_s)
         while True:
-            answer = self._client().describe_consumer_groups(
-                [name], request_timeout=deadline.left_s()
-            )
+            answer = self._client().describe_consumer_groups([name], request_timeout=_UNENDING_S)
             with request(f"group {name}", timeout_s):
                 try:
                     found = answer[name].result(deadline.left_s())

@@ -1,8 +1,4 @@
-"""What a consumer group committed, asked through a consumer that is no member of it.
-
-``AdminClient`` asks a coordinator as well, but the process aborts if a broker goes away meanwhile
-(librdkafka issue 4605).
-"""
+"""What a consumer group committed, asked through a consumer that is no member of it."""
 
 from __future__ import annotations
 
