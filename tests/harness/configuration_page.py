@@ -49,6 +49,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("Top level", sections.RollstreamConfig),
     ("[kafka]", sections.KafkaConfig),
     ("[store]", sections.StoreConfig),
+    ("[sealers]", sections.SealersConfig),
     ("[environments.NAME]", sections.EnvironmentConfig),
     ("[samplers.NAME]", sections.SamplerConfig),
     ("[samplers.NAME.ready_packs]", ReadyPacksConfig),

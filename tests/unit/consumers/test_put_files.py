@@ -16,11 +16,13 @@ from harness.sealing import SealWorld
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import RetentionServices
+from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.rows import FlushTarget
+from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import ManualClock
@@ -105,6 +107,8 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         threads=SealerThreads(inline, inline, inline, writers, inline),
         appends=Appends(InlineExecutor(), clock, 1.0),
         clients=OwnerClients(broker),
+        memory=MemoryBudget(0),
+        scratch=Scratch(clock),
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
         counters=SealerCounters(),

@@ -2,8 +2,8 @@
 
 It decides by the log alone: the same entries in the same order give the same decisions, however
 they are cut into records and polls, and whenever they are flushed. (But for ``max_pending_bytes``,
-which bounds memory: it counts whole records.) Time is log time, the running maximum of the records'
-LogAppendTime; ``tick`` moves it on where nothing arrives.
+which counts whole records.) Time is log time, the running maximum of the records' LogAppendTime;
+``tick`` moves it on where nothing arrives.
 
 Rules of its own, where several would do:
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, repeat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
@@ -29,7 +29,7 @@ from rollstream.consumers.assembling.decisions import (
     UnreadRange,
     segments_of,
 )
-from rollstream.consumers.assembling.held import HeldRecord
+from rollstream.consumers.assembling.held import HeldRecord, Keep
 from rollstream.consumers.assembling.in_flight import ProducersInFlight
 from rollstream.consumers.assembling.outcomes import Outcomes
 from rollstream.consumers.assembling.pending import (
@@ -60,6 +60,7 @@ class Assembler:
         config: how its rollouts become groups.
         seen_among: the indexes of segments that were settled before, within the dedupe horizon.
         watermark: where reading begins: every offset below it is settled.
+        keep: asked for each record that is held; no decision depends on the answer.
 
     Attributes:
         position: the next offset to be read.
@@ -76,10 +77,11 @@ class Assembler:
         seen_among: Callable[[Sequence[SegmentId]], Collection[int]],
         *,
         watermark: int = 0,
+        keep: Keep = attrgetter("size"),
     ) -> None:
         self.position = watermark
         self.in_flight = ProducersInFlight()
-        self._outcomes = Outcomes(environment, config, watermark)
+        self._outcomes = Outcomes(environment, config, watermark, keep)
         self.pending = self._outcomes.pending
         self.held = self._outcomes.held
         self.decided = self._outcomes.decided
@@ -94,6 +96,11 @@ class Assembler:
     def now_us(self) -> int:
         """Log time."""
         return self._outcomes.now_us
+
+    @property
+    def memory(self) -> int:
+        """Bytes in memory of the records that are pending, or decided and not committed."""
+        return self.held.memory + self.decided.held
 
     def add(
         self,

@@ -13,6 +13,8 @@ from rollstream.schemas.ingest.record import IngestRecord, decode_record
 _SPARSE_SHARE = 8
 
 
+Keep = Callable[[IngestRecord], int]
+"""Keeps a record in memory, or moves its payload elsewhere; returns its bytes in memory."""
 PendingRow = tuple["HeldRecord", int]
 """A held record, and the number of an entry of it in the log."""
 
@@ -26,6 +28,7 @@ class HeldRecord:
     Attributes:
         record: what is kept.
         offset: in the log.
+        memory: the bytes of it that are in memory.
         left: how many entries are pending, or still to be looked at.
         left_size: their bytes.
         sizes: bytes of each entry of the record.
@@ -33,11 +36,14 @@ class HeldRecord:
         released: by index in the record, 1 where the entry is not left.
     """
 
-    __slots__ = ("indexes", "left", "left_size", "offset", "record", "released", "sizes")
+    __slots__ = (
+        *("indexes", "left", "left_size", "memory", "offset", "record", "released", "sizes"),
+    )
 
-    def __init__(self, record: IngestRecord, offset: int) -> None:
+    def __init__(self, record: IngestRecord, offset: int, memory: int) -> None:
         self.record = record
         self.offset = offset
+        self.memory = memory
         self.left = record.count
         self.left_size = record.size
         self.sizes = record.sizes()
@@ -61,7 +67,7 @@ class HeldRecord:
 
 
 class HeldRecords:
-    """The records of which anything is pending. Each counts whole, so ``size`` is what they take.
+    """The records of which anything is pending. Each counts whole, in memory or not.
 
     Of a record of which less than half is pending (of its bytes), what is left is copied out as
     soon as such records have more than an eighth of ``size_max``, or all of them more than
@@ -69,28 +75,32 @@ class HeldRecords:
 
     Args:
         size_max: the bound.
-        on_freed: told the bytes of each record of which nothing is pending any more, but for those
-            that ``take`` tells of.
+        on_freed: told the bytes in memory of each record of which nothing is pending any more, but
+            for those that ``take`` tells of.
+        keep: asked once for each record.
 
     Attributes:
-        size: bytes of these records.
+        size: bytes of these records, of which ``memory`` are in memory.
     """
 
-    def __init__(self, size_max: int, on_freed: Callable[[int], None]) -> None:
-        self.size = 0
+    def __init__(self, size_max: int, on_freed: Callable[[int], None], keep: Keep) -> None:
+        self.size = self.memory = 0
         self.size_max = size_max
+        self._keep = keep
         self._on_freed = on_freed
         self._sparse: OrderedDict[HeldRecord, None] = OrderedDict()
         self._sparse_size = 0
 
     def hold(self, record: IngestRecord, offset: int) -> HeldRecord:
         """A record that was read; all of its entries are left."""
+        memory = self._keep(record)
         self.size += record.size
-        return HeldRecord(record, offset)
+        self.memory += memory
+        return HeldRecord(record, offset, memory)
 
     def take(self, rows: Iterable[PendingRow]) -> tuple[list[Row], int, int]:
-        """These entries are pending no more. Returns them, their bytes, and the bytes of records of
-        which nothing is pending any more."""
+        """These entries are pending no more. Returns them, their bytes, and the bytes in memory of
+        records of which nothing is pending any more."""
         taken: list[Row] = []
         size = freed = 0
         sparse = self._sparse
@@ -128,13 +138,16 @@ class HeldRecords:
             return False
         self._on_freed(self._forget(held))
         held.keep_pending()
+        held.memory = self._keep(held.record)
         self.size += held.record.size
+        self.memory += held.memory
         return True
 
     def _forget(self, held: HeldRecord) -> int:
         size = held.record.size
         self.size -= size
+        self.memory -= held.memory
         if held in self._sparse:
             del self._sparse[held]
             self._sparse_size -= size
-        return size
+        return held.memory

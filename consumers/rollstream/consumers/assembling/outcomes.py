@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from rollstream.consumers.assembling.decisions import Decision, DecisionQueue, Settlement
 from rollstream.consumers.assembling.fitting import parts_of, settlements_of
 from rollstream.consumers.assembling.groups import PendingGroups
-from rollstream.consumers.assembling.held import HeldRecords, PendingRow
+from rollstream.consumers.assembling.held import HeldRecords, Keep, PendingRow
 from rollstream.consumers.assembling.pending import (
     Chain,
     ChainState,
@@ -48,6 +48,7 @@ class Outcomes:
         environment: of the partition.
         config: how its rollouts become groups.
         watermark: every offset below it is settled.
+        keep: asked for each record that is held.
 
     Attributes:
         entries: how many were read, among them the one that is being decided.
@@ -58,13 +59,15 @@ class Outcomes:
         decided: what is decided and not committed.
     """
 
-    def __init__(self, environment: str, config: EnvironmentConfig, watermark: int) -> None:
+    def __init__(
+        self, environment: str, config: EnvironmentConfig, watermark: int, keep: Keep
+    ) -> None:
         self.entries = 0
         self.now_us = 0
         self.uncommitted: set[SegmentId] = set()
         self.pending = PendingGroups(config)
         self.decided = DecisionQueue(watermark)
-        self.held = HeldRecords(config.max_pending_bytes, self.decided.hold)
+        self.held = HeldRecords(config.max_pending_bytes, self.decided.hold, keep)
         self._environment = environment
         self._target = config.target_group_size
         self._min_size = config.min_group_size

@@ -8,6 +8,8 @@
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
+- ``budget``        ``MemoryBudget``: one bound in bytes for all partitions, and who may read
+- ``scratch``       payloads that have no room in memory, in temporary files
 - ``log_clock``     log time between two records
 - ``newer``         a record of a newer producer, which stops its partition
 - ``cadence``       when flushes begin

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
+from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.reports_log import ReportsLog
+from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock
@@ -35,6 +37,7 @@ class SealerContext:
             ``ask_s``.
         appends: what is on its way into seal logs.
         clients: for all seal logs of the process.
+        memory, scratch: for the records of all partitions of the process.
         reports: takes what holds now of each partition.
         retention: ends the life of files.
         announced: the newest policy that groups are compared with; None: they are not.
@@ -55,6 +58,8 @@ class SealerContext:
     threads: SealerThreads
     appends: Appends
     clients: OwnerClients
+    memory: MemoryBudget
+    scratch: Scratch
     letters: DeadLetters
     reports: ReportsLog
     counters: SealerCounters

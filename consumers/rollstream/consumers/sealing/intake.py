@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 
@@ -31,6 +32,11 @@ from rollstream.streams.partitioning import partition_of
 
 SEARCH_S = 120.0  # For the end of what the broker does not deliver.
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
+NO_ROOM_AFTER_S = 10.0
+NO_ROOM = (
+    "the sealer that took it over reads others first, since its memory is used up: start more "
+    "sealers, or raise sealers.memory_bytes"
+)
 BACKLOG_FLUSHES_MAX = 2  # Full flushes of decisions not committed; above it reading pauses.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -52,7 +58,9 @@ class Intake:
     ) -> None:
         self.log_clock = LogClock(context.clock)
         self.assembler = Assembler(
-            context.environment, context.config, fold.seen_among, watermark=fold.watermark
+            *(context.environment, context.config, fold.seen_among),
+            watermark=fold.watermark,
+            keep=self._keep,
         )
         self._context = context
         self._reader = reader
@@ -63,10 +71,12 @@ class Intake:
         self._tick: tuple[int, Asked[int]] | None = None
         self._first_end: Asked[int] | None = None
         self._checked: tuple[int, Asked[int]] | None = None
-        self._paused = False
+        self._paused = True
+        self._waits_from_s = math.inf
         self._damage: tuple[DamagedRecord, Future[int]] | None = None
         self._told_damage = -1  # The offset that its letter has.
-        reader.begin(source, fold.watermark)
+        context.memory.join(source)
+        self.pause_or_resume()
 
     def take(self, records: Iterable[Record]) -> None:
         """Assembles the next records. Where too many dead letters wait for the broker, the rest is
@@ -84,6 +94,8 @@ class Intake:
             # Else the reader would stand behind records that nobody took, as behind a marker.
             self._read_from_position()
             raise
+        finally:
+            self._count_memory()
 
     def lost(self, first: int) -> None:
         """Settles what retention deleted, unread, between the position and ``first``."""
@@ -185,6 +197,8 @@ class Intake:
             BrokerUnavailable: the end is not known.
         """
         context = self._context
+        if context.memory.is_in_line(self._source) and self.is_caught_up():
+            context.memory.catch_up(self._source)
         due_us = self.assembler.pending.due_us()
         if due_us is None:
             return
@@ -201,22 +215,47 @@ class Intake:
             self._tick = None
             self.assembler.tick(now_us)
 
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether it waits for its turn, since the sealer's memory is used up."""
+        return self._waits_from_s < math.inf
+
+    def trouble(self) -> str:
+        """What hinders it for long, in words; empty: nothing."""
+        waits_s = self._context.clock.monotonic_s() - self._waits_from_s
+        return NO_ROOM if waits_s >= NO_ROOM_AFTER_S else ""
+
     def pause_or_resume(self) -> None:
-        """Where flushes do not get through (a full disk), reading more would only fill memory."""
+        """Where flushes do not get through (a full disk), reading more would only fill memory. What
+        was adopted waits for its turn while memory is used up."""
+        self._count_memory()
         if self._damage is not None:
             self._settle_damaged(*self._damage)
             return
+        now_s = self._context.clock.monotonic_s()
+        may_read = self._context.memory.may_read(self._source, now_s)
+        self._waits_from_s = math.inf if may_read else min(self._waits_from_s, now_s)
         config = self._context.config
         backlog = max(
             self.assembler.decided.entries / config.max_flush_rollouts,
             self.assembler.decided.size / config.max_flush_bytes,
             self.assembler.decided.held / config.max_flush_bytes,
         )
-        if not self._paused and backlog > BACKLOG_FLUSHES_MAX:
+        if not self._paused and (backlog > BACKLOG_FLUSHES_MAX or not may_read):
             self._paused = True
             self._reader.pause(self._source)
-        elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2:
+        elif self._paused and backlog <= BACKLOG_FLUSHES_MAX / 2 and may_read:
             self._read_from_position()
+
+    def _keep(self, record: IngestRecord) -> int:
+        """Keeps a record in memory while there is room; else its payload goes to scratch."""
+        self._count_memory()
+        context = self._context
+        in_memory = context.memory.admits(record.size) or not context.scratch.take(record)
+        return record.size if in_memory else 0
+
+    def _count_memory(self) -> None:
+        self._context.memory.hold(self._source, self.assembler.memory)
 
     def _take_all(self, records: Iterable[Record]) -> int:
         """As ``take``; how many entries were taken."""

@@ -198,6 +198,7 @@ class Partition:
         assert not self.busy(), f"{self.source}: a job is still running"
         self._retention.abandon()
         self._log.release()
+        self._context.memory.leave(self.source)
         self.intake = self._flush = None
 
     def commit_last(self) -> Future[bool] | None:
@@ -206,20 +207,19 @@ class Partition:
 
     def stats(self) -> PartitionStats:
         """Position, watermark, and what is pending or decided."""
+        named = self.address.environment, self.address.partition
         if self.intake is None:
-            return PartitionStats(
-                self.address.environment, self.address.partition, aside=self.aside
-            )
+            return PartitionStats(*named, aside=self.aside)
         assembler = self.intake.assembler
         return PartitionStats(
-            self.address.environment,
-            self.address.partition,
+            *named,
             position=assembler.position,
             watermark=assembler.decided.watermark,
             pending=assembler.pending.entries,
             pending_bytes=assembler.held.size,
             pending_groups=len(assembler.pending.by_key),
             decided=assembler.decided.entries,
+            waits_for_room=self.intake.waits_for_room,
             foreign=self._log.foreign,
             aside=self.aside,
         )
@@ -440,9 +440,7 @@ class Partition:
     def _make_flush(self, plan: Plan) -> Flush:
         self._flushes += 1
         target = FlushTarget(
-            self.address,
-            self._log.epoch,
-            self._log.nonce,
+            *(self.address, self._log.epoch, self._log.nonce),
             name=flush_name(self.address, self._flushes),
             compression=self._context.config.compression,
             root_id=self._context.root_id,
@@ -475,7 +473,9 @@ class Partition:
             return self._backoff.why
         is_quick = self._lasting.runs and self.state is not State.CLAIMING
         lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
-        return self._what_lasts() if self.busy() and self._lasting.is_long(lasts_s) else ""
+        if self.busy() and self._lasting.is_long(lasts_s):
+            return self._what_lasts()
+        return self.intake.trouble() if self.intake is not None else ""
 
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""

@@ -11,11 +11,13 @@ from typing import Self
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
+from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import ASK_S, SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, Step
 from rollstream.consumers.sealing.reports_log import ReportsLog
+from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
 from rollstream.consumers.sealing.threads import CLAIMERS, WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
@@ -106,6 +108,10 @@ class Sealer:
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
         self._counters = SealerCounters()
+        self._memory, self._scratch = (
+            MemoryBudget(config.sealers.memory_bytes),
+            Scratch(self._clock),
+        )
         self._environments = [
             EnvironmentSealer(
                 SealerContext(
@@ -122,6 +128,8 @@ class Sealer:
                     threads=threads,
                     appends=self._appends,
                     clients=self._clients,
+                    memory=self._memory,
+                    scratch=self._scratch,
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
                     counters=self._counters,
@@ -208,7 +216,7 @@ class Sealer:
     def stats(self) -> SealerStats:
         """Returns totals since the sealer began, and the partitions that it owns now."""
         partitions = [stats for env in self._environments for stats in env.stats()]
-        return self._counters.stats(self._letters.written, partitions)
+        return self._counters.stats(self._letters.written, self._memory.used, partitions)
 
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""
@@ -227,6 +235,7 @@ class Sealer:
         else:
             self.is_hung = True
             _log.error("ended while the store hangs: its last calls are left behind")
+        self._scratch.close()
         self._letters.close()
         self._clients.close()
         self._own.close()

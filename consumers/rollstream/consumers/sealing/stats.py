@@ -23,6 +23,8 @@ class PartitionStats:
         pending: rollouts, dispatches and failures of groups that are not decided.
         pending_bytes: of the records that hold them.
         decided: entries that are decided and wait for a flush.
+        waits_for_room: whether it was adopted and waits for its turn to be read, since memory is
+            used up.
         foreign: records of its seal log that no owner wrote; they are passed over.
         aside: why nothing of it is sealed any more, until `rollstream seal --retry` or another
             start of a sealer; empty: it is.
@@ -37,6 +39,7 @@ class PartitionStats:
     pending_bytes: int = 0
     pending_groups: int = 0
     decided: int = 0
+    waits_for_room: bool = False
     foreign: int = 0
     aside: str = ""
     scores_aside: str = ""
@@ -58,6 +61,7 @@ class SealerStats:
         flushes: that were committed.
         settled: by reason, the entries that ended without a group.
         dead_letters: that were written.
+        memory_bytes: of records in memory, of all partitions; ``sealers.memory_bytes`` bounds them.
         seal_time_ms_p50: from a group's first record to its commit, over the newest groups; NaN
             without any.
         seal_time_ms_p99: likewise.
@@ -70,6 +74,7 @@ class SealerStats:
     flushes: int
     settled: Mapping[str, int]
     dead_letters: int
+    memory_bytes: int
     seal_time_ms_p50: float
     seal_time_ms_p99: float
     partitions: tuple[PartitionStats, ...]
@@ -105,7 +110,9 @@ class SealerCounters:
                 reason, first, stop = decision.unread
                 self.settled[reason] += stop - first
 
-    def stats(self, dead_letters: int, partitions: Iterable[PartitionStats]) -> SealerStats:
+    def stats(
+        self, dead_letters: int, memory_bytes: int, partitions: Iterable[PartitionStats]
+    ) -> SealerStats:
         """The totals up to now."""
         p50, p99 = np.percentile(self._seal_times_ms or [np.nan], (50, 99))
         return SealerStats(
@@ -115,6 +122,7 @@ class SealerCounters:
             flushes=self.flushes,
             settled=dict(self.settled),
             dead_letters=dead_letters,
+            memory_bytes=memory_bytes,
             seal_time_ms_p50=float(p50),
             seal_time_ms_p99=float(p99),
             partitions=tuple(partitions),

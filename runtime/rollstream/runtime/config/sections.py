@@ -74,6 +74,14 @@ class StoreConfig(Section):
         return root
 
 
+class SealersConfig(Section):
+    """Bounds each sealer."""
+
+    memory_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
+    """Most bytes of records in memory, of all partitions. Above it payloads go to files in
+    `TMPDIR`, and partitions that were taken over are read one by one."""
+
+
 class EnvironmentConfig(Section):
     """Says how rollouts of one environment become groups."""
 
@@ -426,6 +434,7 @@ class RollstreamConfig(Section):
 
     kafka: KafkaConfig
     store: StoreConfig
+    sealers: SealersConfig = Field(default_factory=SealersConfig)
     environments: dict[str, EnvironmentConfig] = Field(min_length=1)
     samplers: dict[str, SamplerConfig] = Field(default_factory=dict)
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)

@@ -22,6 +22,7 @@ from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
 from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, PayloadFields, unpacked
 from rollstream.schemas.rules import check_name, check_token_arrays, check_token_rows
 
+LONG_TEXTS = ("metadata", "messages")  # Texts that are no names, so that they may be of any size.
 _SIGNATURES_KEPT = 256
 # What NumPy makes a dtype of and has no big-endian order; text goes to no parser of NumPy's.
 _DTYPE = re.compile(r"[<|=]?[biufc][0-9]{1,2}|bool|u?int[0-9]{1,2}|(float|complex)[0-9]{2,3}")
@@ -56,7 +57,8 @@ class Frame:
         kinds: uint8 [count], of ``EntryKind``.
         shared_indexes: of each entry, the index of its combination in ``header["shared"]``.
         failures: of each ``FAILED`` entry, by its number.
-        texts: those that at least one entry has, by name; U+FFFD in place of what is no UTF-8.
+        texts: those that at least one entry has, by name; U+FFFD in place of what is no UTF-8. Once
+            the payload was moved, only ``values`` has those of ``LONG_TEXTS``.
         no_utf8: the bytes of such a text, by name and entry.
         arrays: the schema's arrays that at least one entry has, by name.
         token_arrays: the same of those that the producer named.
@@ -64,7 +66,7 @@ class Frame:
 
     __slots__ = (
         *("header", "payload", "count", "kinds", "shared_indexes", "failures", "texts", "no_utf8"),
-        *("arrays", "token_arrays", "_listed", "_at"),
+        *("arrays", "token_arrays", "_listed", "_at", "_long"),
     )
 
     def __init__(
@@ -97,6 +99,7 @@ class Frame:
         self._listed: dict[str, list[Any]] = {"prompt_count": counts[0], "token_count": counts[1]}
         prompt_ends, ends = [0, *accumulate(counts[0])], [0, *accumulate(counts[1])]
         self._at = 0
+        self._long: dict[str, int] = {}  # Where these texts begin in the payload.
         self._lay_out(fields.plain, header, {"prompt_tokens": prompt_ends}, ends)
         extras = header["extras"]
         if extras is not None:
@@ -151,6 +154,8 @@ class Frame:
         raw = self.raw(field)
         if not raw:
             return [field.default] * self.count
+        if field.name in self._long:
+            return self._text(field.name, self._long[field.name], unpacked(COUNTS, raw))
         listed = unpacked(field.dtype, raw)
         if field.default is None:
             return [None if isnan(value) else value for value in listed]
@@ -200,21 +205,24 @@ class Frame:
             elif found:
                 self._check_size(name, found, field.width)
                 if field.column == "text":
-                    self.texts[name] = self._text(name, unpacked(COUNTS, found))
+                    sizes = unpacked(COUNTS, found)
+                    start = self._take(name, sum(sizes))
+                    self.texts[name] = self._text(name, start, sizes)
+                    if name in LONG_TEXTS:
+                        self._long[name] = start
 
-    def _text(self, name: str, sizes: list[int]) -> list[str]:
-        start = self._take(name, sum(sizes))
-        raw = bytes(self.payload[start : self._at])
+    def _text(self, name: str, start: int, sizes: list[int]) -> list[str]:
+        raw = bytes(self.payload[start : start + sum(sizes)])
         ascii_only = raw.isascii()
         if ascii_only and len(sizes) == 1:
             return [raw.decode()]
         bounds = pairwise(accumulate(sizes, initial=0))
         if ascii_only:
             whole = raw.decode()
-            return [whole[start:stop] for start, stop in bounds]
+            return [whole[begin:stop] for begin, stop in bounds]
         texts = []
-        for index, (start, stop) in enumerate(bounds):
-            one = raw[start:stop]
+        for index, (begin, stop) in enumerate(bounds):
+            one = raw[begin:stop]
             try:
                 texts.append(one.decode())
             except UnicodeDecodeError:

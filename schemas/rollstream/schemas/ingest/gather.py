@@ -107,12 +107,10 @@ class _Gathering:
         return field.extra and not any(self._extras)
 
     def _texts(self, field: RowField) -> list[str]:
-        of = [] if self._lacks(field) else [r.texts.get(field.name) for r in self._records]
-        if not any(of):
+        records, name = self._records, field.name
+        if self._lacks(field) or not any(r.texts.get(name) or r.raw(field) for r in records):
             return [field.default] * self._rows
-        counted = zip(of, self._records, strict=True)
-        found = (texts or [field.default] * record.count for texts, record in counted)
-        return self._of_rows(list(chain.from_iterable(found)))
+        return self._of_rows(list(chain.from_iterable(record.values(name) for record in records)))
 
     def _numbers(self, field: RowField) -> NDArray[Any]:
         """Of all entries of these records."""

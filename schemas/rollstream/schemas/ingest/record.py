@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -83,6 +83,17 @@ class IngestRecord(Frame):
         for name, uid in (("rollout_uid", rollout_uid), ("trajectory_uid", trajectory_uid)):
             self.texts.setdefault(name, [""] * self.count)[index] = uid
 
+    def move_payload(self, put: Callable[[bytes | memoryview], memoryview]) -> None:
+        """Reads arrays, long texts and attachments from what ``put`` returns for their bytes, from
+        now on. What they took in memory is free then. Only names and numbers stay."""
+        self.sizes()
+        self.payload = put(self.payload)
+        for name in self._long:
+            self.texts.pop(name, None)
+        for one in self.extra("attachments") or ():
+            one["data"] = put(one["data"])
+        self._attachments = None
+
     def part(self, indexes: Sequence[int], *, partitions: int | None = None) -> bytes:
         """The bytes of a record that has these entries alone; ``partitions``: of its topic, where
         that is another one."""
@@ -107,7 +118,7 @@ class IngestRecord(Frame):
         if found is None:
             found = self._attachments = {}
             for one in self.extra("attachments") or ():
-                found.setdefault(one["entry"], {})[one["name"]] = one["data"]
+                found.setdefault(one["entry"], {})[one["name"]] = bytes(one["data"])
         return found
 
     def _entry_sizes(self) -> list[int]:
