@@ -23,6 +23,9 @@ REACHED = {
         *("silent coordinators", "silent leaders", "hanging stores", "clocks ahead"),
         *("unreadable records", "landed late", "adoptions"),
     },
+    "adopting": {
+        *("crashes", "evictions", "adoptions", "payloads in scratch", "waits for room"),
+    },
     "sampler": {
         *("crashes", "fenced", "in doubt", "landed late", "turns within a call"),
         *("batches", "partial acks", "replacements", "rewinds", "drops"),

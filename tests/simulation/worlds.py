@@ -21,6 +21,7 @@ from simulation.broken.admission import (
     KeepingTheDead,
     LosingReports,
 )
+from simulation.broken.adopting import BoundForEach, ExpiringWithoutRoom
 from simulation.broken.dead_lettering import DeadLettering
 from simulation.broken.durable_for_confirmed import OnlyItsOwn
 from simulation.broken.early_report import ReportingEarly
@@ -41,6 +42,7 @@ from simulation.broken.waiting import (
     NeverInDoubt,
     WaitingForCommits,
 )
+from simulation.consumers.adopting import Adopting
 from simulation.consumers.sealers import Sealers
 from simulation.consumers.silences import Silences
 from simulation.consumers.upgrades import Upgrades
@@ -63,6 +65,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "sealers": Sealers,
     "upgrades": Upgrades,
     "silences": Silences,
+    "adopting": Adopting,
     "sampler": Trainers,
     "snapshots": Snapshots,
     "uses": Reused,
@@ -101,6 +104,8 @@ BROKEN: Mapping[str, MakeWorld] = {
     "silences/going_by_their_clocks": GoingByTheirClocks,
     "silences/never_in_doubt": NeverInDoubt,
     "silences/ending_for_one": EndingForOne,
+    "adopting/bound_for_each": BoundForEach,
+    "adopting/expiring_without_room": ExpiringWithoutRoom,
     "carrying/not_held": NotHeld,
     "admission/keeping_the_dead": KeepingTheDead,
     "admission/blind_to_begun": BlindToBegun,

@@ -49,7 +49,7 @@ class Life:
     def __init__(self, world: Sealers) -> None:
         self._world = world
         self.busy = False
-        self.own = _SlowBroker(world.world.logs, world.dice.choice((2, 20, 500)))
+        self.own = SlowBroker(world.world.logs, world.dice.choice((2, 20, 500)))
         self.turning = TurningBroker(
             self.own, world.maybe_turn, self._fate, clock=world.world.clock
         )
@@ -98,7 +98,7 @@ class Life:
         return run
 
 
-class _SlowBroker(EvictableBroker):
+class SlowBroker(EvictableBroker):
     """Whose members read so many records at once."""
 
     def __init__(self, logs: MemoryLogs, records_max: int) -> None:

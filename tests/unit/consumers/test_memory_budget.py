@@ -1,0 +1,87 @@
+"""One bound for all partitions of a sealer: how much is admitted, and who may read."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.consumers.sealing.budget import TURN_S, MemoryBudget
+from rollstream.streams.broker import TopicPartition
+
+BOUND = 100
+SOURCES = [TopicPartition("rollouts", number) for number in range(5)]
+RECORDS = st.tuples(st.sampled_from(SOURCES), st.integers(0, 60), st.booleans())
+
+
+def joined(size_max: int = BOUND) -> MemoryBudget:
+    budget = MemoryBudget(size_max)
+    for source in SOURCES:
+        budget.join(source)
+    return budget
+
+
+def readers(budget: MemoryBudget, now_s: float) -> list[TopicPartition]:
+    return [source for source in SOURCES if budget.may_read(source, now_s)]
+
+
+@given(st.lists(RECORDS))
+def test_no_more_is_in_memory_than_the_bound(
+    records: list[tuple[TopicPartition, int, bool]],
+) -> None:
+    """Each record is read, and is kept or goes to scratch; now and then a partition commits."""
+    budget, sizes = joined(), dict.fromkeys(SOURCES, 0)
+    for source, size, commits in records:
+        budget.hold(source, sizes[source])
+        if budget.admits(size):
+            sizes[source] += size
+        budget.hold(source, sizes[source])
+        assert budget.used == sum(sizes.values()) <= BOUND
+        if commits:
+            sizes[source] = 0
+            budget.hold(source, 0)
+    for source in SOURCES:
+        budget.leave(source)
+    assert budget.used == 0
+
+
+@given(st.permutations(range(len(SOURCES))), st.sets(st.sampled_from(SOURCES)))
+def test_everybody_is_served_in_the_end(order: list[int], silent: set[TopicPartition]) -> None:
+    """One after the other while nothing is freed; those that never catch up hinder nobody."""
+    budget, now_s, served = MemoryBudget(0), 0.0, []
+    arrived = [SOURCES[number] for number in order]
+    for source in arrived:
+        budget.join(source)
+    assert not budget.admits(1)
+    for _ in range(2 * len(SOURCES)):
+        for source in readers(budget, now_s):
+            if budget.is_in_line(source) and source not in silent:
+                budget.catch_up(source)
+                served.append(source)
+        assert sum(map(budget.is_in_line, readers(budget, now_s))) <= 1
+        now_s += TURN_S
+    assert served == [source for source in arrived if source not in silent]
+    for _ in silent:
+        assert {*readers(budget, now_s)} >= {*SOURCES} - silent
+        now_s += TURN_S
+
+
+def test_all_read_while_there_is_room_and_again_once_there_is() -> None:
+    budget = joined()
+    assert readers(budget, 0.0) == SOURCES
+    budget.hold(SOURCES[1], BOUND)
+    assert readers(budget, 0.0) == SOURCES
+    assert not budget.admits(1)
+    assert readers(budget, 0.0) == SOURCES[:1]
+    budget.hold(SOURCES[1], BOUND // 2)
+    assert readers(budget, 0.0) == SOURCES[:1]
+    budget.hold(SOURCES[1], BOUND // 2 - 1)
+    assert readers(budget, 0.0) == SOURCES
+
+
+def test_who_has_caught_up_reads_whatever_is_in_memory() -> None:
+    budget = joined(0)
+    budget.catch_up(SOURCES[4])
+    assert not budget.admits(1)
+    assert readers(budget, 0.0) == [SOURCES[0], SOURCES[4]]
+    budget.leave(SOURCES[0])
+    assert readers(budget, 0.0)[1:] == [SOURCES[1], SOURCES[4]]

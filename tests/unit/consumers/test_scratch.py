@@ -1,0 +1,84 @@
+"""Payloads that are moved to temporary files, and read from there."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from harness.rollouts import make_entry, make_record
+from rollstream.consumers.sealing.scratch import FILE_BYTES, Scratch
+from rollstream.runtime.clock import ManualClock
+from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.gather import gather
+from rollstream.schemas.ingest.record import IngestRecord
+
+
+def entries() -> Sequence[Entry]:
+    return (
+        make_entry(rollout_uid="plain"),
+        make_entry(
+            rollout_uid="full",
+            metadata='{"字": "é"}',
+            messages='[{"role": "user"}]',
+            attachments={"page": b"<html>"},
+            token_arrays={"experts": np.arange(6, dtype=np.uint8).reshape(3, 2)},
+        ),
+    )
+
+
+def in_memory(record: IngestRecord) -> bool:
+    return isinstance(record.payload.obj, bytes)
+
+
+def assert_equal(moved: IngestRecord, kept: IngestRecord) -> None:
+    everything = range(kept.count)
+    assert moved.part(everything) == kept.part(everything)
+    found, expected = (gather([one] * one.count, everything) for one in (moved, kept))
+    assert found.scalars["metadata"] == expected.scalars["metadata"]
+    assert found.scalars["messages"] == expected.scalars["messages"]
+    assert found.attachments == expected.attachments
+    tokens = (one.arrays["output_tokens"].values for one in (found, expected))
+    np.testing.assert_array_equal(*tokens)
+
+
+def test_a_record_in_scratch_reads_as_one_in_memory() -> None:
+    scratch, moved = Scratch(ManualClock()), make_record(entries())
+    assert scratch.take(moved)
+    assert not in_memory(moved)
+    assert moved.sizes() == make_record(entries()).sizes()
+    assert_equal(moved, make_record(entries()))
+    scratch.close()
+    assert_equal(moved, make_record(entries()))
+
+
+def test_records_share_files_whose_space_is_free_once_nobody_refers_to_them() -> None:
+    scratch, open_before = Scratch(ManualClock()), len(os.listdir("/proc/self/fd"))
+    large = make_entry(attachments={"page": bytes(FILE_BYTES // 3)})
+    records = [make_record([large]) for _ in range(5)]
+    assert all(scratch.take(record) for record in records)
+    scratch.close()
+    assert len(os.listdir("/proc/self/fd")) == open_before + 3
+    assert all(len(record.attachments()[0]["page"]) == FILE_BYTES // 3 for record in records)
+    records.clear()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_without_a_file_payloads_stay_in_memory_until_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    clock = ManualClock()
+    scratch, record = Scratch(clock), make_record(entries())
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert not scratch.take(record)
+    assert in_memory(record)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("scratch")))
+    clock.advance(1.0)
+    assert scratch.take(record)
+    assert_equal(record, make_record(entries()))
+    scratch.close()
