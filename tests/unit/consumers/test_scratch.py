@@ -42,8 +42,8 @@ def assert_equal(moved: IngestRecord, kept: IngestRecord) -> None:
     assert found.scalars["metadata"] == expected.scalars["metadata"]
     assert found.scalars["messages"] == expected.scalars["messages"]
     assert found.attachments == expected.attachments
-    tokens = (one.arrays["output_tokens"].values for one in (found, expected))
-    np.testing.assert_array_equal(*tokens)
+    tokens, due = (one.arrays["output_tokens"].values for one in (found, expected))
+    np.testing.assert_array_equal(tokens, due)
 
 
 def test_a_record_in_scratch_reads_as_one_in_memory() -> None:
