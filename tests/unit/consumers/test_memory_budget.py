@@ -55,7 +55,7 @@ def test_everybody_is_served_in_the_end(order: list[int], silent: set[TopicParti
         in_line = [one for one in readers(budget, now_s) if budget.is_in_line(one)]
         assert len(in_line) <= 1
         for source in {*in_line} - silent:
-            budget.catch_up(source)
+            budget.leave_line(source)
             served.append(source)
         now_s += TURN_S
     assert served == [source for source in arrived if source not in silent]
@@ -79,7 +79,7 @@ def test_all_read_while_there_is_room_and_again_once_there_is() -> None:
 
 def test_who_has_caught_up_reads_whatever_is_in_memory() -> None:
     budget = joined(0)
-    budget.catch_up(SOURCES[4])
+    budget.leave_line(SOURCES[4])
     assert not budget.admits(1)
     assert readers(budget, 0.0) == [SOURCES[0], SOURCES[4]]
     budget.leave(SOURCES[0])

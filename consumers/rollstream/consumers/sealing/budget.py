@@ -40,10 +40,10 @@ class MemoryBudget:
 
     def leave(self, source: TopicPartition) -> None:
         """The partition is read no more, and holds nothing."""
-        self.catch_up(source)
+        self.leave_line(source)
         self.used -= self._sizes.pop(source, 0)
 
-    def catch_up(self, source: TopicPartition) -> None:
+    def leave_line(self, source: TopicPartition) -> None:
         """The partition has caught up: it stands in line no more."""
         self._line.pop(source, None)
 

@@ -198,7 +198,7 @@ class Intake:
         """
         context = self._context
         if context.memory.is_in_line(self._source) and self.is_caught_up():
-            context.memory.catch_up(self._source)
+            context.memory.leave_line(self._source)
         due_us = self.assembler.pending.due_us()
         if due_us is None:
             return

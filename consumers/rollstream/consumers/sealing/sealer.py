@@ -89,9 +89,8 @@ class Sealer:
         workers: Executor | None = None,
         dead_letter_newer: bool = False,
     ) -> None:
-        kafka = config.kafka
+        kafka, entropy = config.kafka, entropy or SystemEntropy()
         self._clock, self._config = clock or SystemClock(), config
-        entropy = entropy or SystemEntropy()
         named = owner or f"sealer-{entropy.token(4)}"
         self._own = ExitStack()
         broker = broker or self._own.enter_context(KafkaBroker(kafka.bootstrap, kafka.client))
@@ -107,11 +106,8 @@ class Sealer:
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
-        self._counters = SealerCounters()
-        self._memory, self._scratch = (
-            MemoryBudget(config.sealers.memory_bytes),
-            Scratch(self._clock),
-        )
+        self._counters, self._scratch = SealerCounters(), Scratch(self._clock)
+        self._memory = MemoryBudget(config.sealers.memory_bytes)
         self._environments = [
             EnvironmentSealer(
                 SealerContext(
