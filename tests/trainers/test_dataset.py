@@ -6,8 +6,9 @@ import pickle
 import re
 from collections.abc import Iterator
 from functools import partial
-from multiprocessing import get_start_method
+from multiprocessing import get_context, get_start_method
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -161,8 +162,15 @@ def test_workers_that_could_not_ask_are_refused_with_the_remedy(
     options: dict[str, Any], message: str
 ) -> None:
     dataset = RolloutDataset(refuse_to_open, first_step=0, num_groups=GROUPS)
+    # The first that is refused ends the others, and a worker that has not begun by then fails.
+    begun = get_context("spawn").Barrier(options["num_workers"], timeout=WAIT_S)
+    options = {**options, "worker_init_fn": partial(wait_for_others, begun)}
     with pytest.raises(InvalidRequest, match=re.escape(message)):
         next(iter(loader(dataset, **options)))
+
+
+def wait_for_others(begun: Barrier, _worker: int) -> None:
+    begun.wait()
 
 
 @pytest.mark.broker
