@@ -11,7 +11,8 @@ from harness.entropy import SeededEntropy
 from harness.retiring import requested
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import Sealer, audit
-from rollstream.consumers.retention.owner import ASK_EVERY_S, DELETE_EVERY_S
+from rollstream.consumers.retention.owner import DELETE_EVERY_S
+from rollstream.consumers.sealing.flush_requests import LOOK_EVERY_S
 from rollstream.sampler import Batch, Sampler
 from rollstream.schemas import codec
 from rollstream.schemas.events import Retired
@@ -86,7 +87,7 @@ class RetentionWorld(SealWorld):
         """Sealers for as long as they need to notice a request, retire and delete, while the
         sampler is asked for its figures now and then."""
         for _ in range(3):
-            self.run(*sealers, seconds=ASK_EVERY_S + DELETE_EVERY_S)
+            self.run(*sealers, seconds=LOOK_EVERY_S + DELETE_EVERY_S)
             if sampler is not None:
                 sampler.stats()
 

@@ -42,6 +42,10 @@ class Deadline:
         whose time-out is for one answer."""
         self._begun_s = self.clock.monotonic_s()
 
+    def end(self) -> None:
+        """It has passed from now on, for all that were given it, in whatever thread."""
+        self.timeout_s = 0.0
+
     def log_waiting(self, what: Callable[[], str]) -> None:
         """Logs a warning that names what is waited for, at most every 30 s.
 

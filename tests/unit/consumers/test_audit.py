@@ -104,7 +104,7 @@ class Deployment:
         offset = log.wait_confirmed(log.append(event), in_time())
         where = LAYOUT.groups_log(ADDRESS)
         self.blobs.look()
-        project_retired(self.blobs, self._broker, where, ADDRESS, offset, in_time(), lambda: None)
+        project_retired(self.blobs, self._broker, where, ADDRESS, offset, in_time())
         return offset
 
     def roll_up(self, manifests: Mapping[int, tuple[str, ...]], level: int = 1) -> str:

@@ -15,7 +15,6 @@ from harness.failing_blobs import PassingBlobs
 from harness.sealing import SealWorld
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.retention.decisions import DecisionLogs
-from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
@@ -82,16 +81,6 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
     clock = ManualClock()
     broker = MemoryBroker(MemoryLogs(clock))
     config = SealWorld().config
-    retention = RetentionServices(
-        broker=broker,
-        layout=Layout(),
-        blobs=blobs,
-        clock=clock,
-        timeout_s=1.0,
-        decisions=DecisionLogs(config, broker),
-        beside=InlineExecutor(),
-        config=EnvironmentConfig(),
-    )
     inline = InlineExecutor()
     return SealerContext(
         environment="math",
@@ -112,7 +101,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
         counters=SealerCounters(),
-        retention=retention,
+        decisions=DecisionLogs(config, broker),
     )
 
 

@@ -7,6 +7,6 @@ Map:
 - ``flushes``    the flushes with files that are not retired, from the store
 - ``files``      what readers leave out, and what is deleted
 - ``unneeded``   what described files that are deleted, and what killed processes left
-- ``owner``      the steps at the owner of a partition (``Retention``)
+- ``owner``      the jobs of a partition's owner (``retention_chores``)
 - ``requests``   asks the owners, and plans without them (``rollstream retain``)
 """

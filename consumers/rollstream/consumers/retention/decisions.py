@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -45,7 +44,6 @@ class DecisionLogs:
         self._config = config
         self._broker = broker
         self._layout = Layout.of(config.kafka)
-        self._abandoned = threading.Event()
         self._read: dict[str, tuple[Follower, SamplerState]] = {}
 
     def registered(self, environment: str, deadline: Deadline) -> list[str]:
@@ -82,10 +80,6 @@ class DecisionLogs:
         names = self.registered(environment, deadline)
         return {name: self._decisions(name, deadline) for name in names}
 
-    def abandon(self) -> None:
-        """From any thread: what is read ends with the next event, as ``BrokerUnavailable``."""
-        self._abandoned.set()
-
     def close(self) -> None:
         """Idempotent."""
         for follower, _ in self._read.values():
@@ -102,8 +96,6 @@ class DecisionLogs:
             events = follower.read_to_end(deadline, ends_within_s=self._answer_s(deadline))
             for _, offset, timestamp_us, event in events:
                 state.apply(offset, timestamp_us, event)
-                if self._abandoned.is_set():
-                    raise BrokerUnavailable("decision logs are read no more: the sealer closes")
         except BrokerUnavailable:
             raise
         except BaseException:

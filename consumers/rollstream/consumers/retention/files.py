@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from itertools import takewhile
 
-from rollstream.consumers.retention.flushes import CheckTime, manifests_from
+from rollstream.consumers.retention.flushes import manifests_from
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, Retired
@@ -33,7 +33,6 @@ def project_retired(
     address: PartitionAddress,
     offset: int,
     deadline: Deadline,
-    check_time: CheckTime,
 ) -> None:
     """Writes the blob of the ``Retired`` event at ``offset`` of a seal log, which was confirmed,
     and of those before it that lack theirs. Repeating it changes nothing.
@@ -64,7 +63,7 @@ def project_retired(
             retired = load_retired(blobs, retired_path(address, offset))
         for at, event in reversed(missing):
             newest = max(file.offset for file in event.files)
-            named = manifests_from(blobs, address, retired.below, check_time)
+            named = manifests_from(blobs, address, retired.below, deadline)
             flushes = takewhile(partial(_is_before, newest + 1), named)
             retired = retired.after(at, event, flushes)
             create_or_compare(blobs, retired_path(address, at), encode_retired(retired))

@@ -6,37 +6,36 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from rollstream.consumers.retention.plan import FlushFiles, HeldFlush, files_of_flush
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
 from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
 from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import retired_of
+from rollstream.streams.errors import BrokerUnavailable
 
-CheckTime = Callable[[], None]
 StillHeld = Callable[[int], HeldFlush | None]
 
 
 def manifests_from(
-    blobs: Blobs, address: PartitionAddress, first: int, check_time: CheckTime
+    blobs: Blobs, address: PartitionAddress, first: int, deadline: Deadline
 ) -> Iterator[tuple[int, Flushed]]:
     """Flushes of a partition with their offsets, rising, from ``first`` on.
 
-    Args:
-        check_time: called before each manifest is opened; what it raises ends the iteration.
-
     Raises:
-        CorruptFile, NewerFile: a manifest that cannot be read.
+        CorruptFile, NewerFile: a manifest that cannot be read. BrokerUnavailable: not all were read
+        by the deadline.
     """
     for offset in _offsets_from(blobs, address, first):
-        check_time()
+        _check_time(deadline)
         yield offset, load_manifest(blobs, manifest_path(address, offset)).event
 
 
 def unretired_flushes(
     blobs: Blobs,
     address: PartitionAddress,
-    check_time: CheckTime,
+    deadline: Deadline,
     still_held: StillHeld = lambda offset: None,
 ) -> Iterator[FlushFiles | HeldFlush]:
     """Flushes of a partition that have files which are not retired, by rising offset. Opens the
@@ -47,10 +46,11 @@ def unretired_flushes(
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
+        BrokerUnavailable: as ``manifests_from``.
     """
     retired = retired_of(blobs, address)
     for offset, files in groupby(retired.kept, key=lambda file: file.offset):
-        check_time()
+        _check_time(deadline)
         if held := still_held(offset):
             yield held
             continue
@@ -59,9 +59,16 @@ def unretired_flushes(
         gone = {file.path for file in (*event.files, *event.incomplete)} - kept
         yield files_of_flush(offset, event, gone)
     for offset in _offsets_from(blobs, address, retired.below):
-        check_time()
+        _check_time(deadline)
         yield still_held(offset) or files_of_flush(
             offset, load_manifest(blobs, manifest_path(address, offset)).event
+        )
+
+
+def _check_time(deadline: Deadline) -> None:
+    if deadline.passed():
+        raise BrokerUnavailable(
+            f"the manifests were not read within {deadline.timeout_s} s; allow more time"
         )
 
 

@@ -1,24 +1,22 @@
 """The life of a partition's files under the owner of its seal log: retired by request and by
 schedule, and deleted once no sampler can need them.
 
-It is a sequence of named steps. Between any two of them the process may be killed: what the log
-says was retired is projected and deleted by whoever owns the partition next, and a request that
-was not answered is answered then. Steps that need the log run as a job of the partition, all others
-beside it, so that flushes go on.
+These are jobs beside the loop, which yield what needs the log, so that flushes go on. The process
+may be killed at any point: what the log says was retired is projected and deleted by whoever owns
+the partition next, and a request that was not answered is answered then.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from rollstream.consumers.retention.decisions import DecisionLogs, NoSampler, UnknownSampler
+from rollstream.consumers.retention.decisions import NoSampler, UnknownSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import (
@@ -36,34 +34,22 @@ from rollstream.consumers.retention.unneeded import (
     unneeded_batches,
     unneeded_manifests,
 )
-from rollstream.runtime.clock import Clock
-from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.consumers.sealing.chores import Chore, Chores, Job, LogStep, asking_log
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import (
-    FLUSH_KINDS,
-    Requested,
-    RequestKind,
-    Retired,
-    RetiredFile,
-)
+from rollstream.schemas.events import Requested, RequestKind, Retired, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, StoreError
-from rollstream.store.retired import RetiredFiles, retired_offsets
-from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.store.retired import retired_offsets
+from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.appends import Appends
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.topics.layout import Layout
 
 BY_SCHEDULE = -1  # Instead of a request's offset.
-ASK_EVERY_S = 3.0  # An owner that appends nothing asks so often for requests in its log.
 SCHEDULE_EVERY_S = 300.0
 DELETE_EVERY_S = 10.0  # While retired files are not deleted.
 ORPHANS_EVERY_S = 3_600.0  # By schedule: all row files of the environment are listed.
-TRY_AGAIN_S = 10.0  # After the store or the broker failed.
-READ_TIMEOUT_S = 600.0  # For all decisions.
+READ_TIMEOUT_S = 600.0  # For all decisions, or manifests.
 PLAN_S = 60.0  # For the manifests of old files; the next plan goes on behind those that it opened.
 PLANS_SHARE = 10  # The schedule waits so many times as long as its plan took.
 DETAIL_CHARS_MAX = 1_000
@@ -71,394 +57,224 @@ US_PER_HOUR = 3_600_000_000
 _log = logging.getLogger("rollstream.sealer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionServices:
-    """What the retention of one environment works with.
+@dataclass(slots=True)
+class PartitionFiles:
+    """The files of a partition, for its owner.
 
     Attributes:
-        decisions: of its samplers.
-        beside: one thread for all partitions, since ``decisions`` is not shared.
-        config: of the environment.
+        held: flushes that were held back when they were looked at, by offset.
+        known: row files that are no orphans.
+        projected: the newest ``Retired`` event that readers go by; None: not known.
+        left: whether retired files may be left to be deleted.
+        orphans_at_s: when orphans are looked for by schedule.
     """
 
-    broker: Broker
-    layout: Layout
-    blobs: Blobs
-    clock: Clock
-    timeout_s: float
-    decisions: DecisionLogs
-    beside: Executor
-    config: EnvironmentConfig
+    context: SealerContext
+    address: PartitionAddress
+    log: OwnedLog[SealFold]
+    orphans_at_s: float
+    held: dict[int, HeldFlush] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    projected: int | None = None
+    left: bool = False
+    warned: str = ""
 
-    def deadline(self) -> Deadline:
-        """A new deadline, ``timeout_s`` from now."""
-        return Deadline(self.timeout_s, self.clock)
+    def project(self, offset: int, deadline: Deadline) -> None:
+        """Readers leave out what was retired up to the event at ``offset``, unless they do."""
+        if offset == self.projected:
+            return
+        blobs, broker = self.context.blobs, self.context.broker
+        project_retired(blobs, broker, self.log.where, self.address, offset, deadline)
+        self.projected, self.left = offset, bool(retired_offsets(blobs, self.address))
 
-    def reading_deadline(self) -> Deadline:
-        """One for whole logs."""
-        return Deadline(READ_TIMEOUT_S, self.clock)
+    def samplers(self, deadline: Deadline) -> Mapping[str, SamplerState]:
+        """What they decided."""
+        return self.context.decisions.read(self.address.environment, deadline)
 
-
-class Step(NamedTuple):
-    """One step.
-
-    Attributes:
-        with_log: whether it needs the owned log, so that no flush may run meanwhile.
-        appends: whether it appends, and returns the future of that.
-    """
-
-    name: str
-    run: Callable[[], Any]
-    with_log: bool = False
-    appends: bool = False
-
-
-Steps = Generator[Step, Any, None]
+    def warn(self, message: str, error: Exception) -> str:
+        """Logs it once, however often it is tried again; where nobody foresaw the error, with its
+        place. Returns the error as text."""
+        foreseen = isinstance(error, RollstreamError)
+        text = str(error) if foreseen else repr(error)
+        if self.warned != (warned := f"{message}: {text}"):
+            self.warned = warned
+            _log.warning("%s: %s", self.address, warned, exc_info=None if foreseen else error)
+        return text
 
 
-class Retention:
-    """Retires and deletes the files of one partition. Only its loop calls it.
+def retention_chores(
+    context: SealerContext, address: PartitionAddress, log: OwnedLog[SealFold]
+) -> Chores:
+    """What the owner of a partition does for its files, from its claim on."""
+    clock, now_s = context.clock, context.clock.monotonic_s()
+    files = PartitionFiles(context, address, log, now_s + ORPHANS_EVERY_S)
+    chore = partial(Chore, runs_in=context.threads.beside, timeout_s=READ_TIMEOUT_S)
+    by_schedule = partial(_retire_by_schedule, files)
+    chores = [
+        chore("retention", partial(_answer, files)),
+        chore("retention by schedule", by_schedule, due_s=now_s + SCHEDULE_EVERY_S),
+        chore("retired files", partial(_delete_left, files)),
+    ]
+    return Chores(str(address), clock, chores)
 
-    Args:
-        workers: run the steps that need the log.
-        appends: what is on its way into the log.
-    """
 
-    def __init__(
-        self,
-        services: RetentionServices,
-        address: PartitionAddress,
-        log: OwnedLog[SealFold],
-        workers: Executor,
-        appends: Appends,
-    ) -> None:
-        self._appends = appends
-        self._services = services
-        self._address = address
-        self._log = log
-        self._workers = workers
-        self._abandoned = threading.Event()
-        self._warned = ""
-        self._held: dict[int, HeldFlush] = {}  # By offset; only the thread of the plans uses it.
-        self._known: set[str] = set()  # Row files that are no orphans; the same thread uses it.
-        self._schedule_at_s = self._now_s() + SCHEDULE_EVERY_S
-        self._orphans_at_s = self._now_s() + ORPHANS_EVERY_S
-        self.begin()
+def asks_to_retire(request: Requested) -> bool:
+    """Whether it is answered here."""
+    return request.kind == RequestKind.RETAIN and request.older_than_us >= 0
 
-    def begin(self) -> None:
-        """The log was claimed, and somebody else may have owned it before. What was on its way is
-        forgotten: the log has it or not."""
-        self.abandon()
-        now_s = self._services.clock.monotonic_s()
-        self._abandoned = threading.Event()
-        self._steps: Steps | None = None
-        self._future: Future[Any] | None = None
-        self._complete = False  # Whether what the log says was retired is projected.
-        self._pending = False  # Whether retired files may be left to be deleted.
-        self._again_at_s = now_s
-        self._delete_at_s = now_s
-        self._ask_at_s = now_s + ASK_EVERY_S
-        self._next_offset = -1
 
-    def abandon(self) -> None:
-        """A step that runs beside the loop ends soon, and nobody waits for it."""
-        self._abandoned.set()
+def _answer(files: PartitionFiles, deadline: Deadline) -> Job | None:
+    for offset, (_, request) in files.log.fold.requests.items():
+        if asks_to_retire(request):
+            return _retire(files, files.log.fold.retired, offset, request.older_than_us, deadline)
+    return None
 
-    def advance(self) -> Future[Any] | None:
-        """Goes on without waiting; returns a step that runs now and needs the log, for the
-        partition to wait for."""
-        if self._future is not None:
-            if not self._future.done():
-                return None
-            finished, self._future = self._future, None
-            step = self._go_on(finished)
-        else:
-            self._steps = self._due()
-            step = None if self._steps is None else self._go_on(None)
-        if step is None:
-            return None
-        if step.appends:
-            self._future = step.run()
-        else:
-            workers = self._workers if step.with_log else self._services.beside
-            self._future = workers.submit(step.run)
-        return self._future if step.with_log else None
 
-    def _go_on(self, finished: Future[Any] | None) -> Step | None:
-        """The next step, given how the one before ended."""
-        assert self._steps is not None, "some steps were begun"
-        try:
-            if finished is None:
-                return next(self._steps)
-            error = finished.exception()
-            return (
-                self._steps.send(finished.result()) if error is None else self._steps.throw(error)
-            )
-        except StopIteration:
-            pass
-        except Exception as error:  # noqa: BLE001, sealing goes on, whatever became of old files
-            self._warn(f"retired files: {_text(error)}; it is tried again", error)
-            self._complete = False
-            self._again_at_s = self._now_s() + TRY_AGAIN_S
-        self._steps = None
+def _retire_by_schedule(files: PartitionFiles, deadline: Deadline) -> Job | None:
+    hours = files.context.config.retain_after_hours
+    if hours is None:
         return None
+    older_than_us = round(hours * US_PER_HOUR)
+    return _retire(files, files.log.fold.retired, BY_SCHEDULE, older_than_us, deadline)
 
-    def _due(self) -> Steps | None:
-        now_s = self._now_s()
-        if now_s < self._again_at_s:
-            return None
-        if not self._complete:
-            return self._complete_predecessor()
-        fold = self._log.fold
-        for offset, (_, request) in fold.requests.items():
-            if request.kind not in FLUSH_KINDS:  # The partition carries those out.
-                return self._answer(offset, request)
-        hours = self._services.config.retain_after_hours
-        if hours is not None and now_s >= self._schedule_at_s:
-            self._schedule_at_s = now_s + SCHEDULE_EVERY_S
-            return self._retire(BY_SCHEDULE, round(hours * US_PER_HOUR))
-        if self._pending and now_s >= self._delete_at_s:
-            self._delete_at_s = now_s + DELETE_EVERY_S
-            return self._delete()
-        if self._next_offset != self._log.next_offset:
-            # An append folds the requests before it.
-            self._next_offset, self._ask_at_s = self._log.next_offset, now_s + ASK_EVERY_S
-        elif now_s >= self._ask_at_s:
-            self._ask_at_s = now_s + ASK_EVERY_S
-            return self._look_for_requests()
-        return None
 
-    # --- sequences of steps ---
+def _delete_left(files: PartitionFiles, deadline: Deadline) -> Job | None:
+    retired = files.log.fold.retired
+    return _delete(files, retired, deadline) if files.left or files.projected != retired else None
 
-    def _complete_predecessor(self) -> Steps:
-        """A predecessor may have been killed between its event and the rest."""
-        self._pending = yield Step(
-            "project_missing", partial(self._project, self._log.fold.retired)
-        )
-        self._complete = True
 
-    def _look_for_requests(self) -> Steps:
-        yield Step("fold_requests", self._fold_requests, with_log=True)
+def _retire(
+    files: PartitionFiles, retired: int, request: int, older_than_us: int, deadline: Deadline
+) -> Job:
+    """One plan a job. A request stays open until all old files were looked at, and is answered once
+    readers leave out what was retired."""
+    asked, now_s = request != BY_SCHEDULE, files.context.clock.monotonic_s
+    files.project(retired, deadline)  # A predecessor may have been killed after its event.
+    began_s, detail = now_s(), ""
+    try:
+        plan = _plan(files, older_than_us, deadline)
+    except Exception as error:  # noqa: BLE001, who asked is told
+        plan, detail = RetentionPlan(), files.warn("nothing more is retired", error)
+    wait_s = max(SCHEDULE_EVERY_S, PLANS_SHARE * (now_s() - began_s))
+    for part in parts(plan.files):
+        offset = yield partial(_append, files, request, part, more=asked)
+        files.project(offset, deadline)
+    if plan.files:
+        size = sum(file.size for file in plan.files)
+        named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
+        _log.info("%s: retired %s, %d bytes", files.address, named, size)
+    if asked and not plan.finished:
+        return 0.0
+    deleted = ""
+    if asked or now_s() >= files.orphans_at_s:
+        files.orphans_at_s = now_s() + ORPHANS_EVERY_S
+        deleted = yield from _delete_unneeded(files, deadline, orphans_too=True)
+    if not asked:
+        return wait_s
+    told = "; ".join(filter(None, (detail or describe_held(plan), deleted)))
+    yield partial(_append, files, request, detail=told, refused=bool(detail))
+    return 0.0
 
-    def _answer(self, offset: int, request: Requested) -> Steps:
-        if request.kind == RequestKind.RETAIN and request.older_than_us >= 0:
-            yield from self._retire(offset, request.older_than_us)
-        elif request.kind == RequestKind.RETRY:
-            yield self._append_step(offset, ())  # It is read: whoever owns it answers.
-        else:
-            detail = f"this version of Rollstream does nothing for {request}"
-            yield self._append_step(offset, (), detail=detail, refused=True)
 
-    def _retire(self, request: int, older_than_us: int) -> Steps:
-        """A request until all old files were looked at, the schedule one plan at a time. A request
-        is answered once readers leave out what was retired."""
-        asked = request != BY_SCHEDULE
-        detail, retired = "", 0
-        finished = False
-        while not finished:
-            try:
-                plan = yield Step("plan", partial(self._plan, older_than_us))
-            except Exception as error:  # noqa: BLE001, who asked is told
-                more = "more " if retired else ""
-                self._warn(f"nothing {more}is retired: {_text(error)}", error)
-                plan, detail = RetentionPlan(), _text(error)
-            finished = plan.finished or not asked
-            for files in parts(plan.files):
-                offset = yield self._append_step(request, files, more=asked)
-                self._pending = yield Step("project_retired", partial(self._project, offset))
-                self._delete_at_s = self._now_s()
-            if plan.files:
-                retired += len(plan.files)
-                size = sum(file.size for file in plan.files)
-                named = f"{len(plan.files):,} file{'s'[: len(plan.files) > 1]}"
-                _log.info("%s: retired %s, %d bytes", self._address, named, size)
-        deleted = ""
-        if asked or self._now_s() >= self._orphans_at_s:
-            self._orphans_at_s = self._now_s() + ORPHANS_EVERY_S
-            deleted = yield from self._delete_unneeded(orphans_too=True)
-        if asked:
-            told = "; ".join(filter(None, (detail or describe_held(plan), deleted)))
-            yield self._append_step(request, (), detail=told, refused=bool(detail))
-
-    def _delete(self) -> Steps:
-        found: Sequence[RetiredFiles] = yield Step("find_deletable", self._find_deletable)
-        if found and (yield Step("check_owner", self._is_owner, with_log=True)):
-            self._pending = yield Step("delete_files", partial(self._delete_files, found))
-            yield from self._delete_unneeded(orphans_too=False)
-
-    def _delete_unneeded(self, *, orphans_too: bool) -> Generator[Step, Any, str]:
-        """Returns what was deleted, in words. An error ends only this."""
-        try:
-            find = partial(self._find_unneeded, orphans_too)
-            found: Unneeded = yield Step("find_unneeded", find)
-            is_owner = yield Step("check_owner", self._is_owner, with_log=True)
-            if not is_owner:
-                return ""
-            run = partial(self._run_unneeded, found, orphans_too)
-            deleted: str = yield Step("delete_unneeded", run)
-        except Exception as error:  # noqa: BLE001, who asked is told
-            self._warn(f"not all files that nothing needs were deleted: {_text(error)}", error)
-            return f"not all files that nothing needs were deleted: {_text(error)}"
-        if not deleted:
-            return ""
-        _log.info("%s: deleted %s", self._address, deleted)
-        return f"deleted {deleted}"
-
-    def _append_step(
-        self,
-        request: int,
-        files: Sequence[RetiredFile],
-        *,
-        more: bool = False,
-        detail: str = "",
-        refused: bool = False,
-    ) -> Step:
-        append = partial(self._append, request, tuple(files), more, detail, refused)
-        return Step("append_retired", append, with_log=True, appends=True)
-
-    # --- steps that need the log ---
-
-    def _append(
-        self,
-        request: int,
-        files: tuple[RetiredFile, ...],
-        more: bool,
-        detail: str,
-        refused: bool,
-    ) -> Future[int]:
-        event = Retired(
-            epoch=self._log.epoch,
-            nonce=self._log.nonce,
-            now_ts=self._services.clock.now_us(),
-            previous=self._log.fold.retired,
-            request=request,
-            more=more,
-            files=files,
-            detail=detail[:DETAIL_CHARS_MAX],
-            refused=refused,
-        )
-        return self._appends.begin(self._log, event)
-
-    def _fold_requests(self) -> None:
-        try:
-            self._log.fold_arrived(self._services.deadline())
-        except BrokerUnavailable as error:
-            self._warn(f"requests were not looked for: {error}")
-
-    def _is_owner(self) -> bool:
-        try:
-            self._log.check_still_owner(self._services.deadline())
-        except BrokerUnavailable as error:
-            self._warn(f"nothing is deleted for now: {error}")
-            return False
-        return True
-
-    # --- steps beside the loop ---
-
-    def _plan(self, older_than_us: int) -> RetentionPlan:
-        services = self._services
-        # Ages are of log time, which follows the wall clock wherever a partition was read to its
-        # end; behind that a file counts as older than it is by what the sealers lag.
-        sealed_until_us = services.clock.now_us() - older_than_us
-        samplers = services.decisions.read(self._address.environment, services.reading_deadline())
-        began_s, address = self._now_s(), self._address
-
-        def still_held(offset: int) -> HeldFlush | None:
-            held = self._held.get(offset)
-            if held is not None and not held.is_held(address, samplers):
-                del self._held[offset]
-                return None
-            return held
-
-        flushes = unretired_flushes(services.blobs, address, self._check_time(), still_held)
-        plan = plan_retention(
-            address,
-            flushes,
-            samplers,
-            sealed_until_us,
-            self._held,
-            lambda: self._now_s() < began_s + PLAN_S,
-        )
-        now_s = self._now_s()
-        wait_s = PLANS_SHARE * (now_s - began_s)
-        self._schedule_at_s = max(self._schedule_at_s, now_s + wait_s)
-        return plan
-
-    def _project(self, offset: int) -> bool:
-        """Returns whether anything was ever retired."""
-        services = self._services
-        where, check_time = self._log.where, self._check_time()
-        project_retired(
-            services.blobs,
-            services.broker,
-            where,
-            self._address,
-            offset,
-            services.deadline(),
-            check_time,
-        )
-        return bool(retired_offsets(services.blobs, self._address))
-
-    def _find_deletable(self) -> Sequence[RetiredFiles]:
-        samplers = self._services.decisions.read(
-            self._address.environment, self._services.reading_deadline()
-        )
-        return deletable(self._services.blobs, self._address, samplers)
-
-    def _delete_files(self, found: Sequence[RetiredFiles]) -> bool:
-        """Returns whether more is to be deleted."""
-        blobs = self._services.blobs
+def _delete(files: PartitionFiles, retired: int, deadline: Deadline) -> Job:
+    files.project(retired, deadline)  # As above; a new owner first of all.
+    blobs, address = files.context.blobs, files.address
+    found = deletable(blobs, address, files.samplers(deadline)) if files.left else ()
+    if found:
+        yield from asking_log(files.context, files.log.check_still_owner)
         delete_retired(blobs, found)
-        return bool({*retired_offsets(blobs, self._address)} - {one.offset for one in found})
+        files.left = bool({*retired_offsets(blobs, address)} - {one.offset for one in found})
+        yield from _delete_unneeded(files, deadline, orphans_too=False)
+    return DELETE_EVERY_S
 
-    def _find_unneeded(self, orphans_too: bool) -> Unneeded:
-        """What belongs to the whole environment is up to the owner of its first partition."""
-        services, address = self._services, self._address
-        blobs = services.blobs
-        found = Unneeded(manifests=unneeded_manifests(blobs, address))
-        if address.partition != 0:
-            return found
-        environment = address.environment
+
+def _delete_unneeded(
+    files: PartitionFiles, deadline: Deadline, *, orphans_too: bool
+) -> Generator[LogStep, Any, str]:
+    """Returns what was deleted, in words. An error ends only this."""
+    context, staged = files.context, 0
+    try:
+        found = _find_unneeded(files, deadline, orphans_too)
+        yield from asking_log(context, files.log.check_still_owner)
+        found.delete(context.blobs)
+        if orphans_too and files.address.partition == 0:
+            staged = context.blobs.delete_staged(context.clock.now_us() - round(STAGED_AGE_S * 1e6))
+    except Exception as error:  # noqa: BLE001, who asked is told
+        message = "not all files that nothing needs were deleted"
+        return f"{message}: {files.warn(message, error)}"
+    unfinished = f"unfinished files: {staged:,}" if staged else ""
+    deleted = ", ".join(filter(None, (str(found), unfinished)))
+    if not deleted:
+        return ""
+    _log.info("%s: deleted %s", files.address, deleted)
+    return f"deleted {deleted}"
+
+
+def _append(
+    files: PartitionFiles, request: int, part: tuple[RetiredFile, ...] = (), **said: Any
+) -> Future[int]:
+    return files.context.appends.begin(
+        files.log, retired_event(files.context, files.log, request, files=part, **said)
+    )
+
+
+def retired_event(
+    context: SealerContext,
+    log: OwnedLog[SealFold],
+    request: int,
+    *,
+    files: tuple[RetiredFile, ...] = (),
+    more: bool = False,
+    detail: str = "",
+    refused: bool = False,
+) -> Retired:
+    """Retires files, or answers a request."""
+    return Retired(
+        epoch=log.epoch,
+        nonce=log.nonce,
+        now_ts=context.clock.now_us(),
+        previous=log.fold.retired,
+        request=request,
+        more=more,
+        files=files,
+        detail=detail[:DETAIL_CHARS_MAX],
+        refused=refused,
+    )
+
+
+def _plan(files: PartitionFiles, older_than_us: int, deadline: Deadline) -> RetentionPlan:
+    clock, address, held = files.context.clock, files.address, files.held
+    # Ages are of log time, which follows the wall clock wherever a partition was read to its
+    # end; behind that a file counts as older than it is by what the sealers lag.
+    sealed_until_us = clock.now_us() - older_than_us
+    samplers = files.samplers(deadline)
+    until = Deadline(PLAN_S, clock)
+
+    def still_held(offset: int) -> HeldFlush | None:
+        known = held.get(offset)
+        if known is not None and not known.is_held(address, samplers):
+            del held[offset]
+            return None
+        return known
+
+    flushes = unretired_flushes(files.context.blobs, address, deadline, still_held)
+    return plan_retention(
+        address, flushes, samplers, sealed_until_us, held, lambda: not until.passed()
+    )
+
+
+def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool) -> Unneeded:
+    """What belongs to the whole environment is up to the owner of its first partition."""
+    context, address = files.context, files.address
+    blobs = context.blobs
+    batches: Sequence[str] = ()
+    unnamed: Sequence[str] = ()
+    if address.partition == 0:
         with suppress(UnknownSampler, NoSampler):  # Retiring says so.
-            samplers = services.decisions.read(environment, services.reading_deadline())
-            found = found.plus(Unneeded(batches=unneeded_batches(blobs, samplers)))
-        if not orphans_too:
-            return found
-        addresses = services.layout.addresses({environment: services.config.partitions})
-        candidates = orphans(blobs, addresses, self._check_time(), self._known)
-        deadline = services.reading_deadline()
-        unnamed = unnamed_by_log(services.broker, services.layout, candidates, deadline)
-        return found.plus(Unneeded(orphans=unnamed))
-
-    def _run_unneeded(self, found: Unneeded, orphans_too: bool) -> str:
-        """Deletes it; returns what it was, in words."""
-        services, staged = self._services, 0
-        found.delete(services.blobs)
-        if orphans_too and self._address.partition == 0:
-            before_us = services.clock.now_us() - round(STAGED_AGE_S * 1e6)
-            staged = services.blobs.delete_staged(before_us)
-        unfinished = f"unfinished files: {staged:,}" if staged else ""
-        return ", ".join(filter(None, (str(found), unfinished)))
-
-    def _check_time(self) -> Callable[[], None]:
-        abandoned = self._abandoned
-
-        def check() -> None:
-            if abandoned.is_set():
-                raise StoreError(f"the manifests of {self._address} are for its next owner to read")
-
-        return check
-
-    def _warn(self, message: str, error: Exception | None = None) -> None:
-        """Once, however often it is tried again; where nobody foresaw the error, with its place."""
-        if message != self._warned:
-            self._warned = message
-            foreseen = error is None or isinstance(error, RollstreamError)
-            _log.warning("%s: %s", self._address, message, exc_info=None if foreseen else error)
-
-    def _now_s(self) -> float:
-        return self._services.clock.monotonic_s()
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, RollstreamError) else repr(error)
+            batches = unneeded_batches(blobs, files.samplers(deadline))
+        if orphans_too:
+            addresses = context.layout.addresses({address.environment: context.config.partitions})
+            candidates = orphans(blobs, addresses, deadline, files.known)
+            unnamed = unnamed_by_log(context.broker, context.layout, candidates, deadline)
+    manifests = unneeded_manifests(blobs, address)
+    return Unneeded(manifests=manifests, batches=batches, orphans=unnamed)

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 
 from rollstream.consumers.asking import addresses_of, ask, events_until
 from rollstream.consumers.retention.decisions import DecisionLogs
-from rollstream.consumers.retention.flushes import CheckTime, unretired_flushes
+from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import HeldGroups, plan_retention
 from rollstream.consumers.retention.unneeded import (
     HeldBatches,
@@ -26,7 +25,6 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Followed, read_root_id, visible_files
 from rollstream.store.layout import GROUPS, rows_prefix
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.follow import PutAside
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
@@ -107,7 +105,7 @@ def plan_request(
         totals: Counter[str] = Counter()
         held: dict[str, HeldGroups] = {}
         for address in addresses:
-            flushes = unretired_flushes(blobs, address, partial(_check_time, deadline))
+            flushes = unretired_flushes(blobs, address, deadline)
             plan = plan_retention(address, flushes, samplers, sealed_until_us)
             totals["files"] += len(plan.files)
             totals["bytes"] += sum(file.size for file in plan.files)
@@ -116,7 +114,7 @@ def plan_request(
             totals["held_bytes"] += plan.held_bytes
             for name, groups in plan.held.items():
                 held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
-        unneeded = _unneeded(blobs, addresses, samplers, partial(_check_time, deadline))
+        unneeded = _unneeded(blobs, addresses, samplers, deadline)
         prefix = rows_prefix(GROUPS, environment)
         named = sum(path.startswith(prefix) for path in visible)
         plans.append(
@@ -186,13 +184,13 @@ def _unneeded(
     blobs: Blobs,
     addresses: Sequence[PartitionAddress],
     samplers: Mapping[str, HeldBatches],
-    check_time: CheckTime,
+    deadline: Deadline,
 ) -> Unneeded:
     """What nothing needs of an environment."""
     return Unneeded(
         manifests=[path for one in addresses for path in unneeded_manifests(blobs, one)],
         batches=unneeded_batches(blobs, samplers),
-        orphans=orphans(blobs, addresses, check_time, set()),
+        orphans=orphans(blobs, addresses, deadline, set()),
     )
 
 
@@ -211,10 +209,3 @@ def _answer(address: PartitionAddress, events: Sequence[Retired]) -> PartitionAn
         detail=" ".join(event.detail for event in events if event.detail),
         refused=any(event.refused for event in events),
     )
-
-
-def _check_time(deadline: Deadline) -> None:
-    if deadline.passed():
-        raise BrokerUnavailable(
-            f"the manifests were not read within {deadline.timeout_s} s; allow more time"
-        )

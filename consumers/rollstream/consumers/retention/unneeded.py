@@ -16,7 +16,7 @@ from typing import Protocol
 
 import orjson
 
-from rollstream.consumers.retention.flushes import CheckTime, manifests_from
+from rollstream.consumers.retention.flushes import manifests_from
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
@@ -75,14 +75,6 @@ class Unneeded:
     manifests: Sequence[str] = ()
     batches: Sequence[str] = ()
     orphans: Sequence[str] = ()
-
-    def plus(self, other: Unneeded) -> Unneeded:
-        """Both."""
-        return Unneeded(
-            manifests=[*self.manifests, *other.manifests],
-            batches=[*self.batches, *other.batches],
-            orphans=[*self.orphans, *other.orphans],
-        )
 
     def delete(self, blobs: Blobs) -> None:
         """Deletes them. Repeating it, also beside another owner, changes nothing."""
@@ -160,7 +152,7 @@ def unneeded_batches(blobs: Blobs, samplers: Mapping[str, HeldBatches]) -> list[
 def orphans(
     blobs: Blobs,
     addresses: Sequence[PartitionAddress],
-    check_time: CheckTime,
+    deadline: Deadline,
     known: MutableSet[str],
 ) -> list[str]:
     """Returns the row files of an environment that no flush names and none will.
@@ -170,7 +162,7 @@ def orphans(
 
     Args:
         addresses: of all partitions of the environment.
-        check_time: called before each manifest is opened; what it raises ends the search.
+        deadline: for reading manifests, as ``manifests_from``.
         known: takes files that were found to be named, which are not looked up again.
     """
     # The files are listed first: what is named later is of a newer claim.
@@ -185,7 +177,7 @@ def orphans(
             file.path for one in _blobs_of(blobs, address) for file in (*one.kept, *one.newest)
         }
         left = {path: epoch for path, epoch in files.items() if path not in named | retired | known}
-        for path in _named_among(blobs, address, left, check_time):
+        for path in _named_among(blobs, address, left, deadline):
             known.add(path)
             left.pop(path, None)
         found += left
@@ -256,13 +248,13 @@ def _newest_epoch(blobs: Blobs, address: PartitionAddress) -> int:
 
 
 def _named_among(
-    blobs: Blobs, address: PartitionAddress, files: Mapping[str, int], check_time: CheckTime
+    blobs: Blobs, address: PartitionAddress, files: Mapping[str, int], deadline: Deadline
 ) -> Iterator[str]:
     """Those of the files that manifests name. An event stands behind the claim of its epoch, and
     before the next claim."""
     read_to = -1
     for epoch in sorted({*files.values()}):
-        for offset, event in manifests_from(blobs, address, max(epoch, read_to), check_time):
+        for offset, event in manifests_from(blobs, address, max(epoch, read_to), deadline):
             if event.epoch > epoch:
                 break
             read_to = offset + 1

@@ -2,6 +2,7 @@
 
 - ``sealer``        ``Sealer``: environments, the loop, draining
 - ``threads``       what runs beside the loop; ``InlineExecutor``: no threads
+- ``chores``, ``owned_chores``  jobs that nobody waits for, one at a time; those of a partition
 - ``asked``         a question to the broker, which nobody waits for
 - ``offsets``       the consumer group's offset, and what hinders the partition
 - ``context``       ``SealerContext``: what everything that seals one environment shares

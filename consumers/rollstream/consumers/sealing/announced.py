@@ -15,6 +15,8 @@ from rollstream.streams.compacted import CompactedLog
 from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.topics.layout import Layout
 
+ANNOUNCED_EVERY_S = 0.05
+
 
 class AnnouncedPolicy:
     """Follows the log from its beginning; of several announcements the one with the highest
@@ -51,8 +53,8 @@ class AnnouncedPolicy:
         waited for a sealer would be compared with nothing."""
         return self._records.loaded
 
-    def poll(self) -> None:
-        """Reads what has come.
+    def poll(self) -> float:
+        """Reads what has come, a job.
 
         Raises:
             BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer.
@@ -65,6 +67,7 @@ class AnnouncedPolicy:
             if isinstance(event, PolicyAnnounced) and event.sampler == self._sampler:
                 newest = self._newest
                 self._newest = event if newest is None or event.offset > newest.offset else newest
+        return ANNOUNCED_EVERY_S
 
     def freshness(self, now_us: int) -> Freshness | None:
         """What groups are compared with at this log time, as far as was read; None: no policy is

@@ -7,6 +7,7 @@ import math
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.errors import RollstreamError
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
@@ -35,7 +36,11 @@ class Backoff:
         if self._failing is None:
             self._failing = Deadline(math.inf, self._clock)
             self._since_s = self._clock.monotonic_s()
-            _log.warning("%s: %s; trying again", what, error)
+            foreseen = isinstance(error, RollstreamError)
+            _log.warning(
+                *("%s: %s; trying again", what, error if foreseen else repr(error)),
+                exc_info=None if foreseen else error,
+            )
         self.why, self.error = f"{what}: {error}", error
         self._failing.log_waiting(lambda: self.why)
         self._until_s = self._clock.monotonic_s() + self._wait_s

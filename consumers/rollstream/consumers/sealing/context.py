@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollstream.consumers.retention.owner import RetentionServices
+from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.dead_letters import DeadLetters
@@ -39,7 +39,7 @@ class SealerContext:
         clients: for all seal logs of the process.
         memory, scratch: for the records of all partitions of the process.
         reports: takes what holds now of each partition.
-        retention: ends the life of files.
+        decisions: of its samplers; only what runs in ``threads.beside`` uses it.
         announced: the newest policy that groups are compared with; None: they are not.
         dead_letter_newer: records of newer producers become dead letters; else they stop their
             partition.
@@ -63,7 +63,7 @@ class SealerContext:
     letters: DeadLetters
     reports: ReportsLog
     counters: SealerCounters
-    retention: RetentionServices
+    decisions: DecisionLogs
     announced: AnnouncedPolicy | None = None
     dead_letter_newer: bool = False
 

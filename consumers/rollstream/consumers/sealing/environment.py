@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
-from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.chores import Chore, Chores
+from rollstream.consumers.sealing.context import ASK_S, SealerContext
 from rollstream.consumers.sealing.flush import Step
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.partition import (
@@ -31,10 +33,10 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
-ANNOUNCED_EVERY_S = 0.05
 FEW_PARTITIONS = 32  # So many are looked at whenever the loop comes round;
 IDLE_EVERY_S = 0.2  # of more, those that have nothing to do are so often.
 LAST_POLL_S = 0.05
+SCORES_S = 600.0  # So long all scores may take that are in no file.
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -53,8 +55,15 @@ class EnvironmentSealer:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
         self._scores = ScoreFiles(context)
-        self._polling: Future[None] | None = None
-        self._announced_at_s = self._all_at_s = 0.0
+        scores = Chore("scores", self._write_scores, context.threads.beside, SCORES_S)
+        self._chores = Chores(environment, context.clock, [scores], raises=True)
+        chores = []
+        if context.announced is not None:
+            announced = context.announced.poll
+            chores.append(Chore("policies", lambda _: announced, context.threads.askers, ASK_S))
+        self._announced = Chores(environment, context.clock, chores, raises=True)
+        self._scored: frozenset[int] = frozenset()  # Partitions.
+        self._all_at_s = 0.0
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -89,11 +98,16 @@ class EnvironmentSealer:
             raise broken
         try:
             self._adopt()
-            self._poll_announced()
         except BrokerUnavailable as error:
             self._log_unavailable(error)
+        self._announced.advance()
         self.advance()
-        self._scores.step(self._adopted())
+        adopted = frozenset(self._adopted())
+        new, self._scored = adopted - self._scored, adopted
+        if new:
+            self._chores.hurry()
+        else:
+            self._chores.advance()
         return len(records)
 
     def advance(self, *, draining: bool = False) -> None:
@@ -128,7 +142,8 @@ class EnvironmentSealer:
 
     def finish_scores(self) -> None:
         """Writes the scores that are in no file yet; raises as ``step``."""
-        self._scores.finish(self._adopted())
+        if self._chores.finish(self._context.timeout_s):
+            self._scores.bring_up(self._adopted())
 
     def busy(self) -> bool:
         """Whether any job runs beside the loop."""
@@ -192,6 +207,9 @@ class EnvironmentSealer:
             if one.state not in STOPPED_STATES and one.intake is not None
         ]
 
+    def _write_scores(self, deadline: Deadline) -> Callable[[], float] | None:
+        return partial(self._scores.bring_up, sorted(self._adopted())) if self._scored else None
+
     def _adopt(self) -> None:
         for where in sorted(self._reader.assigned()):
             if where in self._partitions:
@@ -204,17 +222,6 @@ class EnvironmentSealer:
             self._partitions[where] = Partition(
                 self._context, self._steps, self._reader, where.partition, doubted=doubted
             )
-
-    def _poll_announced(self) -> None:
-        announced, now_s = self._context.announced, self._now_s()
-        if announced is None or now_s < self._announced_at_s:
-            return
-        if self._polling is None:
-            self._polling = self._context.threads.askers.submit(announced.poll)
-        if self._polling.done():
-            self._announced_at_s = now_s + ANNOUNCED_EVERY_S
-            polled, self._polling = self._polling, None
-            polled.result()
 
     def _log_unavailable(self, error: BrokerUnavailable) -> None:
         _log.warning("%s: %s; the next step asks again", self._context.environment, error)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.retention.owner import asks_to_retire, retired_event
 from rollstream.consumers.sealing.asked import Asked
+from rollstream.consumers.sealing.chores import Job, asking_log
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -25,6 +27,8 @@ from rollstream.streams.folds.seal import OpenRequest, SealFold
 from rollstream.streams.owned.follow import PutAside
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
+
+LOOK_EVERY_S = 3.0  # An owner that appends nothing looks so often for requests in its log.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +119,27 @@ class _Answering:
 
 
 class FlushRequests:
-    """Carries requests out, one after the other. Only the partition's loop calls it."""
+    """Carries requests out, one after the other, and answers all but those that retire files. Only
+    the partition's loop calls it."""
 
     def __init__(self, context: SealerContext, log: OwnedLog[SealFold]) -> None:
         self._context = context
         self._log = log
         self._answering: _Answering | None = None
-
-    def begin(self) -> None:
-        """All that is pending is read anew: who asked is answered from there."""
-        self._answering = None
+        self._next_offset = -1
 
     @property
     def waits_for_flush(self) -> bool:
         """Whether what is decided is to be flushed without waiting for more."""
         return self._answering is not None and self._answering.committed is not None
+
+    def look(self, deadline: Deadline) -> Job:
+        """A job: an owner that appends nothing looks for requests. An append folds those before
+        it."""
+        if self._next_offset == self._log.next_offset:
+            yield from asking_log(self._context, self._log.fold_arrived)
+        self._next_offset = self._log.next_offset
+        return LOOK_EVERY_S
 
     def advance(self, intake: Intake) -> Future[Any] | None:
         """Goes on without waiting; returns the job that appends an answer.
@@ -139,11 +149,16 @@ class FlushRequests:
         """
         requests, current = self._log.fold.requests, self._answering
         if current is None or current.offset not in requests:
-            asked = ((at, one) for at, one in requests.items() if one.event.kind in FLUSH_KINDS)
+            asked = ((at, one) for at, one in requests.items() if not asks_to_retire(one.event))
             offset, request = next(asked, (-1, None))
             self._answering = None
             if request is None:
                 return None
+            if request.event.kind == RequestKind.RETRY:  # It is read: whoever owns it answers.
+                return self._answer(offset)
+            if request.event.kind not in FLUSH_KINDS:
+                detail = f"this version of Rollstream does nothing for {request.event}"
+                return self._answer(offset, detail=detail, refused=True)
             current = self._answering = _Answering(offset, request, intake.ask_end())
         decided = intake.assembler.decided
         end = current.end.answer()
@@ -152,7 +167,11 @@ class FlushRequests:
             current.committed = decided.end
         if current.committed is None or decided.committed < current.committed:
             return None
-        return self._context.appends.begin(self._log, self._answer(current))
+        return self._answer(current.offset, detail=current.detail)
+
+    def _answer(self, offset: int, *, detail: str = "", refused: bool = False) -> Future[int]:
+        event = retired_event(self._context, self._log, offset, detail=detail, refused=refused)
+        return self._context.appends.begin(self._log, event)
 
     def _seal(self, intake: Intake, request: OpenRequest) -> str:
         """What stays pending."""
@@ -168,16 +187,4 @@ class FlushRequests:
         return (
             f"{what} fewer complete members than min_group_size ({least}): `--force` seals {them} "
             "too"
-        )
-
-    def _answer(self, current: _Answering) -> Retired:
-        return Retired(
-            epoch=self._log.epoch,
-            nonce=self._log.nonce,
-            now_ts=self._context.clock.now_us(),
-            previous=self._log.fold.retired,
-            request=current.offset,
-            more=False,
-            files=(),
-            detail=current.detail,
         )

@@ -9,9 +9,9 @@ from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
-from rollstream.consumers.retention.owner import Retention
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
+from rollstream.consumers.sealing.chores import Chores
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, Step, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
@@ -19,8 +19,7 @@ from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lasting import Lasting
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.offsets import CommittedOffset
-from rollstream.consumers.sealing.reports import DispatchReports
-from rollstream.consumers.sealing.reports_of_now import ReportsOfNow
+from rollstream.consumers.sealing.owned_chores import owned_chores
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
@@ -89,9 +88,9 @@ STOPPED_STATES = FINAL_STATES | {State.ASIDE}
 class Partition:
     """Seals one partition while it is assigned.
 
-    At most one job (a claim, missing manifests, the steps of one flush, a report of what was
-    dispatched, or a step of retention that needs the log) runs beside the loop at a time, and only
-    that job touches the owned log meanwhile. ``advance`` never waits for it.
+    At most one job (a claim, missing manifests, the steps of one flush, or a log step of a chore)
+    runs beside the loop at a time, and only that job touches the owned log meanwhile. ``advance``
+    never waits for it.
 
     Args:
         doubted: the group is asked first whether the partition is this sealer's.
@@ -140,13 +139,9 @@ class Partition:
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
-        self._reports = DispatchReports(context, self._log)
-        self._now = ReportsOfNow(context, self._log, self.address)
         self._requests = FlushRequests(context, self._log)
         self._retry = RetryWatch(context, self._log.where)
-        self._retention = Retention(
-            context.retention, self.address, self._log, context.threads.claimers, context.appends
-        )
+        self._chores: tuple[Chores, ...] = ()  # Since the first claim; those that report first.
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
@@ -196,7 +191,8 @@ class Partition:
     def release(self) -> None:
         """Releases the owned log. Only without a job; what is not committed is forgotten."""
         assert not self.busy(), f"{self.source}: a job is still running"
-        self._retention.abandon()
+        for chores in self._chores:
+            chores.abandon()
         self._log.release()
         self._context.memory.leave(self.source)
         self.intake = self._flush = None
@@ -255,15 +251,10 @@ class Partition:
                 self.intake.settle_markers()
                 self.intake.tick_if_due()
                 assembler = self.intake.assembler
-                self._reports.confirm(assembler)
                 if not draining:
-                    self._now.advance(self.intake)
-                    self._job = (
-                        self._check_logs_if_due()
-                        or self._retention.advance()
-                        or self._requests.advance(self.intake)
-                        or self._reports.advance(assembler)
-                    )
+                    self._job = self._check_logs_if_due() or self._requests.advance(self.intake)
+                    begun = (chores.advance() for chores in self._chores)
+                    self._job = self._job or next(filter(None, begun), None)
                 if self._job is None:
                     self._begin_flush_if_due(assembler, draining)
                 self._offset.commit_if_due()
@@ -379,10 +370,12 @@ class Partition:
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
-        self._reports.begin()
-        self._now.begin()
-        self._requests.begin()
-        self._retention.begin()
+        self._requests = FlushRequests(self._context, self._log)
+        for chores in self._chores:
+            chores.abandon()
+        self._chores = owned_chores(
+            self._context, self.address, self._log, self.intake, self._requests
+        )
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
@@ -458,7 +451,7 @@ class Partition:
         assert self.intake is not None, "what is planned was read"
         self.intake.assembler.commit(flush.plan)
         flush.committed = True
-        self._now.flushed(self.intake.assembler)
+        self._chores[0].hurry()  # Groups that ended with it are open no more.
         self._context.counters.count_flush(flush.plan, self._context.clock.now_us())
 
     # --- what `status` reads ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from concurrent.futures import Future
 from math import inf
 
 from rollstream.runtime.clock import Clock
@@ -37,17 +37,15 @@ class ReportsLog:
         """Whether anything may be written now."""
         return self._clock.monotonic_s() >= self._refused_until_s
 
-    def append(self, partition: int, event: Event, ended: Callable[[bool], None]) -> bool:
-        """Queues a report; False where the queue is full, or the broker refuses it.
-
-        Args:
-            ended: called by a later ``poll``, or by ``close``: whether it is in the log.
-        """
+    def append(self, partition: int, event: Event) -> Future[bool]:
+        """Queues a report. A later ``poll``, or ``close``, sets whether it is in the log; not where
+        the queue is full, or the broker refuses it."""
+        arrived: Future[bool] = Future()
 
         def delivered(delivery: Delivery) -> None:
             if isinstance(delivery.error, PermanentBrokerError):
                 self._refuse(delivery.error)
-            ended(delivery.error is None)
+            arrived.set_result(delivery.error is None)
 
         if self._writer is None:
             self._writer = self._broker.writer(linger_ms=0.0)
@@ -56,11 +54,11 @@ class ReportsLog:
                 self._topic, codec.encode(event), partition=partition, on_delivery=delivered
             )
         except BufferFull:
-            return False
+            arrived.set_result(False)
         except PermanentBrokerError as error:  # The client remembers what the broker said before.
             self._refuse(error)
-            return False
-        return True
+            arrived.set_result(False)
+        return arrived
 
     def poll(self) -> None:
         """Takes down what arrived, without waiting for it."""

@@ -4,19 +4,16 @@ for a rollout that it continues.
 
 from __future__ import annotations
 
-from functools import partial
-
-from rollstream.consumers.assembling import Assembler
+from rollstream.consumers.sealing.chores import Job
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Continuation, PartitionReport
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reports import REPEAT_S
 
 REPORT_EVERY_S = 1.0
-_ASK_AGAIN_S = 0.25  # Whether everything was read.
 WAITED_S = 10.0  # What a rollout continues mostly comes sooner, from another worker's buffer.
 CONTINUATIONS_MAX = 8  # That are named; all are counted.
 _Waiting = tuple[int, tuple[Continuation, ...]]
@@ -32,96 +29,66 @@ class ReportsOfNow:
     """
 
     def __init__(
-        self, context: SealerContext, log: OwnedLog[SealFold], address: PartitionAddress
+        self, context: SealerContext, log: OwnedLog[SealFold], partition: int, intake: Intake
     ) -> None:
         self._context = context
         self._log = log
-        self._partition = address.partition
-        self._on_way: PartitionReport | None = None
-        self.begin()
-
-    def begin(self) -> None:
-        """All that is pending is read anew."""
-        self._due_s = self._look_s = self._repeat_s = 0.0
-        self._late_s = 0.0  # When the one on its way is given up.
+        self._partition = partition
+        self._intake = intake
+        self._look_s = self._repeat_s = 0.0
         self._waiting = _NONE
         self._told = -1, _NONE  # Under which claim.
-        self._on_way = None
 
-    def advance(self, intake: Intake) -> None:
-        """Reports what is due.
+    def report(self, deadline: Deadline) -> Job | None:
+        """A job.
 
         Raises:
             BrokerUnavailable: the end of the ingest log is not known.
         """
-        now_s, assembler = self._context.clock.monotonic_s(), intake.assembler
-        if self._on_way is not None and now_s >= self._late_s:
-            self._on_way = None  # Whether it arrived or not: what it says is said again.
-        if self._on_way is not None or now_s < self._due_s or not self._context.reports.takes:
-            return
-        self._look_at_continuations(intake, now_s)
-        producers = assembler.in_flight
+        if not self._context.reports.takes:
+            return None
+        now_s, producers = self._context.clock.monotonic_s(), self._intake.assembler.in_flight
+        self._look_at_continuations(now_s)
         if now_s >= self._repeat_s and (producers or self._waiting != _NONE):
             producers.repeat()
-        if not producers.complete and not intake.is_caught_up():
-            self._due_s = now_s + _ASK_AGAIN_S
-        else:
-            self._report(assembler, now_s)
-
-    def flushed(self, assembler: Assembler) -> None:
-        """A flush was committed: groups that ended with it are open no more."""
-        if self._on_way is None and assembler.in_flight.complete and self._context.reports.takes:
-            self._report(assembler, self._context.clock.monotonic_s())
-        else:
-            self._due_s = 0.0
-
-    def _look_at_continuations(self, intake: Intake, now_s: float) -> None:
-        if now_s < self._look_s:
-            return
-        self._look_s = now_s + REPORT_EVERY_S
-        log_us = intake.log_clock.now_us()
-        if log_us is None:
-            return
-        until_us = log_us - round(WAITED_S * 1e6)
-        count, examples = intake.assembler.pending.waiting_since(until_us, CONTINUATIONS_MAX)
-        found = count, tuple(examples)
-        # What a rollout continues may be among what is still to be read.
-        if found != self._waiting and intake.is_caught_up():
-            self._waiting = found
-
-    def _report(self, assembler: Assembler, now_s: float) -> None:
-        producers = assembler.in_flight
-        complete, changes = not producers.complete, producers.changes()
-        epoch, told = self._log.epoch, self._told[1]
-        if epoch != self._told[0]:  # A claim takes back what was said before it.
-            told = _NONE
-        if not (complete or changes or self._waiting != told):
-            return
+        if not producers.complete and not self._intake.is_caught_up():
+            return None
+        changes, epoch = producers.changes(), self._log.epoch
+        # A claim takes back what was said before it.
+        told = self._told[1] if epoch == self._told[0] else _NONE
+        if producers.complete and not changes and self._waiting == told:
+            return None
         count, examples = self._waiting
-        report = PartitionReport(
-            epoch=epoch,
-            nonce=self._log.nonce,
-            seal_offset=self._log.admitted,
-            now_ts=assembler.now_us,
-            complete=complete,
-            producers=changes,
-            waiting=count,
-            continuations=examples,
+        return self._send(
+            PartitionReport(
+                epoch=epoch,
+                nonce=self._log.nonce,
+                seal_offset=self._log.admitted,
+                now_ts=self._intake.assembler.now_us,
+                complete=not producers.complete,
+                producers=changes,
+                waiting=count,
+                continuations=examples,
+            )
         )
-        ended = partial(self._ended, assembler, report)
-        self._on_way = report
-        if self._context.reports.append(self._partition, report, ended):
-            self._due_s = now_s + REPORT_EVERY_S
-            self._late_s = now_s + self._context.timeout_s
-        else:
-            self._on_way = None
 
-    def _ended(self, assembler: Assembler, report: PartitionReport, arrived: bool) -> None:
-        if self._on_way is not report:
-            return  # All was begun anew.
-        self._on_way = None
-        if arrived:
-            assembler.in_flight.confirm(report.producers)
+    def _send(self, report: PartitionReport) -> Job:
+        if (yield self._context.reports.append(self._partition, report)):
+            self._intake.assembler.in_flight.confirm(report.producers)
             self._told = report.epoch, (report.waiting, report.continuations)
             if report.complete:
                 self._repeat_s = self._context.clock.monotonic_s() + REPEAT_S
+        return REPORT_EVERY_S
+
+    def _look_at_continuations(self, now_s: float) -> None:
+        log_us = self._intake.log_clock.now_us()
+        if now_s < self._look_s or log_us is None:
+            return
+        self._look_s = now_s + REPORT_EVERY_S
+        until_us = log_us - round(WAITED_S * 1e6)
+        pending = self._intake.assembler.pending
+        count, examples = pending.waiting_since(until_us, CONTINUATIONS_MAX)
+        found = count, tuple(examples)
+        # What a rollout continues may be among what is still to be read.
+        if found != self._waiting and self._intake.is_caught_up():
+            self._waiting = found

@@ -1,11 +1,11 @@
 """Writes the logs of scores as Parquet files, beside sealing: the sealer that owns a partition of
-an environment does so for that partition's scores."""
+an environment does so for that partition's scores: at once where the partition is new to it, then
+now and then, and at the end."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from concurrent.futures import Future, wait
 from contextlib import closing
 
 from rollstream.consumers.sealing.context import SealerContext
@@ -27,8 +27,7 @@ _log = logging.getLogger("rollstream.sealer")
 
 
 class ScoreFiles:
-    """Brings the files of an environment up to its logs: of a partition that is new to this sealer
-    at once, then now and then, and at the end.
+    """The files of an environment's scores, as a sealer that writes them knows them.
 
     What a file holds is a function of the log and of its name, and it is created whole or not at
     all. So a writer that is killed at any point leaves each score once, and so do two that write
@@ -37,37 +36,38 @@ class ScoreFiles:
 
     def __init__(self, context: SealerContext) -> None:
         self._context = context
-        self._due_s = 0.0
-        self._job: Future[None] | None = None
-        self._begun: frozenset[int] = frozenset()  # Partitions.
         self._newest: dict[int, tuple[int, ScoreOrigin]] = {}  # By partition; its next offset.
         self._written: dict[int, PartitionScores] = {}  # By partition.
         self._lost = set[str]()  # Paths of damaged files that the log no longer has.
         self.aside: dict[int, str] = {}  # Why a partition's scores are written no more.
 
-    def step(self, partitions: Collection[int]) -> None:
-        """Begins to write what is new in these partitions, where it is time; waits for nothing.
+    def bring_up(self, partitions: Collection[int]) -> float:
+        """Writes what is new in these partitions, a job. What fails is left to a later one.
 
         Raises:
-            PermanentBrokerError: of an earlier attempt.
+            PermanentBrokerError: somebody must change something first.
         """
-        if self._job is not None:
-            if not self._job.done():
-                return
-            job, self._job = self._job, None
-            job.result()
-        owned, now_s = frozenset(partitions), self._context.clock.monotonic_s()
-        if owned and (now_s >= self._due_s or owned - self._begun):
-            self._due_s = now_s + EVERY_S
-            self._job = self._context.retention.beside.submit(self._bring_up, sorted(owned))
-        self._begun = owned
-
-    def finish(self, partitions: Collection[int]) -> None:
-        """Writes what is new in these partitions, at the end; raises as ``step``."""
-        if self._job is not None and not self._job.cancel():
-            wait([self._job], self._context.timeout_s)
-        if self._job is None or self._job.cancelled() or self._job.done():
-            self._bring_up(sorted(partitions))
+        environment, generation = self._context.environment, self._context.layout.generation
+        # Another sealer may have written those that were given away meanwhile.
+        self._written = {one: self._written[one] for one in partitions if one in self._written}
+        try:
+            topic = self._context.layout.scores(environment)
+            if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
+                return EVERY_S  # A deployment from before there were scores.
+            for number in partitions:
+                address = PartitionAddress(environment, generation, number)
+                if number in self.aside:
+                    continue
+                try:
+                    self.write(address)
+                except UnreadableLog as error:
+                    self.aside[number] = str(error)
+                    _log.error("scores of %s are written no more: %s", address, error)
+                except StoreError as error:
+                    _log.warning("scores of %s are written later: %s", address, error)
+        except BrokerUnavailable as error:
+            _log.warning("scores of %s are written later: %s", environment, error)
+        return EVERY_S
 
     def write(self, address: PartitionAddress) -> int:
         """Writes what is new in a partition, and damaged files anew; returns the offset up to which
@@ -156,28 +156,6 @@ class ScoreFiles:
             "or cut back. Nothing is written: restore the log, or correct store.root, or begin a "
             "new kafka.generation"
         )
-
-    def _bring_up(self, partitions: Collection[int]) -> None:
-        environment, generation = self._context.environment, self._context.layout.generation
-        # Another sealer may have written those that were given away meanwhile.
-        self._written = {one: self._written[one] for one in partitions if one in self._written}
-        try:
-            topic = self._context.layout.scores(environment)
-            if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
-                return  # A deployment from before there were scores.
-            for number in partitions:
-                address = PartitionAddress(environment, generation, number)
-                if number in self.aside:
-                    continue
-                try:
-                    self.write(address)
-                except UnreadableLog as error:
-                    self.aside[number] = str(error)
-                    _log.error("scores of %s are written no more: %s", address, error)
-                except StoreError as error:
-                    _log.warning("scores of %s are written later: %s", address, error)
-        except BrokerUnavailable as error:
-            _log.warning("scores of %s are written later: %s", environment, error)
 
 
 def _logged(one: ConfirmedEvent) -> LoggedScore:

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Self
 
 from rollstream.consumers.retention.decisions import DecisionLogs
-from rollstream.consumers.retention.owner import RetentionServices
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import ASK_S, SealerContext
@@ -129,16 +128,7 @@ class Sealer:
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
                     counters=self._counters,
-                    retention=RetentionServices(
-                        broker=broker,
-                        layout=layout,
-                        blobs=blobs,
-                        clock=self._clock,
-                        timeout_s=kafka.timeout_s,
-                        decisions=self._decisions,
-                        beside=threads.beside,
-                        config=section,
-                    ),
+                    decisions=self._decisions,
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
                     dead_letter_newer=dead_letter_newer,
                 ),
@@ -224,7 +214,6 @@ class Sealer:
         threads.askers.end(Deadline(2 * ASK_S, self._clock), cancel=True)
         for environment in self._environments:
             environment.leave()
-        self._decisions.abandon()
         ended.append(threads.beside.end(Deadline(ASK_S, self._clock), cancel=True))
         if all(ended):
             self._decisions.close()

@@ -63,8 +63,8 @@ class SealerThreads:
         claimers: for claims, and whatever else reads logs.
         askers: for answers of the broker.
         writers: for files.
-        beside: for what retention and late scores need. One thread: what it reads is shared, and
-            nobody waits for it.
+        beside: for retention and late scores. One thread: what it reads is shared, and nobody
+            waits for it.
     """
 
     def __init__(
