@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Committed, TopicPartition
 from rollstream.streams.errors import NotAuthorised
 from rollstream.streams.kafka.member import KafkaGroupReader, OnCommit
@@ -224,8 +223,7 @@ def test_both_ends_of_a_log_are_asked_beside_the_consumer(monkeypatch: pytest.Mo
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(member.reader.bounds, LEFT, 1.0).result() == (3, 9)
     assert member.asked.polled == 0
-    monkeypatch.setattr("rollstream.streams.kafka.member.SERVE_S", 0.0)
-    member.reader._serve = Deadline(0.0)
+    monkeypatch.setattr("rollstream.streams.lending.SERVE_S", 0.0)
     member.poll()
     assert member.asked.polled == 1, "what it logs piles up in it"
     member.reader.close()

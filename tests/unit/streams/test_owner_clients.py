@@ -12,7 +12,7 @@ from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
-from rollstream.streams.broker import IDLE_S, TopicPartition, TopicSpec
+from rollstream.streams.broker import IDLE_S, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -85,6 +85,27 @@ def test_a_reader_that_all_others_have_is_waited_for_up_to_the_deadline() -> Non
             pass
     with clients.reader(where, deadline(broker)) as reader:
         assert reader.bounds(where, 1.0) == (0, 0)
+
+
+def test_readers_that_nobody_uses_are_polled_whether_they_raise_or_not() -> None:
+    """A client keeps what it logs until then."""
+    broker = counting_broker()
+    polled: list[MemoryReader] = []
+
+    class Polled(MemoryReader):
+        def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+            polled.append(self)
+            raise BrokerUnavailable("away")
+
+    broker.reader = lambda starts, **given: Polled(broker.logs, starts)  # type: ignore[method-assign]
+    clients, where = OwnerClients(broker), TopicPartition(TOPIC, 0)
+    with clients.reader(where, deadline(broker)), clients.reader(where, deadline(broker)):
+        clients.serve(10.0)
+        assert polled == []
+    clients.serve(10.5)
+    assert polled == []
+    clients.serve(11.0)
+    assert len({*polled}) == READERS_EACH
 
 
 def test_what_an_owner_gave_up_and_lands_late_does_not_count() -> None:

@@ -99,9 +99,8 @@ class Chores:
 
     def finish(self, timeout_s: float) -> bool:
         """Drops the job; whether its turn ends within ``timeout_s``."""
-        if self._running is None or self._turn.cancel():
-            return True
-        return not wait([self._turn], timeout_s).not_done
+        has_ended = self._running is None or self._turn.cancel()
+        return has_ended or not wait([self._turn], timeout_s).not_done
 
     def abandon(self) -> None:
         """Drops the job; its turn ends soon, since its deadline has passed."""

@@ -57,11 +57,9 @@ class EnvironmentSealer:
         self._scores = ScoreFiles(context)
         scores = Chore("scores", self._write_scores, context.threads.beside, SCORES_S)
         self._chores = Chores(environment, context.clock, [scores], raises=True)
-        chores = []
-        if context.announced is not None:
-            announced = context.announced.poll
-            chores.append(Chore("policies", lambda _: announced, context.threads.askers, ASK_S))
-        self._announced = Chores(environment, context.clock, chores, raises=True)
+        poll = None if context.announced is None else context.announced.poll
+        policies = Chore("policies", lambda _: poll, context.threads.askers, ASK_S)
+        self._announced = Chores(environment, context.clock, [policies], raises=True)
         self._scored: frozenset[int] = frozenset()  # Partitions.
         self._all_at_s = 0.0
         self._reader = context.broker.group_reader(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -26,22 +26,14 @@ _GROUP_BYTES = 16  # Beside the example.
 
 def report_dispatched(
     context: SealerContext, log: OwnedLog[SealFold], assembler: Assembler, deadline: Deadline
-) -> Job | None:
+) -> Job:
     """Appends ``GroupsBegun`` between two flushes, at most once in ``REPORT_EVERY_S``.
 
     A group is named before the event that settles its dispatch, or never: only what is pending is
     named, and the next flush is planned later. What is in doubt is said again.
     """
-    groups = _that_fit(assembler.pending.unnamed)
-    return _report(context, log, assembler, groups) if groups else None
-
-
-def _report(
-    context: SealerContext,
-    log: OwnedLog[SealFold],
-    assembler: Assembler,
-    groups: Sequence[PendingGroup],
-) -> Job:
+    if not (groups := _that_fit(assembler.pending.unnamed)):
+        return REPORT_EVERY_S
     unnamed, now_us = assembler.pending.unnamed, assembler.now_us
     entries = [packed_entry(unnamed[one].offset, unnamed[one].entry) for one in groups]
     event = GroupsBegun(

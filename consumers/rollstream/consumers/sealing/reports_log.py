@@ -53,11 +53,8 @@ class ReportsLog:
             self._writer.append(
                 self._topic, codec.encode(event), partition=partition, on_delivery=delivered
             )
-        except BufferFull:
-            arrived.set_result(False)
-        except PermanentBrokerError as error:  # The client remembers what the broker said before.
-            self._refuse(error)
-            arrived.set_result(False)
+        except (BufferFull, PermanentBrokerError) as error:  # Of an earlier answer of the broker.
+            delivered(Delivery(self._topic, partition, -1, error))
         return arrived
 
     def poll(self) -> None:

@@ -149,6 +149,7 @@ class Sealer:
         """
         while True:
             self._appends.poll()
+            self._clients.serve(self._clock.monotonic_s())
             self._check_hung()
             busy = self._busy()
             wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)

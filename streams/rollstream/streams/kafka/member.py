@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
 from rollstream.streams.kafka.offsets import committed_offsets
 from rollstream.streams.kafka.properties import LOG
 from rollstream.streams.kafka.reader import KafkaReader, at_offset
+from rollstream.streams.lending import Lender
 
 ASKING_MAX = 3  # Questions on their way.
 CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
-SERVE_S = 1.0  # How often those that wait to be lent say what piles up in them.
 UNANSWERED_MAX = 8  # Commits of a partition; of older ones the answer is of no interest.
 OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
 
@@ -60,11 +59,10 @@ class KafkaGroupReader(KafkaReader):
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
         self._moved = False
-        self._make_to_ask = make_to_ask
-        self._to_lend: queue.LifoQueue[Consumer | None] = queue.LifoQueue()
-        for _ in range(ASKING_MAX):
-            self._to_lend.put(None)  # Made when it is needed.
-        self._serve = Deadline(0.0)
+        self._asking = Lender(
+            make_to_ask, lambda consumer: consumer.poll(0), ASKING_MAX, keeps_failed=True
+        )
+        self._clock = SystemClock()
         # Without an answer, the oldest first, as answers come.
         self._commits: dict[TopicPartition, deque[tuple[int, Future[bool]]]] = {}
 
@@ -73,9 +71,7 @@ class KafkaGroupReader(KafkaReader):
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         self._moved = False
-        if self._serve.passed():
-            self._serve = Deadline(SERVE_S)
-            self._serve_those_to_lend()
+        self._asking.serve(self._clock.monotonic_s())
         records = super().poll(records_max, timeout_s)
         if self._moved:  # What was fetched before a rebalance in this very call.
             begun = self._starts
@@ -115,10 +111,7 @@ class KafkaGroupReader(KafkaReader):
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
-        for _ in range(self._to_lend.qsize()):
-            consumer = self._to_lend.get()
-            if consumer is not None:
-                consumer.close()
+        self._asking.close()
 
     def _close_client(self, consumer: Consumer) -> None:
         """Leaves the group, or leaves the client behind: librdkafka asks for the coordinator until
@@ -172,27 +165,6 @@ class KafkaGroupReader(KafkaReader):
             else:
                 answer.set_exception(as_request_error(failure, f"commit of {where} at {offset}"))
 
-    @contextmanager
-    def _to_ask(self, where: TopicPartition, within: Deadline) -> Iterator[Consumer]:
-        try:
-            consumer = self._to_lend.get(timeout=within.left_s())
-        except queue.Empty:
-            raise BrokerUnavailable(
-                f"{where}: {ASKING_MAX} other questions have no answer within {within.timeout_s} s"
-            ) from None
-        try:
-            consumer = consumer or self._make_to_ask()
-            yield consumer
-        finally:
-            self._to_lend.put(consumer)
-
-    def _serve_those_to_lend(self) -> None:
-        """librdkafka keeps each log line and error of a client until it is polled."""
-        taken: list[Consumer | None] = []
-        with suppress(queue.Empty):
-            while True:
-                taken.append(self._to_lend.get_nowait())
-        for consumer in reversed(taken):  # Those that were made are lent first.
-            if consumer is not None:
-                consumer.poll(0)
-            self._to_lend.put(consumer)
+    def _to_ask(self, where: TopicPartition, within: Deadline) -> AbstractContextManager[Consumer]:
+        why_not = f"{where}: {ASKING_MAX} other questions have no answer"
+        return self._asking.lend(why_not, within)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerError
+from rollstream.streams.lending import Lender
 
 READERS_EACH = 2  # A claim reads the log, and what others wrote while it is confirmed.
 
@@ -27,12 +28,11 @@ class OwnerClients:
 
     def __init__(self, broker: Broker, threads: int = 1) -> None:
         self._broker = broker
-        self._lock = threading.Lock()  # Held while clients are made and while one appends.
+        self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
-        self._free: queue.LifoQueue[LogReader | None] = queue.LifoQueue()
-        for _ in range(READERS_EACH * threads):
-            self._free.put(None)  # Made when it is needed.
-        self._made: set[LogReader] = set()
+        self._readers: Lender[LogReader] = Lender(
+            partial(broker.reader, {}), _poll, READERS_EACH * threads, keeps_failed=False
+        )
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""
@@ -56,38 +56,24 @@ class OwnerClients:
         Raises:
             BrokerUnavailable: all were in use up to the deadline.
         """
-        try:
-            reader = self._free.get(timeout=deadline.left_s())
-        except queue.Empty:
-            raise BrokerUnavailable(
-                f"{where}: no reader was free within {deadline.timeout_s} s"
-            ) from None
-        try:
-            if reader is None:
-                reader = self._broker.reader({})
-                with self._lock:
-                    self._made.add(reader)
+        with self._readers.lend(f"{where}: no reader was free", deadline) as reader:
             yield reader
-            reader.drop(where)
-        except BaseException:
-            if reader is not None:  # It may have more to tell of this log.
-                with self._lock:
-                    self._made.discard(reader)
-                reader.close()
-                reader = None
-            raise
-        finally:
-            self._free.put(reader)
+            reader.drop(where)  # After an error it is lent no more: it may have more to tell.
+
+    def serve(self, now_s: float) -> None:
+        """Polls those that nobody uses, once a second, as ``Lender.serve``."""
+        self.poll()
+        self._readers.serve(now_s)
 
     def close(self) -> None:
         """Closes all of them; what is on its way is in doubt. Idempotent."""
         with self._lock:
             writer, self._writer = self._writer, None
-            readers, self._made = self._made, set()
         if writer is not None:
             writer.abandon()
-        for reader in readers:
-            reader.close()
-        for _ in range(self._free.qsize()):
-            self._free.get()
-            self._free.put(None)
+        self._readers.close()
+
+
+def _poll(reader: LogReader) -> None:
+    with suppress(BrokerError):  # It reads no log.
+        reader.poll(1, 0.0)

@@ -1,0 +1,101 @@
+"""Clients of a broker that are lent to one thread at a time."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.errors import BrokerUnavailable
+
+SERVE_S = 1.0  # How often those that are not lent say what piles up in them.
+
+
+class Client(Protocol):
+    """What is lent."""
+
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Client)
+
+
+class Lender(Generic[C]):
+    """Lends clients, which are made when they are needed; the one that came back last goes first.
+
+    Any thread may use it. librdkafka keeps each log line and error of a client until it is polled,
+    so somebody has to call ``serve`` again and again.
+
+    Args:
+        make: makes a client.
+        poll: polls one without waiting; it raises nothing.
+        count: how many are lent at a time, at most.
+        keeps_failed: whether one that an error was raised with is lent again.
+    """
+
+    def __init__(
+        self, make: Callable[[], C], poll: Callable[[C], object], count: int, *, keeps_failed: bool
+    ) -> None:
+        self._make = make
+        self._poll = poll
+        self._keeps_failed = keeps_failed
+        self._closed = 0  # How often.
+        self._served_s = -inf
+        self._free: queue.LifoQueue[C | None] = queue.LifoQueue()
+        for _ in range(count):
+            self._free.put(None)  # Made when it is needed.
+
+    @contextmanager
+    def lend(self, why_not: str, deadline: Deadline) -> Iterator[C]:
+        """Lends one.
+
+        Raises:
+            BrokerUnavailable: all were lent up to the deadline, as ``why_not`` says.
+        """
+        try:
+            client = self._free.get(timeout=deadline.left_s())
+        except queue.Empty:
+            raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s") from None
+        closed, keeps = self._closed, self._keeps_failed
+        try:
+            if client is None:
+                client = self._make()
+            yield client
+            keeps = True
+        finally:
+            if client is not None and not (keeps and closed == self._closed):
+                client.close()
+                client = None
+            self._free.put(client)
+
+    def serve(self, now_s: float) -> None:
+        """Polls those that are not lent, once a second.
+
+        Args:
+            now_s: by a monotonic clock.
+        """
+        if now_s - self._served_s < SERVE_S:
+            return
+        self._served_s = now_s
+        for client in reversed(self._take_free()):  # Those that were made are lent first.
+            if client is not None:
+                self._poll(client)
+            self._free.put(client)
+
+    def close(self) -> None:
+        """Closes all; one that is lent, when it comes back. Whoever lends later has a new one."""
+        self._closed += 1
+        for client in self._take_free():
+            if client is not None:
+                client.close()
+            self._free.put(None)
+
+    def _take_free(self) -> list[C | None]:
+        taken: list[C | None] = []
+        with suppress(queue.Empty):
+            while True:
+                taken.append(self._free.get_nowait())
+        return taken

@@ -1,0 +1,102 @@
+"""Clients that are lent to one thread at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollstream.runtime.deadline import Deadline
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.lending import SERVE_S, Lender
+
+
+class Client:
+    """Takes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.polled = 0
+        self.is_open = True
+
+    def poll(self) -> None:
+        assert self.is_open
+        self.polled += 1
+
+    def close(self) -> None:
+        assert self.is_open, "twice"
+        self.is_open = False
+
+
+def lender(count: int = 2, *, keeps_failed: bool = False) -> Lender[Client]:
+    return Lender(Client, Client.poll, count, keeps_failed=keeps_failed)
+
+
+def in_time() -> Deadline:
+    return Deadline(0.0)
+
+
+def test_the_client_that_came_back_last_is_lent_again() -> None:
+    clients = lender(3)
+    with clients.lend("none", in_time()) as first, clients.lend("none", in_time()) as second:
+        assert first is not second
+    for _ in range(2):
+        with clients.lend("none", in_time()) as again:
+            assert again is first
+        clients.serve(SERVE_S)
+
+
+def test_where_all_are_lent_the_next_one_is_refused_at_the_deadline() -> None:
+    clients = lender(1)
+    refused = pytest.raises(BrokerUnavailable, match="t: all are lent within")
+    with clients.lend("none", in_time()), refused, clients.lend("t: all are lent", in_time()):
+        pass
+    with clients.lend("none", in_time()):
+        pass
+
+
+def test_those_that_are_not_lent_are_polled_once_a_second() -> None:
+    clients = lender()
+    with clients.lend("none", in_time()) as lent:
+        with clients.lend("none", in_time()) as idle:
+            pass
+        for at in range(4):
+            clients.serve(at * SERVE_S / 2)
+        assert (lent.polled, idle.polled) == (0, 2)
+
+
+@pytest.mark.parametrize("keeps_failed", [True, False])
+def test_one_that_an_error_was_raised_with_is_lent_again_only_where_that_is_wanted(
+    keeps_failed: bool,
+) -> None:
+    clients = lender(1, keeps_failed=keeps_failed)
+    with pytest.raises(ZeroDivisionError), clients.lend("none", in_time()) as failed:
+        raise ZeroDivisionError
+    assert failed.is_open is keeps_failed
+    with clients.lend("none", in_time()) as after:
+        assert (after is failed) is keeps_failed
+
+
+def test_all_are_closed_those_that_are_lent_when_they_come_back() -> None:
+    clients = lender()
+    with clients.lend("none", in_time()) as lent:
+        with clients.lend("none", in_time()) as idle:
+            pass
+        clients.close()
+        assert (lent.is_open, idle.is_open) == (True, False)
+    assert not lent.is_open
+    clients.close()
+    with clients.lend("none", in_time()) as after:
+        assert after.is_open
+
+
+def test_one_that_cannot_be_made_is_made_later() -> None:
+    def make() -> Client:
+        if failing:
+            raise BrokerUnavailable("away")
+        return Client()
+
+    failing = [True]
+    clients = Lender(make, Client.poll, 1, keeps_failed=False)
+    with pytest.raises(BrokerUnavailable, match="away"), clients.lend("none", in_time()):
+        pass
+    failing.clear()
+    with clients.lend("none", in_time()):
+        pass
