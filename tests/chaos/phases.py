@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, FaultyBroker
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.sampler.serving import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
@@ -204,10 +204,10 @@ def _phase_of(path: str) -> str:
     return "snapshot" if "snapshot" in path else "projection"
 
 
-def phased_steps(phases: Phases) -> tuple[Step, ...]:
+def phased_steps(phases: Phases) -> tuple[FlushStep, ...]:
     """The steps of a flush, each of which is shown."""
 
-    def shown(step: Step) -> Step:
+    def shown(step: FlushStep) -> FlushStep:
         def run(flush: Flush) -> None:
             with phases.of(f"flush: {step.name}"):
                 step.run(flush)

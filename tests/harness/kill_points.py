@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker, write_now
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Adopted, Claimed, Flushed, Retired
@@ -56,7 +56,7 @@ class Armed(NamedTuple):
 
     broker: Broker
     blobs: Blobs
-    steps: tuple[Step, ...]
+    steps: tuple[FlushStep, ...]
 
 
 def kill_process() -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.kill_points import KillPoint, RetentionPoint, arm, arm_retention, kill_process
 from rollstream.consumers import Sealer
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.store import open_store
@@ -75,10 +75,10 @@ class SealerProcess:
             self.process.wait(EXIT_TIMEOUT_S)
 
 
-def _stopping_before(name: str) -> tuple[Step, ...]:
+def _stopping_before(name: str) -> tuple[FlushStep, ...]:
     stopped: list[str] = []
 
-    def stop_once(step: Step) -> Step:
+    def stop_once(step: FlushStep) -> FlushStep:
         def run(flush: Flush) -> None:
             if not stopped:
                 stopped.append(step.name)

@@ -18,7 +18,8 @@ from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.deployment import Created, create_deployment
 from rollstream.consumers.sealed_groups import SealedGroups
-from rollstream.consumers.sealing import InlineExecutor, PartitionStats, Sealer, SealerStats
+from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
+from rollstream.consumers.sealing.threads import InlineExecutor
 
 __all__ = [
     "AuditReport",

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-Step = Callable[[], float | None]
+StepCall = Callable[[], float | None]
 """Does what is due; returns how many seconds the thread may sleep then, None that it ends."""
 
 
@@ -21,7 +21,7 @@ class StepThread:
         linger_s: how long a wake-up waits for others; only ``join`` ends it early.
     """
 
-    def __init__(self, step: Step, name: str, linger_s: float = 0.0) -> None:
+    def __init__(self, step: StepCall, name: str, linger_s: float = 0.0) -> None:
         self.name = name
         self._step = weakref.WeakMethod(step)
         self._linger_s = linger_s
@@ -46,7 +46,7 @@ class StepThread:
             self._thread.join(timeout_s)
 
 
-def _run(of: weakref.WeakMethod[Step], woken: threading.Event, linger_s: float) -> None:
+def _run(of: weakref.WeakMethod[StepCall], woken: threading.Event, linger_s: float) -> None:
     sleep_s: float | None = threading.TIMEOUT_MAX  # What starts it wakes it.
     while sleep_s is not None:
         if woken.wait(sleep_s):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.consumers.sealing.rows import draft_flush
 from rollstream.schemas.events import Flushed
 
@@ -26,14 +26,14 @@ def project_early(flush: Flush) -> None:
     PROJECT.run(flush)
 
 
-def changing(change: Callable[[Flushed], Flushed]) -> Step:
+def changing(change: Callable[[Flushed], Flushed]) -> FlushStep:
     """A step that changes the event before it is appended."""
 
     def run(flush: Flush) -> None:
         assert flush.event is not None
         flush.event = change(flush.event)
 
-    return Step("change", run)
+    return FlushStep("change", run)
 
 
 def watermark_too_far(event: Flushed) -> Flushed:
@@ -46,10 +46,10 @@ def exchanged_entries(event: Flushed) -> Flushed:
     return replace(event, segments=replace(event.segments, entries=entries))
 
 
-BROKEN_STEPS: Mapping[str, tuple[Step, ...]] = {
+BROKEN_STEPS: Mapping[str, tuple[FlushStep, ...]] = {
     "commit_first": (PUT, COMMIT, APPEND, PROJECT, ROLL_UP),
-    "manifest_first": (PUT, Step("project_early", project_early), APPEND, ROLL_UP, COMMIT),
-    "event_first": (Step("draft_only", draft_only), APPEND, PUT, PROJECT, ROLL_UP, COMMIT),
+    "manifest_first": (PUT, FlushStep("project_early", project_early), APPEND, ROLL_UP, COMMIT),
+    "event_first": (FlushStep("draft_only", draft_only), APPEND, PUT, PROJECT, ROLL_UP, COMMIT),
     "watermark_too_far": (PUT, changing(watermark_too_far), APPEND, PROJECT, ROLL_UP, COMMIT),
     "exchanged_entries": (PUT, changing(exchanged_entries), APPEND, PROJECT, ROLL_UP, COMMIT),
 }

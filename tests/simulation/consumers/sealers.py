@@ -21,7 +21,7 @@ from harness.in_flight import in_flight_problems, reports
 from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import GroupsBegun
@@ -82,7 +82,7 @@ class Life:
             raise Crash
         return world.dice.choice(BAD_FATES)
 
-    def _around(self, step: Step) -> Callable[[Flush], None]:
+    def _around(self, step: FlushStep) -> Callable[[Flush], None]:
         def run(flush: Flush) -> None:
             world = self._world
             if world.has_fault():
@@ -125,7 +125,7 @@ class Sealers:
     """
 
     def __init__(
-        self, seed: int, *, wrap: Wrap = lambda broker: broker, steps: tuple[Step, ...] = STEPS
+        self, seed: int, *, wrap: Wrap = lambda broker: broker, steps: tuple[FlushStep, ...] = STEPS
     ) -> None:
         self.dice = random.Random(seed)
         self.wrap = wrap

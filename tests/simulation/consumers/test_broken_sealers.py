@@ -13,7 +13,7 @@ import pytest
 from harness.history import problems_of
 from harness.rollouts import encode_record, make_entry
 from harness.sealing import Crash, SealWorld, aside_of
-from rollstream.consumers.sealing import Flush, Step
+from rollstream.consumers.sealing import Flush, FlushStep
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, TouchedOffsets
 from rollstream.schemas.wire_schemas import MARKER
@@ -36,10 +36,10 @@ def crash(flush: Flush) -> NoReturn:
     raise Crash
 
 
-CRASH = Step("crash", crash)
+CRASH = FlushStep("crash", crash)
 
 
-def world_after(*steps: Step) -> SealWorld:
+def world_after(*steps: FlushStep) -> SealWorld:
     """One life of such a sealer over two groups, and one life of a sound one after it."""
     world = SealWorld(partitions=1, seal_timeout_s=1, expire_after_s=2)
     for uid in ("a", "b", "c", "d"):
@@ -66,14 +66,14 @@ def test_a_commit_before_the_event_is_confirmed_is_refused_by_the_next_owner() -
 
 
 def test_a_manifest_before_the_event_is_confirmed_is_refused_by_the_next_owner() -> None:
-    world = world_after(PUT, Step("project_early", project_early), CRASH, APPEND, COMMIT)
+    world = world_after(PUT, FlushStep("project_early", project_early), CRASH, APPEND, COMMIT)
     sealer = world.sealer()
     world.run(sealer, seconds=5)
     assert "does not hold the flush" in aside_of(sealer)
 
 
 def test_an_event_before_its_files_is_found() -> None:
-    world = world_after(Step("draft_only", draft_only), APPEND, CRASH, PUT, PROJECT, COMMIT)
+    world = world_after(FlushStep("draft_only", draft_only), APPEND, CRASH, PUT, PROJECT, COMMIT)
     world.run(world.sealer(), seconds=5)
     assert any("is missing" in problem for problem in problems_of(world, "abcd"))
 
@@ -96,7 +96,7 @@ def test_an_owner_who_does_not_wait_for_confirmation_is_found() -> None:
     for uid in ("a", "b"):
         world.publish(uid)
     hasty = world.sealer(
-        broker=own, steps=(PUT, Step("append_unconfirmed", append_unconfirmed), PROJECT, CRASH)
+        broker=own, steps=(PUT, FlushStep("append_unconfirmed", append_unconfirmed), PROJECT, CRASH)
     )
     with pytest.raises(Crash):
         world.run(hasty, seconds=5)
@@ -105,7 +105,7 @@ def test_an_owner_who_does_not_wait_for_confirmation_is_found() -> None:
     assert any("is visible" in problem for problem in found)
 
 
-def world_within_a_record(*steps: Step, partitions: int = 1) -> SealWorld:
+def world_within_a_record(*steps: FlushStep, partitions: int = 1) -> SealWorld:
     """One life of such a sealer over one record, of which two entries are sealed by its first flush
     and two wait for others."""
     world = SealWorld(partitions=partitions, target_group_size=2, max_flush_rollouts=2)

@@ -12,7 +12,7 @@ import pytest
 from harness.rollouts import make_dispatched
 from harness.sealing import TIMEOUT_S, EvictableBroker, SealWorld
 from rollstream.consumers import audit
-from rollstream.consumers.sealing.flush import STEPS, Flush, Step
+from rollstream.consumers.sealing.flush import STEPS, Flush, FlushStep
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, PolicyAnnounced
@@ -227,7 +227,7 @@ def test_a_sealer_that_died_leaves_its_successor_what_was_not_confirmed(died_bef
         names = [step.name for step in STEPS]
         at = names.index(died_before)
         broker = EvictableBroker(world.logs)
-        first = world.sealer(broker=broker, steps=(*STEPS[:at], Step("die", die)))
+        first = world.sealer(broker=broker, steps=(*STEPS[:at], FlushStep("die", die)))
         with pytest.raises(Died):
             world.until(first)
         broker.evict()

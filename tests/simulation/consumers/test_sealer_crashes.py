@@ -15,7 +15,7 @@ from harness.kill_points import KillPoint, arm
 from harness.rollouts import make_entry
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import Sealer
-from rollstream.consumers.sealing import STEPS, Flush, Step
+from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import Bytes, Pieces, StoreFull, visible_files
 from rollstream.store.rollups import ROLLED_TOGETHER, encode_rollup, read_rollup
@@ -274,14 +274,14 @@ def test_a_zombie_projects_and_commits_nothing(step: str) -> None:
     assert problems_of(world, uids) == []
 
 
-def _pausing_before(name: str, pause: Callable[[Flush], None]) -> tuple[Step, ...]:
+def _pausing_before(name: str, pause: Callable[[Flush], None]) -> tuple[FlushStep, ...]:
     return tuple(
-        Step(step.name, _both(pause, step), step.in_loop) if step.name == name else step
+        FlushStep(step.name, _both(pause, step), step.in_loop) if step.name == name else step
         for step in STEPS
     )
 
 
-def _both(pause: Callable[[Flush], None], step: Step) -> Callable[[Flush], None]:
+def _both(pause: Callable[[Flush], None], step: FlushStep) -> Callable[[Flush], None]:
     def run(flush: Flush) -> None:
         pause(flush)
         step.run(flush)

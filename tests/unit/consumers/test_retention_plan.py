@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.seal_events import one_group
 from rollstream.consumers.retention.plan import (
-    EVENT_BYTES_MAX,
+    RETIRED_BYTES_MAX,
     FileGroups,
     FlushFiles,
     HeldGroups,
@@ -140,4 +140,4 @@ def test_events_hold_all_files_in_order_and_stay_small(lengths: Sequence[int]) -
     files = [RetiredFile(offset=at, path="x" * size, size=1) for at, size in enumerate(lengths)]
     events = list(parts(files))
     assert [file for event in events for file in event] == files
-    assert all(sum(len(file.path) for file in event) <= EVENT_BYTES_MAX for event in events)
+    assert all(sum(len(file.path) for file in event) <= RETIRED_BYTES_MAX for event in events)

@@ -17,7 +17,7 @@ from rollstream.sampler.shaping.packs.plan import PackPlan
 from rollstream.sampler.shaping.policy_order import policy_ages
 from rollstream.sampler.shaping.ready_packs.decision import (
     METRICS,
-    Decision,
+    PackDecision,
     decide,
     groups_asked,
     wants_b,
@@ -85,15 +85,15 @@ def settings(**changed: Any) -> ReadyPacksConfig:
 
 def decided(
     rows: Sequence[Row], *, step: int = 5, current: int = 5, ranks: int = 2, **changed: Any
-) -> Decision:
+) -> PackDecision:
     return decide(settings(**changed), offered(*rows), step=step, current=current, ranks=ranks)
 
 
-def metric(decision: Decision, name: str) -> float:
+def metric(decision: PackDecision, name: str) -> float:
     return decision.metrics[METRICS + name]
 
 
-def trained(decision: Decision) -> dict[tuple[int, int], list[int]]:
+def trained(decision: PackDecision) -> dict[tuple[int, int], list[int]]:
     """By rank and micro-step, the rows."""
     found: dict[tuple[int, int], list[int]] = {}
     if decision.plan is not None:
@@ -105,7 +105,7 @@ def trained(decision: Decision) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def carried(decision: Decision) -> dict[str, list[bool]]:
+def carried(decision: PackDecision) -> dict[str, list[bool]]:
     return {one.group_id: one.wanted.tolist() for one in decision.carried}
 
 
@@ -368,11 +368,11 @@ def test_who_has_built_packs_before_decides_as_who_has_not(
         row for row in rows if row.trajectory is not None and row.trajectory < len(lengths) - more
     ]
 
-    def decision(rows: Sequence[Row], **before: Any) -> Decision:
+    def decision(rows: Sequence[Row], **before: Any) -> PackDecision:
         config, current = settings(), 5
         return decide(config, offered(*rows), step=5, current=current, ranks=ranks, **before)
 
-    def told(one: Decision) -> tuple[Any, ...]:
+    def told(one: PackDecision) -> tuple[Any, ...]:
         marks = [(of.group_id, of.wanted.tolist()) for of in one.carried]
         return trained(one), one.versions, dict(one.metrics), marks, one.sizes
 

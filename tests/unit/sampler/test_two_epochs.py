@@ -16,7 +16,7 @@ from harness.batches import batch_of
 from harness.groups import GroupSpec
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import Batch, GrpoBatchMaker, make_batch
-from rollstream.sampler.shaping.ready_packs.decision import METRICS, Decision, decide
+from rollstream.sampler.shaping.ready_packs.decision import METRICS, PackDecision, decide
 from rollstream.sampler.shaping.ready_packs.offered import Offered
 from rollstream.schemas.records import SampledBatch
 
@@ -112,7 +112,9 @@ def batch(groups: Sequence[Group]) -> Batch:
     )
 
 
-def decided(groups: Sequence[Group], *, ranks: int, current: int = 2, **changed: Any) -> Decision:
+def decided(
+    groups: Sequence[Group], *, ranks: int, current: int = 2, **changed: Any
+) -> PackDecision:
     settings = {"pack_length": PACK, "schedule": {"b_ratio": 1.0}, "queue_limit": 99, **changed}
     config = ReadyPacksConfig.model_validate(settings)
     return decide(config, Offered.of(batch(groups)), step=4, current=current, ranks=ranks)
@@ -130,7 +132,7 @@ def version_of(member: Member) -> Weights | None:
     return None if found or only.step < 0 else only
 
 
-def packs_of(groups: Sequence[Group], decision: Decision) -> dict[tuple[int, int], set[int]]:
+def packs_of(groups: Sequence[Group], decision: PackDecision) -> dict[tuple[int, int], set[int]]:
     """By micro-step and rank, which trajectories are in the pack."""
     found: dict[tuple[int, int], set[int]] = {}
     if decision.plan is not None:
@@ -142,7 +144,7 @@ def packs_of(groups: Sequence[Group], decision: Decision) -> dict[tuple[int, int
     return found
 
 
-def kept_of(groups: Sequence[Group], decision: Decision) -> set[int]:
+def kept_of(groups: Sequence[Group], decision: PackDecision) -> set[int]:
     """The trajectories that are carried."""
     wanted = {one.group_id: one.wanted.tolist() for one in decision.carried}
     marks = [

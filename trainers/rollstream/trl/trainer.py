@@ -22,9 +22,9 @@ from rollstream.sampler.shaping.examples import Examples
 from rollstream.trl.checkpoint import checkpointed_step, write_step
 from rollstream.trl.grpo import grpo_inputs
 
-__all__ = ["Publish", "RolloutTrainer", "SamplerCallback", "Step", "checkpointed_step"]
+__all__ = ["AnyBatch", "Publish", "RolloutTrainer", "SamplerCallback", "checkpointed_step"]
 
-Step = Batch | TrainingBatch
+AnyBatch = Batch | TrainingBatch
 """What a micro-batch is made of: ``next_batch`` or ``TrainingBatches.next`` returned it."""
 Publish = Callable[[int, Any], str | PathLike[str]]
 """Is called with a weight step and the model, writes the weights where env workers load them, and
@@ -60,7 +60,7 @@ class SamplerCallback(transformers.TrainerCallback):
         self._next_step = whole_number("first_step", first_step)
         self._ack: Callable[[Any], None] = sampler.ack if ack is None else ack
         self._publish = publish
-        self.trained: list[Step] = []  # Micro-batches of the optimizer step that is under way.
+        self.trained: list[AnyBatch] = []  # Micro-batches of the optimizer step that is under way.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Publishes the policy that the run begins with."""
@@ -117,7 +117,7 @@ class RolloutTrainer(GRPOTrainer):
         self,
         model: Any,
         *,
-        rollouts: Iterable[Step],
+        rollouts: Iterable[AnyBatch],
         callback: SamplerCallback,
         inputs: Callable[[Any], dict[str, Any]] | None = None,
         args: Any,
@@ -147,7 +147,7 @@ class RolloutTrainer(GRPOTrainer):
         return DataLoader(_Iterated(self._rollouts), batch_size=None)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Step], num_batches: int, device: Any
+        self, epoch_iterator: Iterator[AnyBatch], num_batches: int, device: Any
     ) -> tuple[list[dict[str, Any]], None]:
         """The micro-batches of an optimizer step, each with the tokens of all of them."""
         steps = list(islice(epoch_iterator, num_batches))
@@ -165,21 +165,21 @@ class RolloutTrainer(GRPOTrainer):
         """Nothing is generated."""
         return transformers.Trainer._prepare_inputs(self, generation_batch)
 
-    def _inputs_of(self, step: Step) -> dict[str, Any]:
+    def _inputs_of(self, step: AnyBatch) -> dict[str, Any]:
         made = step.examples if isinstance(step, TrainingBatch) else Examples.of(step, "grpo")
         pad_id = self.processing_class.pad_token_id
         return grpo_inputs(_batch(step), made, pad_id=0 if pad_id is None else pad_id)
 
 
 class _Iterated(torch.utils.data.IterableDataset[Any]):
-    def __init__(self, items: Iterable[Step]) -> None:
+    def __init__(self, items: Iterable[AnyBatch]) -> None:
         self._items = items
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[AnyBatch]:
         return iter(self._items)
 
 
-def _batch(step: Step) -> Batch:
+def _batch(step: AnyBatch) -> Batch:
     return step.batch if isinstance(step, TrainingBatch) else step
 
 

@@ -134,8 +134,7 @@ def _retire_by_schedule(files: PartitionFiles, deadline: Deadline) -> Job | None
     hours = files.context.config.retain_after_hours
     if hours is None:
         return None
-    older_than_us = round(hours * US_PER_HOUR)
-    return _retire(files, files.log.fold.retired, BY_SCHEDULE, older_than_us, deadline)
+    return _retire(files, files.log.fold.retired, BY_SCHEDULE, round(hours * US_PER_HOUR), deadline)
 
 
 def _delete_left(files: PartitionFiles, deadline: Deadline) -> Job | None:

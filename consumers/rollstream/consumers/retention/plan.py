@@ -13,7 +13,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.sampler.known import TRAIN
 
-EVENT_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
+RETIRED_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
 REMEMBERED_MAX = 1 << 19  # Flushes of a partition that are held back, of about 300 bytes each.
 _FILE_BYTES = 24  # At most, of an event, beside the path.
 
@@ -235,7 +235,7 @@ def parts(files: Sequence[RetiredFile]) -> Iterator[tuple[RetiredFile, ...]]:
     size = 0
     for file in files:
         needs = len(file.path.encode()) + _FILE_BYTES
-        if part and size + needs > EVENT_BYTES_MAX:
+        if part and size + needs > RETIRED_BYTES_MAX:
             yield tuple(part)
             part, size = [], 0
         part.append(file)

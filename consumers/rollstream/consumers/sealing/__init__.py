@@ -29,9 +29,8 @@
 - ``score_files``     writes late scores as files
 """
 
-from rollstream.consumers.sealing.flush import STEPS, Flush, Step
+from rollstream.consumers.sealing.flush import STEPS, Flush, FlushStep
 from rollstream.consumers.sealing.sealer import Sealer
 from rollstream.consumers.sealing.stats import PartitionStats, SealerStats
-from rollstream.consumers.sealing.threads import InlineExecutor
 
-__all__ = ["STEPS", "Flush", "InlineExecutor", "PartitionStats", "Sealer", "SealerStats", "Step"]
+__all__ = ["STEPS", "Flush", "FlushStep", "PartitionStats", "Sealer", "SealerStats"]

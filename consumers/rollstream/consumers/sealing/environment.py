@@ -11,7 +11,7 @@ from functools import partial
 
 from rollstream.consumers.sealing.chores import Chore, Chores
 from rollstream.consumers.sealing.context import ASK_S, SealerContext
-from rollstream.consumers.sealing.flush import Step
+from rollstream.consumers.sealing.flush import FlushStep
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.partition import (
     FINAL_STATES,
@@ -47,7 +47,7 @@ class EnvironmentSealer:
     Adoption runs outside the rebalance callback: there a partition is only marked as revoked.
     """
 
-    def __init__(self, context: SealerContext, steps: tuple[Step, ...]) -> None:
+    def __init__(self, context: SealerContext, steps: tuple[FlushStep, ...]) -> None:
         layout, environment = context.layout, context.environment
         self._context = context
         self._steps = steps

@@ -49,7 +49,7 @@ class Flush:
 
     plan: Plan
     target: FlushTarget
-    steps: tuple[Step, ...]
+    steps: tuple[FlushStep, ...]
     context: SealerContext
     log: OwnedLog[SealFold]
     commit: Callable[[int], None]
@@ -86,7 +86,7 @@ class Flush:
         return self.done == len(self.steps)
 
 
-class Step(NamedTuple):
+class FlushStep(NamedTuple):
     """One step. Steps beside the loop run in a worker thread, so that reading goes on meanwhile;
     a step in the loop waits for nothing."""
 
@@ -142,12 +142,12 @@ def commit_watermark(flush: Flush) -> None:
     flush.commit(flush.plan.watermark)
 
 
-STEPS: tuple[Step, ...] = (
-    Step("put_files", put_files),
-    Step("append_event", append_event, in_loop=True),
-    Step("project_manifests", project_manifests),
-    Step("roll_up_manifests", roll_up_manifests),
-    Step("commit_watermark", commit_watermark, in_loop=True),
+STEPS: tuple[FlushStep, ...] = (
+    FlushStep("put_files", put_files),
+    FlushStep("append_event", append_event, in_loop=True),
+    FlushStep("project_manifests", project_manifests),
+    FlushStep("roll_up_manifests", roll_up_manifests),
+    FlushStep("commit_watermark", commit_watermark, in_loop=True),
 )
 
 

@@ -13,7 +13,7 @@ from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.chores import Chores
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.flush import Flush, Step, project_missing
+from rollstream.consumers.sealing.flush import Flush, FlushStep, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.lasting import Lasting
@@ -104,7 +104,7 @@ class Partition:
     def __init__(
         self,
         context: SealerContext,
-        steps: tuple[Step, ...],
+        steps: tuple[FlushStep, ...],
         reader: GroupReader,
         number: int,
         *,

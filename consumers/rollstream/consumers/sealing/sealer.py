@@ -14,7 +14,7 @@ from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import ASK_S, SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
-from rollstream.consumers.sealing.flush import STEPS, Step
+from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
@@ -84,7 +84,7 @@ class Sealer:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         owner: str | None = None,
-        steps: tuple[Step, ...] = STEPS,
+        steps: tuple[FlushStep, ...] = STEPS,
         workers: Executor | None = None,
         dead_letter_newer: bool = False,
     ) -> None:

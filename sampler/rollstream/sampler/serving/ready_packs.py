@@ -25,7 +25,12 @@ from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.sampler.shaping.examples import Examples
 from rollstream.sampler.shaping.packs.filled import Packs
 from rollstream.sampler.shaping.packs.plan import RANKS_MAX
-from rollstream.sampler.shaping.ready_packs.decision import METRICS, Decision, decide, groups_asked
+from rollstream.sampler.shaping.ready_packs.decision import (
+    METRICS,
+    PackDecision,
+    decide,
+    groups_asked,
+)
 from rollstream.sampler.shaping.ready_packs.offered import Offered
 from rollstream.sampler.shaping.ready_packs.queue import BuiltRounds
 from rollstream.sampler.shaping.requested import column_names
@@ -201,7 +206,7 @@ class ReadyPacks:
             metrics=decision.metrics,
         )
 
-    def _warn_of_dropped(self, step: int, decision: Decision, new: int) -> None:
+    def _warn_of_dropped(self, step: int, decision: PackDecision, new: int) -> None:
         dropped = decision.metrics[f"{METRICS}drop_oldest"]
         if dropped:
             _log.warning(
@@ -266,7 +271,7 @@ class ReadyPacks:
             step, shaping, timeout_s=deadline.left_s(), columns=self._columns
         )
 
-    def _decision(self, batch: Batch) -> Decision:
+    def _decision(self, batch: Batch) -> PackDecision:
         decision = decide(
             self._config,
             Offered.of(batch),

@@ -47,7 +47,7 @@ class Sizes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Decision:
+class PackDecision:
     """What every rank does in a step.
 
     Attributes:
@@ -87,7 +87,9 @@ def wants_b(step: int, b_ratio: Fraction) -> bool:
     return floor((step + 1) * b_ratio) > floor(step * b_ratio)
 
 
-def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decision | None) -> int:
+def groups_asked(
+    config: ReadyPacksConfig, step: int, ranks: int, before: PackDecision | None
+) -> int:
     """Returns how many new groups ``step`` asks for at most.
 
     It asks for as many as bring each rank's queue to ``prefetch_target_packs`` after the step, and
@@ -126,7 +128,7 @@ def groups_asked(config: ReadyPacksConfig, step: int, ranks: int, before: Decisi
     return asked if most is None else min(asked, most)
 
 
-def _fresh_after(before: Decision, version_window: int) -> tuple[int, int]:
+def _fresh_after(before: PackDecision, version_window: int) -> tuple[int, int]:
     """The packs that are ready for each rank, and the tokens that fill none yet, which the next
     step does not drop as stale."""
     oldest = before.current + 1 - version_window
@@ -143,7 +145,7 @@ def decide(
     current: int,
     ranks: int,
     built: BuiltRounds = MappingProxyType({}),
-) -> Decision:
+) -> PackDecision:
     """Returns the decision of ``step``; every rank makes the same one of the same batch.
 
     Packs of stale versions are dropped first, then the oldest beyond ``queue_limit``. The step is
@@ -191,7 +193,7 @@ def decide(
         "drop_unusable": queue.unusable,
     }
     metrics |= _counts(offered, outcomes) | ({} if plan is None else plan.metrics())
-    return Decision(
+    return PackDecision(
         plan=plan,
         versions=_versions(offered, [one.version for one in used]),
         policy_epochs=tuple([int(offered.epochs[one.version]) for one in used]),
