@@ -9,7 +9,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerError, BrokerUnavailable
 
 SERVE_S = 1.0  # How often those that are not lent say what piles up in them.
 
@@ -31,7 +31,7 @@ class Lender(Generic[C]):
 
     Args:
         make: makes a client.
-        poll: polls one without waiting; it raises nothing.
+        poll: polls one without waiting.
         count: how many are lent at a time, at most.
         keeps_failed: whether one that an error was raised with is lent again.
     """
@@ -82,7 +82,8 @@ class Lender(Generic[C]):
         self._served_s = now_s
         for client in reversed(self._take_free()):  # Those that were made are lent first.
             if client is not None:
-                self._poll(client)
+                with suppress(BrokerError):
+                    self._poll(client)
             self._free.put(client)
 
     def close(self) -> None:

@@ -168,6 +168,7 @@ def test_an_abandoned_job_finds_its_deadline_passed_and_is_not_gone_on_with() ->
 
     chores = chores_of(ManualClock(), Chore("files", begin, held, TIMEOUT_S))
     chores.advance()
+    held.begin()
     chores.abandon()
     held.run()
     assert found[0].passed()

@@ -47,6 +47,9 @@ class Chore:
     due_s: float = 0.0
 
 
+_Running = tuple[Chore, Job | Callable[[], float], Deadline]
+
+
 class Chores:
     """Runs chores, one job at a time. A job that fails is begun again, at growing intervals. Only
     the loop calls it.
@@ -64,7 +67,7 @@ class Chores:
         self._chores = chores
         self._raises = raises
         self._backoff = Backoff(clock)
-        self._running: tuple[Chore, Job | Callable[[], float], Deadline] | None = None
+        self._running: _Running | None = None
         self._turn: Future[LogStep | Future[Any] | float] = Future()
         self._step: Future[Any] | None = None  # That the job yielded.
         self._uses_log = self._is_late = False
@@ -72,15 +75,15 @@ class Chores:
     def advance(self) -> Future[Any] | None:
         """Goes on without waiting; returns a log step that was begun. It is called again once that
         is done."""
-        if self._running is None and not self._begin_next():
+        running = self._running or self._begin_next()
+        if running is None:
             return None
-        assert self._running is not None, "one was begun"
-        chore, _, deadline = self._running
+        chore, _, deadline = running
         if self._step is not None:
             done = self._step.done()
             if not done and (self._uses_log or not deadline.passed()):
                 return None
-            self._begin_turn(self._step if done else None)
+            self._begin_turn(running, self._step if done else None)
         if self._turn.done():
             return self._end_turn(chore)
         if self._turn.running() and deadline.passed() and not self._is_late:
@@ -103,12 +106,13 @@ class Chores:
         return has_ended or not wait([self._turn], timeout_s).not_done
 
     def abandon(self) -> None:
-        """Drops the job; its turn ends soon, since its deadline has passed."""
+        """Drops the job; a turn that runs ends soon, since its deadline has passed."""
+        self._turn.cancel()
         if self._running is not None:
             self._running[2].end()
             self._running = None
 
-    def _begin_next(self) -> bool:
+    def _begin_next(self) -> _Running | None:
         now_s = self._clock.monotonic_s()
         for chore in self._chores:
             if now_s < chore.due_s or self._backoff.active():
@@ -122,13 +126,12 @@ class Chores:
             if job is not None:
                 chore.due_s = math.inf
                 self._running = chore, job, deadline
-                self._begin_turn(None)
-                return True
-        return False
+                self._begin_turn(self._running, None)
+                break
+        return self._running
 
-    def _begin_turn(self, step: Future[Any] | None) -> None:
-        assert self._running is not None, "a job was begun"
-        chore, job, deadline = self._running
+    def _begin_turn(self, running: _Running, step: Future[Any] | None) -> None:
+        chore, job, deadline = running
         self._step, self._is_late = None, False
         self._turn = chore.runs_in.submit(_run_turn, job, step, deadline)
 

@@ -104,8 +104,7 @@ class EnvironmentSealer:
         new, self._scored = adopted - self._scored, adopted
         if new:
             self._chores.hurry()
-        else:
-            self._chores.advance()
+        self._chores.advance()
         return len(records)
 
     def advance(self, *, draining: bool = False) -> None:

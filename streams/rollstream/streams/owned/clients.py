@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
+from operator import methodcaller
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
-from rollstream.streams.errors import BrokerError
 from rollstream.streams.lending import Lender
 
 READERS_EACH = 2  # A claim reads the log, and what others wrote while it is confirmed.
@@ -30,9 +30,8 @@ class OwnerClients:
         self._broker = broker
         self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
-        self._readers: Lender[LogReader] = Lender(
-            partial(broker.reader, {}), _poll, READERS_EACH * threads, keeps_failed=False
-        )
+        make, poll = partial(broker.reader, {}), methodcaller("poll", 1, 0.0)
+        self._readers = Lender[LogReader](make, poll, READERS_EACH * threads, keeps_failed=False)
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""
@@ -56,6 +55,7 @@ class OwnerClients:
         Raises:
             BrokerUnavailable: all were in use up to the deadline.
         """
+        self.serve(deadline.clock.monotonic_s())
         with self._readers.lend(f"{where}: no reader was free", deadline) as reader:
             yield reader
             reader.drop(where)  # After an error it is lent no more: it may have more to tell.
@@ -72,8 +72,3 @@ class OwnerClients:
         if writer is not None:
             writer.abandon()
         self._readers.close()
-
-
-def _poll(reader: LogReader) -> None:
-    with suppress(BrokerError):  # It reads no log.
-        reader.poll(1, 0.0)
