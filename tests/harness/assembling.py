@@ -12,7 +12,7 @@ from harness.rollouts import (
     make_failed,
     make_record,
 )
-from rollstream.consumers.assembling import Assembler, Decision, DueGroup, Plan
+from rollstream.consumers.assembling import Assembler, DueGroup, Plan, SealDecision
 from rollstream.consumers.assembling.decisions import Row, segments_of, values_of
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import SegmentId
@@ -40,7 +40,7 @@ class Drive:
 
     def __init__(self, *, watermark: int = 0, pending_bytes: int = 0, **config: Any) -> None:
         self.segments_seen: set[SegmentId] = set()
-        self.decisions: list[Decision] = []
+        self.decisions: list[SealDecision] = []
         self.now_us = 0
         self.assembler = Assembler(
             "math",
@@ -135,7 +135,7 @@ def places_of(rows: Iterable[Row]) -> list[Where]:
     return [(offset, entry) for _, _, offset, entry in rows]
 
 
-def described(decisions: Sequence[Decision]) -> list[Any]:
+def described(decisions: Sequence[SealDecision]) -> list[Any]:
     """Decisions by value, but for where entries stand and how many bytes they have."""
     found = []
     for group, settled, incomplete, entries, _, unread, *others in decisions:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness.assembling import SECOND, among, described
 from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed, make_record
-from rollstream.consumers.assembling import Assembler, Decision, decisions, fitting
+from rollstream.consumers.assembling import Assembler, SealDecision, decisions, fitting
 from rollstream.consumers.assembling.decisions import (
     entries_of,
     files_of,
@@ -167,7 +167,7 @@ class Life:
         self.flush_every = flush_every
         self.records = list(cut_into(log, sizes))
         self.seen: set[SegmentId] = set()
-        self.decisions: list[Decision] = []
+        self.decisions: list[SealDecision] = []
         self.watermarks: list[int] = []
         self.assembler = self._begin(0)
 

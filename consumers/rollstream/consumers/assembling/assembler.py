@@ -23,8 +23,8 @@ from operator import attrgetter, itemgetter
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
-    Decision,
     Plan,
+    SealDecision,
     Settlement,
     UnreadRange,
     segments_of,
@@ -156,7 +156,7 @@ class Assembler:
             if count == 0:
                 self.decided.begin_unread(stop)
                 stretch = UnreadRange(reason, first, stop)
-                self.decided.append(Decision(None, (), (), 1, 0, stretch), 0)
+                self.decided.append(SealDecision(None, (), (), 1, 0, stretch), 0)
             elif len(settled) == count:
                 self.decided.pass_over(stop)
             else:

@@ -94,7 +94,7 @@ class DueGroup(NamedTuple):
     first_ts: int
 
 
-class Decision(NamedTuple):
+class SealDecision(NamedTuple):
     """What becomes of some entries, together: a group with everything that ends with it, or
     settlements alone. Fixed once made; later records never change it.
 
@@ -133,7 +133,7 @@ class Plan(NamedTuple):
         is_cut: whether older decisions wait for the next flush, since they need further files.
     """
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[SealDecision, ...]
     watermark: int
     touched: Mapping[int, int]
     settled: Mapping[int, int]
@@ -149,7 +149,7 @@ def values_of(rows: Iterable[Row], name: str) -> list[Any]:
     return [record.values(name)[index] for record, index, _, _ in rows]
 
 
-def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
+def entries_of(decisions: Iterable[SealDecision]) -> Iterator[tuple[int, int]]:
     """(offset, entry) of all that the decisions settle; of a range that nobody read, each offset's
     only one."""
     for decision in decisions:
@@ -161,7 +161,7 @@ def entries_of(decisions: Iterable[Decision]) -> Iterator[tuple[int, int]]:
             yield from ((offset, 0) for offset in range(*decision.unread[1:]))
 
 
-def segments_of(decision: Decision) -> Iterator[SegmentId]:
+def segments_of(decision: SealDecision) -> Iterator[SegmentId]:
     """The segments that a decision settles, and the group that it seals; no duplicates."""
     rows = _rows(decision)
     if any(record.header["segment_idx"] for record, _, _, _ in rows):
@@ -189,7 +189,7 @@ def file_of_row(row: Row) -> FileKey:
     return frozenset(record.signatures(index).items()), record.values("policy_version")[index]
 
 
-def files_of(decision: Decision) -> set[tuple[bool, FileKey]]:
+def files_of(decision: SealDecision) -> set[tuple[bool, FileKey]]:
     """Returns the files that the decision needs, each with whether it holds groups."""
     files = {(False, file_of_row(row)) for row in decision.incomplete}
     if decision.group is not None:
@@ -197,7 +197,7 @@ def files_of(decision: Decision) -> set[tuple[bool, FileKey]]:
     return files
 
 
-def event_bytes(decision: Decision) -> int:
+def event_bytes(decision: SealDecision) -> int:
     """An upper bound of what the decision adds to a flush event. Names are counted in full, since
     producers choose how long they are."""
     total = _ENTRY_EVENT_BYTES * decision.entries
@@ -224,11 +224,11 @@ def settlement_bytes(settlement: Settlement, kept: bool) -> int:
     return _ENTRY_EVENT_BYTES + len(settlement.rollout_uid.encode()) + _FILE_EVENT_BYTES * kept
 
 
-def _rows(decision: Decision) -> Sequence[Row]:
+def _rows(decision: SealDecision) -> Sequence[Row]:
     return () if decision.group is None else decision.group.rows
 
 
-def _is_alive(decision: Decision) -> bool:
+def _is_alive(decision: SealDecision) -> bool:
     """Whether it says only that a producer lives."""
     if decision.unread is not None:
         return decision.unread.reason is SettleReason.ALIVE
@@ -236,7 +236,7 @@ def _is_alive(decision: Decision) -> bool:
     return decision.entries == 1 == len(settled) and settled[0].reason is SettleReason.ALIVE
 
 
-def _with_few_files(decisions: Sequence[Decision]) -> list[int]:
+def _with_few_files(decisions: Sequence[SealDecision]) -> list[int]:
     """Returns the indexes of the decisions that one flush takes: the oldest, and those behind it
     that need no more than ``FLUSH_FILES_MAX`` files together.
 
@@ -269,7 +269,7 @@ _offset_of_settlement = itemgetter(1)
 class _Queued(NamedTuple):
     """A decision, how many were made before it, and bytes that are kept until it is committed."""
 
-    decision: Decision
+    decision: SealDecision
     number: int
     held: int
 
@@ -338,7 +338,7 @@ class DecisionQueue:
         else:
             self.begin_unread(stop)
             self.append(
-                Decision(None, (), (), 1, 0, UnreadRange(SettleReason.ALIVE, first, stop)), 0
+                SealDecision(None, (), (), 1, 0, UnreadRange(SettleReason.ALIVE, first, stop)), 0
             )
 
     def pass_over(self, stop: int) -> None:
@@ -347,7 +347,7 @@ class DecisionQueue:
         self._end = stop
         self.watermark = self._next_unsettled({})
 
-    def append(self, decision: Decision, held: int) -> None:
+    def append(self, decision: SealDecision, held: int) -> None:
         """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
         self._queue.append(_Queued(decision, self.end, held))
         self.end += 1
@@ -368,7 +368,7 @@ class DecisionQueue:
         entries_max: int,
         size_max: int,
         now_us: int,
-        settled_if_old: Callable[[Decision], Decision] | None = None,
+        settled_if_old: Callable[[SealDecision], SealDecision] | None = None,
     ) -> Plan | None:
         """The oldest decisions within these bounds (always one at least); None without any. The
         same come again until they are committed. ``now_us`` is log time.
@@ -380,7 +380,7 @@ class DecisionQueue:
             settled_if_old: makes of a decision whose group is too old one that settles the same
                 entries, of the same size; what is planned stays so, whatever it makes later.
         """
-        window: list[Decision] = []
+        window: list[SealDecision] = []
         entries = size = event_size = 0
         for decided, _, _ in self._queue:
             decision = decided if settled_if_old is None else settled_if_old(decided)
@@ -400,7 +400,7 @@ class DecisionQueue:
                 self._queue[index] = self._queue[index]._replace(decision=window[index])
         return self._plan_of([window[index] for index in taken], now_us, len(taken) < len(window))
 
-    def _plan_of(self, decisions: Sequence[Decision], now_us: int, is_cut: bool) -> Plan:
+    def _plan_of(self, decisions: Sequence[SealDecision], now_us: int, is_cut: bool) -> Plan:
         entries = sum(decision.entries for decision in decisions)
         rows = chain.from_iterable(map(_rows, decisions))
         settlements = chain.from_iterable(decision.settled for decision in decisions)

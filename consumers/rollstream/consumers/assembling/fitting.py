@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rollstream.consumers.assembling.decisions import (
     EVENT_BYTES_MAX,
     FLUSH_FILES_MAX,
-    Decision,
     Failed,
     FileKey,
     Row,
+    SealDecision,
     Settlement,
     event_bytes,
     file_of_row,
@@ -24,7 +24,7 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 _ENTRIES_FIT = 96
 
 
-def fitting(decision: Decision) -> list[Decision]:
+def fitting(decision: SealDecision) -> list[SealDecision]:
     """The decision as one or more that fit, in order; together they settle the same entries.
 
     A group is never split: one that fits into no event is settled as too large, its rows kept for
@@ -41,7 +41,7 @@ def fitting(decision: Decision) -> list[Decision]:
         decision.incomplete,
         decision.size,
     )
-    fit: list[Decision] = []
+    fit: list[SealDecision] = []
     start = 0
     if group is not None:
         alone = decision._replace(settled=(), entries=len(group.rows))
@@ -60,14 +60,14 @@ def fitting(decision: Decision) -> list[Decision]:
         stop = min(stop, rowless + _files_stop(kept, max(0, start - rowless)))
         rows = kept[max(0, start - rowless) : max(0, stop - rowless)]
         share = size * len(rows) // len(kept) if rows else 0
-        fit.append(Decision(None, settled[start:stop], rows, stop - start, share))
+        fit.append(SealDecision(None, settled[start:stop], rows, stop - start, share))
         start = stop
     return fit
 
 
 def parts_of(
-    decision: Decision, group: PendingGroup | None, reason: SealReason | None
-) -> list[Decision]:
+    decision: SealDecision, group: PendingGroup | None, reason: SealReason | None
+) -> list[SealDecision]:
     """The same of a decision about a group: the first part says whose it was and why members
     failed, the last one why it was not sealed, which was to be for that reason, or expired (None).
     """

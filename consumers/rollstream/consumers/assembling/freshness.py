@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rollstream.consumers.assembling.decisions import (
-    Decision,
     DueGroup,
+    SealDecision,
     Unsealed,
     values_of,
 )
@@ -41,7 +41,7 @@ class Freshness(NamedTuple):
     choosing: Choosing
     now_us: int
 
-    def settled(self, decision: Decision) -> Decision:
+    def settled(self, decision: SealDecision) -> SealDecision:
         """The decision, where its group is too stale or off the branch, or too few of its rollouts
         are within the limits, as one that settles all of its segments for that reason: whole
         groups, by the sampler's own rule. Evaluation groups are never too old, and of one whose

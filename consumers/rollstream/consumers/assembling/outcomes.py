@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollstream.consumers.assembling.decisions import Decision, DecisionQueue, Settlement
+from rollstream.consumers.assembling.decisions import DecisionQueue, SealDecision, Settlement
 from rollstream.consumers.assembling.fitting import parts_of, settlements_of
 from rollstream.consumers.assembling.groups import PendingGroups
 from rollstream.consumers.assembling.held import HeldRecords, Keep, PendingRow
@@ -290,7 +290,7 @@ class Outcomes:
             due, rows = group.due(self._environment, reason, rows), []
         elif rows:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
-        *parts, last = parts_of(Decision(due, settled, rows, entries, size), group, reason)
+        *parts, last = parts_of(SealDecision(due, settled, rows, entries, size), group, reason)
         for part in parts:
             self.decided.append(part, 0)
         self.decided.append(last, freed)
