@@ -118,7 +118,7 @@ def _sealer(config: Path, name: str) -> BoundChild:
 
 def _ends(broker: Broker, logs: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     with closing(broker.reader({})) as reader:
-        return {where: reader.bounds(where, TIMEOUT_S)[1] for where in logs}
+        return {where: end for where, (_, end) in reader.all_bounds(logs, TIMEOUT_S).items()}
 
 
 def _until_claimed(

@@ -51,6 +51,13 @@ def test_an_adapter_without_its_library_says_which_extra_has_it() -> None:
     assert "pip install '.[torch]'" in told
 
 
+def test_a_command_loads_no_other() -> None:
+    program = "import sys; from rollstream.console.app import build; build('status'); print(*{})"
+    loaded = printed(program.format("sys.modules")).split()
+    assert "rollstream.console.commands.status" in loaded
+    assert not {"rollstream.console.commands.seal", "rollstream.sampler"} & {*loaded}
+
+
 @pytest.mark.parametrize("package", ["producers", "streams", "schemas", "runtime"])
 def test_package_of_the_base_install_loads_nothing_heavy(package: str) -> None:
     loaded = json.loads(printed(PROGRAM.format(package=package)))

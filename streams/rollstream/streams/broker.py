@@ -130,6 +130,11 @@ class LogReader(Protocol):
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Asks the broker for (oldest offset that is kept, next offset to be written)."""
 
+    def all_bounds(
+        self, logs: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """The bounds of many logs, in a few requests; if one log has no answer, none has."""
+
     def offsets_at(
         self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
@@ -168,8 +173,8 @@ class GroupReader(LogReader, Protocol):
     A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
     a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
 
-    Once a partition is assigned, ``bounds`` and ``committed`` may be called on any thread, beside
-    ``poll``, which does not wait for them; ``close`` only when they have returned.
+    Once a partition is assigned, ``bounds``, ``all_bounds`` and ``committed`` may be called on any
+    thread, beside ``poll``, which does not wait for them; ``close`` only when they have returned.
     """
 
     def assigned(self) -> frozenset[TopicPartition]:

@@ -9,7 +9,7 @@ from contextlib import closing
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost
-from rollstream.streams.reading import POLL_SLICE_S, bounds_in_time
+from rollstream.streams.reading import POLL_SLICE_S, all_bounds_in_time
 
 _READ_RECORDS_MAX = 256  # At a time.
 _ANSWER_S = 0.5  # How long the broker is asked where the log ends; then again at the next poll.
@@ -27,7 +27,7 @@ def newest_records(
     """
     found = {}
     with closing(broker.reader(dict.fromkeys(logs, EARLIEST))) as reader:
-        bounds = {where: bounds_in_time(reader, where, deadline) for where in logs}
+        bounds = all_bounds_in_time(reader, logs, deadline)
         ends = {where: end for where, (first, end) in bounds.items() if first < end}
         while any(reader.read_to(where) < end for where, end in ends.items()):
             for record in reader.poll(_READ_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -40,7 +40,14 @@ def how_far(logs: Sequence[HowFar]) -> str:
 
 
 def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline) -> tuple[int, int]:
-    """The oldest offset that is kept, and the next one to be written.
+    """The oldest offset that is kept, and the next one to be written; as ``all_bounds_in_time``."""
+    return all_bounds_in_time(reader, [where], deadline)[where]
+
+
+def all_bounds_in_time(
+    reader: LogReader, logs: Collection[TopicPartition], deadline: Deadline
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The bounds of each log.
 
     While a broker that has just started, or whose topic is new, answers "not leader", it is asked
     again.
@@ -50,7 +57,7 @@ def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline)
     """
     while True:
         try:
-            return reader.bounds(where, deadline.left_s())
+            return reader.all_bounds(logs, deadline.left_s())
         except BrokerUnavailable as error:
             if deadline.passed():
                 raise

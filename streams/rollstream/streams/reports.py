@@ -16,7 +16,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import END, Broker, LogReader, TopicPartition
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, OffsetLost, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
-from rollstream.streams.reading import POLL_SLICE_S, bounds_in_time
+from rollstream.streams.reading import POLL_SLICE_S, all_bounds_in_time
 
 REPEAT_S = 60.0  # How often a sealer reports all again of which it reports anything.
 _READ_BACK_S = 1.5 * REPEAT_S  # From the newest on, so that a complete report is among them.
@@ -126,7 +126,7 @@ class Reports:
         reader = self._broker.reader(dict.fromkeys(logs, END))
         self._ends.clear()
         try:
-            bounds = {where: bounds_in_time(reader, where, deadline) for where in logs}
+            bounds = all_bounds_in_time(reader, logs, deadline)
             ends = {where: end for where, (_, end) in bounds.items()}
             for where, start in self._newest(reader, ends, deadline).items():
                 reader.seek(where, start)

@@ -204,6 +204,12 @@ def test_bounds_are_asked_of_the_broker(world: World) -> None:
     assert reader.bounds(where, TIMEOUT_S) == (0, 5)
     world.drop_before(where, 2)
     assert reader.bounds(where, TIMEOUT_S) == (2, 5)
+    other = TopicPartition(world.topic(), 0)
+    assert reader.all_bounds([where, other], TIMEOUT_S) == {where: (2, 5), other: (0, 0)}
+    assert reader.all_bounds([], TIMEOUT_S) == {}
+    for logs in ([TopicPartition("no-such", 0)], [where, TopicPartition("no-such", 0)]):
+        with pytest.raises(UnknownTopic):
+            reader.all_bounds(logs, TIMEOUT_S)
 
 
 def test_seek_goes_back_and_forth(world: World) -> None:

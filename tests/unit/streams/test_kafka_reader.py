@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, Message
 
 from harness.librdkafka import metadata_of
 from rollstream.runtime.clock import SystemClock
@@ -50,8 +51,12 @@ class Client:
         return metadata_of({topic: self.topics.get(topic, KafkaError.UNKNOWN_TOPIC_OR_PART)})
 
     def offsets_for_times(self, positions: list[Any], timeout_s: float) -> list[Any]:
-        (position,) = positions
-        position.offset = self.times.get(position.offset, -1)
+        if self.topics is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        for one in positions:
+            if code := self.topics.get(one.topic):
+                return [SimpleNamespace(topic=one.topic, partition=0, error=KafkaError(code))]
+            one.offset = self.times.get(one.offset, -1)
         return positions
 
     def fetch(self, messages: Sequence[Message]) -> None:
@@ -223,6 +228,20 @@ def test_a_time_is_rounded_up_and_beyond_the_last_record_is_the_end() -> None:
     reader = reader_of(client, {LEFT: 0})
     found = [reader.offsets_at({LEFT: 9}, us, 1.0)[LEFT] for us in (1_001, 2_000, 2_001)]
     assert found == [5, 5, 9]
+
+
+def test_the_bounds_of_many_logs_are_two_questions_and_one_without_an_answer_is_named() -> None:
+    client = Client()
+    client.times = {OFFSET_BEGINNING: 3, OFFSET_END: 9}
+    reader = reader_of(client, {})
+    assert reader.all_bounds([LEFT, RIGHT], 1.0) == {LEFT: (3, 9), RIGHT: (3, 9)}
+    client.topics = {"t": KafkaError.LEADER_NOT_AVAILABLE}
+    with pytest.raises(BrokerUnavailable, match=r"offsets of 2 logs: t\[0\]: .*Leader"):
+        reader.all_bounds([LEFT, RIGHT], 0.1)
+    client.topics = None
+    with pytest.raises(BrokerUnavailable, match="offsets of 2 logs"):
+        reader.all_bounds([LEFT, RIGHT], 0.1)
+    assert reader.all_bounds([], 0.1) == {}, "which asks nobody"
 
 
 class SlowClient(Client):

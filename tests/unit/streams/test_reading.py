@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
@@ -140,11 +141,13 @@ class Reluctant:
         self.inner = inner
         self.refusals = refusals
 
-    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    def all_bounds(
+        self, logs: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
         if self.refusals:
             self.refusals -= 1
             raise BrokerUnavailable("not leader")
-        return self.inner.bounds(where, timeout_s)
+        return self.inner.all_bounds(logs, timeout_s)
 
 
 def test_bounds_are_asked_for_again_while_the_log_has_no_leader() -> None:

@@ -105,7 +105,7 @@ class KafkaGroupReader(KafkaReader):
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         what, deadline = f"committed of {where}", Deadline(timeout_s)
-        with self._to_ask(where, deadline) as consumer:
+        with self._to_ask(what, deadline) as consumer:
             return committed_offsets(consumer, [where], what, deadline.left_s()).get(where)
 
     def close(self) -> None:
@@ -165,6 +165,6 @@ class KafkaGroupReader(KafkaReader):
             else:
                 answer.set_exception(as_request_error(failure, f"commit of {where} at {offset}"))
 
-    def _to_ask(self, where: TopicPartition, within: Deadline) -> AbstractContextManager[Consumer]:
-        why_not = f"{where}: {ASKING_MAX} other questions have no answer"
+    def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
+        why_not = f"{what}: {ASKING_MAX} other questions have no answer"
         return self._asking.lend(why_not, within)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -27,6 +28,7 @@ _ATTEMPT_S_MAX = 8.0  # of others after the first at the latest after that.
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _DAMAGED_TRIES = 3  # Fetches of a batch whose checksum differs, before its reader gives it up.
 _DAMAGED_REMEDY = "the broker's copy is damaged: let it copy the partition from another replica"
+T = TypeVar("T")
 _OFFSET_MAX = 1 << 53  # No log has so many records.
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 
@@ -101,11 +103,22 @@ class KafkaReader:
         ]
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        ask = partial(self._bounds_once, where)
+        return self._answered(ask, f"bounds of {where}", timeout_s)
+
+    def all_bounds(
+        self, logs: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        ask = partial(self._all_bounds_once, logs)
+        return self._answered(ask, f"bounds of {len(logs)} logs", timeout_s) if logs else {}
+
+    def _answered(self, ask: Callable[[Deadline], T], what: str, timeout_s: float) -> T:
+        """What ``ask`` returns, which is called again while no broker answers in an attempt."""
         deadline, attempt_s, why = Deadline(timeout_s), _ATTEMPT_S, ""
         while True:
             attempt = Deadline(deadline.slice_s(attempt_s))
             try:
-                low, high = self._bounds_once(where, attempt)
+                answer = ask(attempt)
             except BrokerUnavailable as error:
                 timed_out = attempt.passed()
                 # No callback runs while librdkafka waits for an answer, so this client never says
@@ -115,28 +128,19 @@ class KafkaReader:
                 if deadline.passed() or not timed_out:
                     if not why:
                         raise
-                    raise BrokerUnavailable(f"bounds of {where}: {why}") from error
+                    raise BrokerUnavailable(f"{what}: {why}") from error
                 attempt_s = min(2 * attempt_s, _ATTEMPT_S_MAX)  # For a broker that is slow.
             else:
                 self._reached()
-                return low, high
+                return answer
 
     def offsets_at(
         self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
-        what = f"offsets of {len(ends)} logs by time"
-        asked = [at_offset(where, -(-timestamp_us // 1000)) for where in ends]
-        try:
-            answers = self._client().offsets_for_times(asked, timeout_s) if asked else []
-        except KafkaException as error:
-            raise _as_read_error(error.args[0], what) from error
-        found = dict(ends)
-        for one in answers:
-            if one.error is not None:
-                raise _as_read_error(one.error, what)
-            if one.offset >= 0:
-                found[TopicPartition(one.topic, one.partition)] = one.offset
-        return found
+        if not ends:
+            return {}
+        found = self._offsets(self._client(), ends, -(-timestamp_us // 1000), timeout_s)
+        return {where: found[where] if found[where] >= 0 else end for where, end in ends.items()}
 
     def read_to(self, where: TopicPartition) -> int:
         return self._ends.get(where, self._starts.get(where, 0))
@@ -192,15 +196,42 @@ class KafkaReader:
         return self._consumer
 
     def _bounds_once(self, where: TopicPartition, attempt: Deadline) -> tuple[int, int]:
-        with self._to_ask(where, attempt) as consumer:
+        with self._to_ask(str(where), attempt) as consumer:
             try:
                 return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
             except KafkaException as error:
-                if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
-                    self._prove_topic(consumer, where.topic, attempt.left_s())
+                self._prove_known(consumer, [where], error.args[0], attempt.left_s())
                 raise _as_read_error(error.args[0], f"bounds of {where}") from error
 
-    def _to_ask(self, where: TopicPartition, within: Deadline) -> AbstractContextManager[Consumer]:
+    def _all_bounds_once(
+        self, logs: Collection[TopicPartition], attempt: Deadline
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        with self._to_ask(f"bounds of {len(logs)} logs", attempt) as consumer:
+            firsts = self._offsets(consumer, logs, EARLIEST, attempt.left_s())
+            ends = self._offsets(consumer, logs, END, attempt.left_s())
+        return {where: (firsts[where], ends[where]) for where in logs}
+
+    def _offsets(
+        self, consumer: Consumer, logs: Collection[TopicPartition], when: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each log from a time in milliseconds on, negative: there is none; or
+        that of EARLIEST or END, which Kafka's request takes in place of a time."""
+        asked = [at_offset(where, when) for where in logs]
+        what = f"offsets of {len(logs)} logs"
+        try:
+            answers = consumer.offsets_for_times(asked, timeout_s)
+        except KafkaException as error:
+            self._prove_known(consumer, logs, error.args[0], timeout_s)
+            raise _as_read_error(error.args[0], what) from error
+        found = {}
+        for one in answers:
+            where = TopicPartition(one.topic, one.partition)
+            if one.error is not None:
+                raise _as_read_error(one.error, f"{what}: {where}")
+            found[where] = one.offset
+        return found
+
+    def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
         """The consumer that a question goes through."""
         return nullcontext(self._client())
 
@@ -219,6 +250,18 @@ class KafkaReader:
             if not self._prove_topic(consumer, topic, timeout_s):
                 return
             self._unproven.discard(topic)
+
+    def _prove_known(
+        self,
+        consumer: Consumer,
+        logs: Collection[TopicPartition],
+        error: KafkaError,
+        timeout_s: float,
+    ) -> None:
+        """What librdkafka says of logs that it does not know may be of topics that are missing."""
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            for topic in sorted({where.topic for where in logs}):
+                self._prove_topic(consumer, topic, timeout_s)
 
     def _prove_topic(self, consumer: Consumer, topic: str, timeout_s: float) -> bool:
         """Returns whether the broker answered that the topic exists; False where it did not answer,

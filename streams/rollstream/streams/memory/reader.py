@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.memory.logs import MemoryLogs
@@ -34,6 +34,11 @@ class MemoryReader:
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._logs.bounds(where)
+
+    def all_bounds(
+        self, logs: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        return {where: self.bounds(where, timeout_s) for where in logs}
 
     def offsets_at(
         self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float

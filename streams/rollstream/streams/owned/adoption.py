@@ -24,7 +24,7 @@ from rollstream.streams.owned.fold import FoldPlace
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import (
     OVERLAP_RECORDS,
-    bounds_in_time,
+    all_bounds_in_time,
     read_between,
     read_windows,
     windows_back,
@@ -77,7 +77,7 @@ def find_starts(
     """
     with closing(broker.reader({})) as reader:
         # All bounds first: a broker holds the requests behind one for records that are to come.
-        bounds = {where: bounds_in_time(reader, where, deadline) for where in hints}
+        bounds = all_bounds_in_time(reader, hints, deadline)
         searches = {where: _Search(*bounds[where], hint) for where, hint in hints.items()}
         found = _found_in(reader, searches, deadline)
     return {where: one if isinstance(one, int) else 0 for where, one in found.items()}

@@ -25,7 +25,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import HowFar, bounds_in_time, how_far
+from rollstream.streams.reading import HowFar, all_bounds_in_time, how_far
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
 READ_SLICE_S = 0.2
@@ -264,10 +264,8 @@ class Follower:
     def _find_ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
         """The next offset to be written, of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
-        for where in self._positions:
-            if self.is_aside(where):
-                continue
-            first, end = bounds_in_time(self._reader, where, deadline)
+        asked = [where for where in self._positions if not self.is_aside(where)]
+        for where, (first, end) in all_bounds_in_time(self._reader, asked, deadline).items():
             if end < self._positions[where]:
                 self._log_lost(where, self._positions[where], end)
                 continue

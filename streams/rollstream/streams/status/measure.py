@@ -158,7 +158,8 @@ def _read_scores(
     with closing(broker.reader({})) as reader:
         for name, section in config.environments.items():
             here = [where for where, log in logs.items() if log.environment == name]
-            ends = {where: reader.bounds(where, deadline.left_s())[1] for where in here}
+            bounds = reader.all_bounds(here, deadline.left_s())
+            ends = {where: end for where, (_, end) in bounds.items()}
             oldest_us = min((since[logs[where]] for where in here), default=0)
             waited_us = round(early_scores_s(section) * 1e6)
             offsets |= reader.offsets_at(ends, max(0, oldest_us - waited_us), deadline.left_s())

@@ -166,12 +166,11 @@ def _read_ingest_logs(
     logs = {sources.layout.rollouts_log(address): address for address in watermarks}
     newest: dict[TopicPartition, tuple[int, int]] = {}
     oldest: dict[TopicPartition, tuple[int, int]] = {}
-    bounds: dict[TopicPartition, tuple[int, int]] = {}
     with closing(sources.broker.reader({})) as reader:
-        for where, address in logs.items():
-            bounds[where] = first, end = reader.bounds(where, deadline.left_s())
+        bounds = reader.all_bounds(logs, deadline.left_s())
+        for where, (first, end) in bounds.items():
             newest[where] = max(first, end - 1), end
-            oldest[where] = max(first, watermarks[address]), end
+            oldest[where] = max(first, watermarks[logs[where]]), end
         ends = {where: end for where, (_, end) in bounds.items()}
         minute = reader.offsets_at(ends, recent_us, deadline.left_s())
         times = []
