@@ -193,7 +193,37 @@ def test_a_commit_counts_only_for_a_member() -> None:
     assert member.client.stored[LEFT] == (5, "hint")
 
 
-def test_a_commit_that_is_not_answered_hinders_no_later_one() -> None:
+def test_commits_wait_for_the_answer_to_those_before_them_and_go_together() -> None:
+    member = Member()
+    member.client.silent = True
+    for where, offset in ((LEFT, 5), (LEFT, 6), (RIGHT, 3), (LEFT, 7)):
+        member.reader.commit(where, offset, "")
+    member.poll()
+    assert member.client.stored == {LEFT: (5, "")}, "else heartbeats wait behind all of them"
+    assert len(member.client.answers) == 1
+    member.client.silent = False
+    member.poll()
+    member.poll()
+    assert member.client.stored == {LEFT: (7, ""), RIGHT: (3, "")}
+
+
+def test_what_waits_to_be_committed_is_not_once_the_partition_is_anothers() -> None:
+    member = Member()
+    member.client.silent = True
+    member.reader.commit(RIGHT, 3, "")
+    answer = member.reader.commit(LEFT, 5, "")
+    member.client.revoke(LEFT)
+    member.client.silent = False
+    member.poll()
+    member.poll()
+    assert not answer.result(0)
+    assert member.client.stored == {RIGHT: (3, "")}
+
+
+def test_a_commit_that_is_not_answered_hinders_no_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.streams.kafka.member.COMMIT_S", 0.0)
     member = Member()
     member.client.silent = True
     first, again, second = (member.reader.commit(LEFT, offset, "") for offset in (5, 5, 6))
@@ -203,7 +233,7 @@ def test_a_commit_that_is_not_answered_hinders_no_later_one() -> None:
     member.client.answers.pop(0)
     member.poll()
     assert first.result(0)  # By the answer to the second one, which says the same.
-    assert not again.done()
+    assert again.result(0), "which was asked before that to the third one was sent"
     assert second.result(0)
 
 

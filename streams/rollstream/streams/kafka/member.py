@@ -24,6 +24,7 @@ from rollstream.streams.kafka.reader import KafkaReader, at_offset
 from rollstream.streams.lending import Lender
 
 ASKING_MAX = 3  # Questions on their way.
+COMMIT_S = 10.0  # A coordinator that can't write says so after 5 s; one that is away never does.
 CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
 UNANSWERED_MAX = 8  # Commits of a partition; of older ones the answer is of no interest.
 OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
@@ -63,6 +64,8 @@ class KafkaGroupReader(KafkaReader):
             make_to_ask, lambda consumer: consumer.poll(0), ASKING_MAX, keeps_failed=True
         )
         self._clock = SystemClock()
+        self._to_commit: dict[TopicPartition, confluent_kafka.TopicPartition] = {}
+        self._may_commit = Deadline(0.0)
         # Without an answer, the oldest first, as answers come.
         self._commits: dict[TopicPartition, deque[tuple[int, Future[bool]]]] = {}
 
@@ -72,6 +75,7 @@ class KafkaGroupReader(KafkaReader):
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         self._moved = False
         self._asking.serve(self._clock.monotonic_s())
+        self._send_commits()
         records = super().poll(records_max, timeout_s)
         if self._moved:  # What was fetched before a rebalance in this very call.
             begun = self._starts
@@ -96,12 +100,22 @@ class KafkaGroupReader(KafkaReader):
             return answer
         unanswered = self._commits.setdefault(where, deque(maxlen=UNANSWERED_MAX))
         unanswered.append((offset, answer))
-        position = confluent_kafka.TopicPartition(*where, offset, metadata)
-        try:
-            self._client().commit(offsets=[position], asynchronous=True)
-        except KafkaException as error:
-            self._on_commit(error.args[0], [position])
+        self._to_commit[where] = confluent_kafka.TopicPartition(*where, offset, metadata)
+        self._send_commits()
         return answer
+
+    def _send_commits(self) -> None:
+        """One request at a time: a coordinator that waits for a replica holds each for 5 s, and the
+        heartbeats behind it. Two of them are longer than a session."""
+        if not self._to_commit or not self._may_commit.passed():
+            return
+        positions = [*self._to_commit.values()]
+        self._to_commit.clear()
+        self._may_commit = Deadline(COMMIT_S)
+        try:
+            self._client().commit(offsets=positions, asynchronous=True)
+        except KafkaException as error:
+            self._on_commit(error.args[0], positions)
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         what, deadline = f"committed of {where}", Deadline(timeout_s)
@@ -143,27 +157,32 @@ class KafkaGroupReader(KafkaReader):
         begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
         for where in revoked:
             self._forget(where)
+            self._to_commit.pop(where, None)
+            for _, answer in self._commits.pop(where, ()):
+                answer.set_result(False)
             if where in self._assigned:
                 self._on_revoked(where)
                 self._assigned.discard(where)
         consumer.incremental_unassign(begun)
 
     def _on_commit(self, error: KafkaError | None, positions: Sequence[Any]) -> None:
+        self._may_commit = Deadline(0.0)
         for position in positions:
             where, failure = TopicPartition(position.topic, position.partition), error
             offset, unanswered = position.offset, self._commits.get(where, deque())
-            asked = next((one for one in unanswered if one[0] == offset), None)
-            if asked is None:
-                continue
-            unanswered.remove(asked)
-            answer = asked[1]
             failure = failure or position.error
-            if failure is None or failure.code() in NOT_A_MEMBER:
-                # The coordinator looks at the member alone. What it assigned to another was revoked
-                # before this answer.
-                answer.set_result(failure is None and where in self._assigned)
-            else:
-                answer.set_exception(as_request_error(failure, f"commit of {where} at {offset}"))
+            # It is the answer to those before it, too: they were asked before it was sent.
+            while any(asked == offset for asked, _ in unanswered):
+                asked, answer = unanswered.popleft()
+                if failure is None or failure.code() in NOT_A_MEMBER:
+                    # The coordinator looks at the member alone. What it assigned to another was
+                    # revoked before this answer.
+                    answer.set_result(failure is None and where in self._assigned)
+                else:
+                    what = f"commit of {where} at {offset}"
+                    answer.set_exception(as_request_error(failure, what))
+                if asked == offset:
+                    break
 
     def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
         why_not = f"{what}: {ASKING_MAX} other questions have no answer"

@@ -18,6 +18,11 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024  # In one request to one partition.
 FETCHED_KIB_MAX = 32 * 1024  # Bytes read ahead by one reader, and so what one poll returns.
 ONCE_MS_MAX = 30_000  # A record that is sent once is dropped if it is not acknowledged by then.
 NO_TOPIC_AFTER_MS = 5_000  # A broker that just started, or a new topic, may need a moment.
+# Until a request has waited for so long, a client looks for no other leader of what a broker leads
+# that is silent and keeps its connections; the default is a minute. What is appended may wait for
+# a replica that Kafka gives up after 11 s, a commit for one that it gives up after 5 s.
+SILENT_MS_MAX = 15_000
+SILENT_READ_MS_MAX = 8_000
 RECONNECT_MS_MAX = 1_000  # Between two attempts to connect; its jitter adds half.
 SESSION_TIMEOUT_MS = 10_000  # A dead member's partitions move after this.
 POLL_INTERVAL_MS_MAX = 300_000  # A member that does not poll for this long loses its partitions.
@@ -58,8 +63,12 @@ LOG.addFilter(lambda record: _MISLEADING not in record.getMessage())
 LOG.addFilter(RepeatFilter())
 
 
-# Of every client. At its default of 10 s a reader comes back that long after its broker.
-CLIENT: Final[Mapping[str, Any]] = {"reconnect.backoff.max.ms": RECONNECT_MS_MAX}
+# Of every client.
+CLIENT: Final[Mapping[str, Any]] = {
+    # At its default of 10 s a reader comes back that long after its broker.
+    "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+    "socket.timeout.ms": SILENT_MS_MAX,
+}
 # Of every consumer.
 READER: Final[Mapping[str, Any]] = {
     "enable.auto.commit": False,
@@ -80,6 +89,7 @@ READER: Final[Mapping[str, Any]] = {
     # No broker compares the checksums of what it reads from its disk.
     "check.crcs": True,
     "socket.nagle.disable": True,
+    "socket.timeout.ms": SILENT_READ_MS_MAX,
 }
 # Of a member of a consumer group.
 MEMBER: Final[Mapping[str, Any]] = {

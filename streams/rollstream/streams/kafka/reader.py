@@ -200,7 +200,7 @@ class KafkaReader:
             try:
                 return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
             except KafkaException as error:
-                self._prove_known(consumer, [where], error.args[0], attempt.left_s())
+                self._ask_for_topics(consumer, [where], error.args[0], attempt.left_s())
                 raise _as_read_error(error.args[0], f"bounds of {where}") from error
 
     def _all_bounds_once(
@@ -221,7 +221,7 @@ class KafkaReader:
         try:
             answers = consumer.offsets_for_times(asked, timeout_s)
         except KafkaException as error:
-            self._prove_known(consumer, logs, error.args[0], timeout_s)
+            self._ask_for_topics(consumer, logs, error.args[0], timeout_s)
             raise _as_read_error(error.args[0], what) from error
         found = {}
         for one in answers:
@@ -251,15 +251,16 @@ class KafkaReader:
                 return
             self._unproven.discard(topic)
 
-    def _prove_known(
+    def _ask_for_topics(
         self,
         consumer: Consumer,
         logs: Collection[TopicPartition],
         error: KafkaError,
         timeout_s: float,
     ) -> None:
-        """What librdkafka says of logs that it does not know may be of topics that are missing."""
-        if error.code() == KafkaError._UNKNOWN_PARTITION:
+        """Asks some broker for the topics of logs without an answer. They may be missing, or led by
+        another broker, which librdkafka only finds out this way."""
+        if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
             for topic in sorted({where.topic for where in logs}):
                 self._prove_topic(consumer, topic, timeout_s)
 
