@@ -354,8 +354,8 @@ def test_an_error_beside_the_loop_is_a_warning_and_sealing_goes_on(
     world.retain(sealer, sampler=sampler)
     world.seal_groups(4, 1, sealer=sealer)
     assert len(world.sealed_files()) == 5
-    told = [one.exc_info for one in caplog.records if "nor this" in one.message]
-    assert [*filter(None, told)] == told[:1], "with its place, at first"
+    told = [one.message for one in caplog.records if "nor this" in one.message and one.exc_info]
+    assert len(told) == len({*told}) > 0, "with its place, at first"
     failing.clear()
     world.retain(sealer, sampler=sampler)
     assert len(world.retired_files()) == 2

@@ -116,6 +116,22 @@ def test_a_job_that_fails_is_begun_again_after_a_while() -> None:
     assert len(runs) == 2
 
 
+def test_a_job_that_fails_without_end_leaves_the_others_their_turns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, runs = ManualClock(), list[str]()
+    failing = counted("failing", runs, error=BrokerUnavailable("away"))
+    chores = chores_of(clock, failing, counted("other", runs))
+    for _ in range(5):
+        for _ in range(3):
+            chores.advance()
+        clock.advance(EVERY_S)
+    assert runs == ["failing", "other"] * 5
+    assert [one.message for one in caplog.records if "trying again" in one.message] == [
+        "math/0: failing: away; trying again"
+    ], "the success of another chore is none of this one"
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_an_error_of_a_job_is_raised_only_where_that_is_wanted(raises: bool) -> None:
     chores = chores_of(

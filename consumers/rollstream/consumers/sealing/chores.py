@@ -51,8 +51,8 @@ _Running = tuple[Chore, Job | Callable[[], float], Deadline]
 
 
 class Chores:
-    """Runs chores, one job at a time. A job that fails is begun again, at growing intervals. Only
-    the loop calls it.
+    """Runs chores, one job at a time. A job that fails is begun again, at growing intervals; the
+    other chores have their turns meanwhile. Only the loop calls it.
 
     Args:
         of: what they are done for, in logs.
@@ -66,7 +66,7 @@ class Chores:
         self._clock = clock
         self._chores = chores
         self._raises = raises
-        self._backoff = Backoff(clock)
+        self._backoffs = {chore.name: Backoff(clock) for chore in chores}
         self._running: _Running | None = None
         self._turn: Future[LogStep | Future[Any] | float] = Future()
         self._step: Future[Any] | None = None  # That the job yielded.
@@ -115,7 +115,7 @@ class Chores:
     def _begin_next(self) -> _Running | None:
         now_s = self._clock.monotonic_s()
         for chore in self._chores:
-            if now_s < chore.due_s or self._backoff.active():
+            if now_s < chore.due_s or self._backoffs[chore.name].active():
                 continue
             deadline = Deadline(chore.timeout_s, self._clock)
             try:
@@ -144,7 +144,7 @@ class Chores:
         if isinstance(step, float):
             self._running = None
             chore.due_s = min(chore.due_s, self._clock.monotonic_s() + step)
-            self._backoff.reset()
+            self._backoffs[chore.name].reset()
             return None
         self._uses_log = not isinstance(step, Future)
         self._step = step if isinstance(step, Future) else step()
@@ -154,7 +154,7 @@ class Chores:
         self._running, chore.due_s = None, 0.0
         if self._raises and not isinstance(error, BrokerUnavailable):
             raise error
-        self._backoff.record_failure(f"{self._of}: {chore.name}", error)
+        self._backoffs[chore.name].record_failure(f"{self._of}: {chore.name}", error)
 
 
 def asking_log(
