@@ -96,3 +96,19 @@ def test_a_sealer_whose_store_hangs_gives_its_partitions_back(
         assert world.groups() == [("a", "b")]
     workers.go_on()
     assert problems_of(world, uids) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_sealer_with_nothing_left_to_seal_leaves_a_store_that_hangs_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
+    workers = HeldWorkers(begins=True)
+    world = SealWorld()
+    kafka = world.config.kafka.model_copy(update={"timeout_s": 0.2})
+    world.config = world.config.model_copy(update={"kafka": kafka})
+    sealer = sealer_with(world, monkeypatch, askers=HeldWorkers(), writers=workers)
+    world.run(sealer)
+    workers.holding = True
+    sealer.close()
+    assert sealer.is_hung, "the last scores were to be written, and the loop did not do it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 
@@ -137,10 +137,14 @@ class EnvironmentSealer:
             if partition.intake is not None:
                 partition.intake.assembler.flush()
 
-    def finish_scores(self) -> None:
-        """Writes the scores that are in no file yet; raises as ``step``."""
-        if self._chores.finish(self._context.timeout_s):
-            self._scores.bring_up(self._adopted())
+    def finish_scores(self, deadline: Deadline) -> None:
+        """Writes the scores that are in no file yet, or leaves them to a successor at the deadline,
+        as where the store hangs; raises as ``step``."""
+        if not self._chores.finish(deadline.left_s()):
+            return
+        written = self._context.threads.workers.submit(self._scores.bring_up, self._adopted())
+        if not wait([written], deadline.left_s()).not_done:
+            written.result()
 
     def busy(self) -> bool:
         """Whether any job runs beside the loop."""

@@ -194,7 +194,7 @@ class Sealer:
         try:
             if self._drain(deadline):
                 for environment in self._environments:
-                    environment.finish_scores()
+                    environment.finish_scores(deadline)
             else:  # Scores are left to a successor, too: it was waited for long enough.
                 _log.warning("left without committing all that was decided; it will be read again")
         finally:
