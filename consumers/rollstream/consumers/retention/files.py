@@ -25,6 +25,8 @@ from rollstream.streams.errors import CorruptLog
 from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.reading import read_between
 
+READ_S = 30.0  # For one event: the jobs of other partitions wait for the same thread.
+
 
 def project_retired(
     blobs: Blobs,
@@ -44,8 +46,8 @@ def project_retired(
         offset: -1: there is none.
 
     Raises:
-        BrokerUnavailable: an event could not be read. StoreError: a blob was not written, or a
-        manifest or blob cannot be read.
+        BrokerUnavailable: an event was not read within ``READ_S``. StoreError: a blob was not
+        written, or a manifest or blob cannot be read.
     """
     written = retired_offsets(blobs, address)
     if not written or written[-1] < offset:
@@ -53,7 +55,8 @@ def project_retired(
         with closing(broker.reader({where: 0})) as reader:
             while offset >= 0 and offset not in written:
                 reader.seek(where, offset)
-                records = list(read_between(reader, where, offset, offset + 1, deadline))
+                within = Deadline(deadline.slice_s(READ_S), deadline.clock)
+                records = list(read_between(reader, where, offset, offset + 1, within))
                 if not records:
                     raise CorruptLog(f"{where}: there is no record at {offset}")
                 missing.append((offset, codec.decode_as(Retired, records[0].value)))
