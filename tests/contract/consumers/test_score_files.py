@@ -226,6 +226,17 @@ def test_of_a_log_of_scores_that_was_made_anew_nothing_is_written(
     assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
 
 
+def test_a_log_of_scores_that_lost_its_beginning_ends_no_sealer(world: SealWorld) -> None:
+    score(world, 1.0, 2.0)
+    with world.sealer() as sealer:
+        world.run(sealer, seconds=5.0)
+        score(world, 3.0, 4.0)
+        world.logs.drop_before(world.layout.scores_log(ADDRESS), 3)
+        world.run(sealer, seconds=EVERY_S + 5.0)
+        assert "holds [3, 4)" in next(iter(sealer.stats().partitions)).scores_aside
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0]
+
+
 def small_files(world: SealWorld, sealer: Sealer, count: int, **said: Any) -> None:
     for number in range(count):
         score(world, float(number), **said)

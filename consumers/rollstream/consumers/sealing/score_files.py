@@ -60,7 +60,7 @@ class ScoreFiles:
                     continue
                 try:
                     self.write(address)
-                except UnreadableLog as error:
+                except (UnreadableLog, OffsetLost) as error:
                     self.aside[number] = str(error)
                     _log.error("scores of %s are written no more: %s", address, error)
                 except StoreError as error:
