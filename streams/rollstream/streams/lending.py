@@ -66,10 +66,7 @@ class Lender(Generic[C]):
             yield client
             keeps = True
         finally:
-            if client is not None and not (keeps and closed == self._closed):
-                client.close()
-                client = None
-            self._free.put(client)
+            self._take_back(client, closed, keeps=keeps)
 
     def serve(self, now_s: float) -> None:
         """Polls those that are not lent, once a second.
@@ -79,12 +76,12 @@ class Lender(Generic[C]):
         """
         if now_s - self._served_s < SERVE_S:
             return
-        self._served_s = now_s
+        self._served_s, closed = now_s, self._closed
         for client in reversed(self._take_free()):  # Those that were made are lent first.
             if client is not None:
                 with suppress(BrokerError):
                     self._poll(client)
-            self._free.put(client)
+            self._take_back(client, closed)
 
     def close(self) -> None:
         """Closes all; one that is lent, when it comes back. Whoever lends later has a new one."""
@@ -93,6 +90,15 @@ class Lender(Generic[C]):
             if client is not None:
                 client.close()
             self._free.put(None)
+
+    def _take_back(self, client: C | None, closed: int, *, keeps: bool = True) -> None:
+        """It is lent again, unless all were closed meanwhile."""
+        try:
+            if client is not None and not (keeps and closed == self._closed):
+                ended, client = client, None
+                ended.close()
+        finally:
+            self._free.put(client)
 
     def _take_free(self) -> list[C | None]:
         taken: list[C | None] = []

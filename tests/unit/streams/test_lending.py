@@ -87,6 +87,14 @@ def test_all_are_closed_those_that_are_lent_when_they_come_back() -> None:
         assert after.is_open
 
 
+def test_one_that_is_polled_while_all_are_closed_is_closed_too() -> None:
+    clients = Lender(Client, lambda _: clients.close(), 2, keeps_failed=False)
+    with clients.lend("none", in_time()) as idle:
+        pass
+    clients.serve(SERVE_S)
+    assert not idle.is_open
+
+
 def test_one_that_cannot_be_made_is_made_later() -> None:
     def make() -> Client:
         if failing:
