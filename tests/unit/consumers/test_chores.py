@@ -144,6 +144,20 @@ def test_an_error_of_a_job_is_raised_only_where_that_is_wanted(raises: bool) -> 
         assert chores.advance() is None
 
 
+def test_what_fails_before_it_is_a_job_is_begun_again_too() -> None:
+    clock, begun = ManualClock(), list[Deadline]()
+
+    def begin(deadline: Deadline) -> Job:
+        begun.append(deadline)
+        raise ZeroDivisionError("ours")
+
+    chores = chores_of(clock, Chore("reports", begin, IN_LOOP, TIMEOUT_S))
+    for _ in range(2):
+        chores.advance()
+        clock.advance(FIRST_WAIT_S)
+    assert len(begun) == 2
+
+
 def test_whoever_hurries_a_job_that_runs_has_it_done_again_at_once() -> None:
     clock, runs, held = ManualClock(), list[str](), HeldExecutor()
     chores = chores_of(clock, counted("one", runs, runs_in=held))

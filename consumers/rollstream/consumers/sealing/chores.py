@@ -15,7 +15,6 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.threads import InlineExecutor
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable
 
 IN_LOOP = InlineExecutor()
@@ -120,7 +119,7 @@ class Chores:
             deadline = Deadline(chore.timeout_s, self._clock)
             try:
                 job = chore.begin(deadline)
-            except RollstreamError as error:
+            except Exception as error:  # noqa: BLE001, sealing goes on
                 self._fail(chore, error)
                 continue
             if job is not None:
