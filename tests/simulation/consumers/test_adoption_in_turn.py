@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.history import problems_of
+from harness.owned_logs import in_time, owner_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import audit
 from rollstream.runtime.config.sections import SealersConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Record
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
@@ -47,11 +50,13 @@ def bounded_world(**config: Any) -> SealWorld:
     return world
 
 
-def publish(world: SealWorld, member: int) -> list[str]:
+def publish(
+    world: SealWorld, member: int, partitions: Sequence[int] = range(PARTITIONS)
+) -> list[str]:
     """A member of each group; a group takes more than half of what a sealer may have in memory."""
     uids = []
     for number in range(GROUPS):
-        for partition in range(PARTITIONS):
+        for partition in partitions:
             uids.append(f"{partition}-{number}/{member}")
             name = {"group_uid": f"{partition}-{number}", "group_size": MEMBERS}
             tokens = np.arange(3_000)
@@ -98,6 +103,31 @@ def test_what_waits_for_its_turn_is_told_and_its_groups_wait_with_it() -> None:
     assert any("reads others first" in one for one in told), told
     world.run(sealer, seconds=20)
     assert stuck(world) == []
+    assert [len(group) for group in world.groups()] == [MEMBERS] * GROUPS * PARTITIONS
+    assert problems_of(world, uids) == []
+    sealer.close()
+
+
+@pytest.mark.proves("I8")
+def test_a_partition_that_is_claimed_again_reads_nothing_before_its_turn() -> None:
+    """Else records behind its watermark would count as ones that the log does not have."""
+    world = bounded_world()
+    fenced, last = range(PARTITIONS - 1), [PARTITIONS - 1]
+    uids = publish(world, 0, partitions=last)  # These fill the memory.
+    sealer = world.sealer(broker=SlowBroker(world.logs))
+    world.run(sealer, seconds=10)
+    uids += publish(world, 0, partitions=fenced)
+    world.run(sealer, seconds=20)
+    assert sealer.stats().memory_bytes > BOUND / 2
+    for partition in fenced:
+        address = PartitionAddress("math", world.layout.generation, partition)
+        where = world.layout.groups_log(address)
+        owner_of(world.new_broker(), where, "zombie").claim(in_time())
+    uids += [*publish(world, 1, partitions=fenced), *publish(world, 2, partitions=fenced)]
+    world.run(sealer, seconds=120)
+    assert "no_record" not in world.settled()
+    uids += [*publish(world, 1, partitions=last), *publish(world, 2, partitions=last)]
+    world.run(sealer, seconds=60)
     assert [len(group) for group in world.groups()] == [MEMBERS] * GROUPS * PARTITIONS
     assert problems_of(world, uids) == []
     sealer.close()

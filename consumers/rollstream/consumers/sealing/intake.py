@@ -75,6 +75,9 @@ class Intake:
         self._waits_from_s = math.inf
         self._damage: tuple[DamagedRecord, Future[int]] | None = None
         self._told_damage = -1  # The offset that its letter has.
+        # The intake before this one may still read, above the watermark. Its records would leave a
+        # gap, and a gap is settled as offsets without a record.
+        reader.pause(source)
         context.memory.join(source)
         self.pause_or_resume()
 
