@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,6 +55,21 @@ def test_a_record_in_scratch_reads_as_one_in_memory() -> None:
     assert_equal(moved, make_record(entries()))
     scratch.close()
     assert_equal(moved, make_record(entries()))
+
+
+def test_long_texts_of_a_record_in_scratch_stay_there_when_rows_of_it_are_read() -> None:
+    text, count = '{"x": "' + "y" * 100_000 + '"}', 64
+    long = [make_entry(rollout_uid=str(number), metadata=text) for number in range(count)]
+    scratch, record = Scratch(ManualClock()), make_record(long)
+    assert scratch.take(record)
+    tracemalloc.start()
+    gather([record], [0])
+    record.part([count - 1])
+    left, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < len(text) < count * len(text) < peak
+    assert gather([record], [1]).scalars["metadata"] == [text]
+    scratch.close()
 
 
 def test_records_share_files_whose_space_is_free_once_nobody_refers_to_them() -> None:

@@ -66,7 +66,7 @@ class Frame:
 
     __slots__ = (
         *("header", "payload", "count", "kinds", "shared_indexes", "failures", "texts", "no_utf8"),
-        *("arrays", "token_arrays", "_listed", "_at", "_long"),
+        *("arrays", "token_arrays", "_listed", "_at", "_long", "_long_ends"),
     )
 
     def __init__(
@@ -100,6 +100,7 @@ class Frame:
         prompt_ends, ends = [0, *accumulate(counts[0])], [0, *accumulate(counts[1])]
         self._at = 0
         self._long: dict[str, int] = {}  # Where these texts begin in the payload.
+        self._long_ends: dict[str, list[int]] = {}  # Of each entry, where it was asked for.
         self._lay_out(fields.plain, header, {"prompt_tokens": prompt_ends}, ends)
         extras = header["extras"]
         if extras is not None:
@@ -119,8 +120,20 @@ class Frame:
         """One value an entry, of a text or a number (None where it may be null and is)."""
         found = self.texts.get(name) or self._listed.get(name)
         if found is None:
-            found = self._listed[name] = self._values(row_fields()[name])
+            found = self._values(row_fields()[name])
+            if name not in self._long:  # Else it was moved: it is not kept in memory.
+                self._listed[name] = found
         return found
+
+    def value(self, name: str, index: int) -> Any:
+        """One entry's. Of a text that was moved, nothing else is read."""
+        if name not in self._long or name in self.texts:
+            return self.values(name)[index]
+        ends = self._long_ends.get(name)
+        if ends is None:
+            sizes = unpacked(COUNTS, self.raw(row_fields()[name]))
+            ends = self._long_ends[name] = [*accumulate(sizes, initial=self._long[name])]
+        return bytes(self.payload[ends[index] : ends[index + 1]]).decode(errors="replace")
 
     def raw(self, field: RowField) -> bytes:
         """A column of texts (their sizes) or of numbers; empty where each has the default."""

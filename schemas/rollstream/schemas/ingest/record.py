@@ -156,7 +156,7 @@ class IngestRecord(Frame):
         """One entry's; bytes where a text is no UTF-8, None where it has no such array."""
         name = field.name
         if field.column != "array":
-            return self.no_utf8.get((name, index)) or self.values(name)[index]
+            return self.no_utf8.get((name, index)) or self.value(name, index)
         run = self.arrays.get(name)
         return None if run is None else self._bytes_of_one(run, index)
 
