@@ -7,6 +7,7 @@ import os
 import tempfile
 import tracemalloc
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,18 +58,25 @@ def test_a_record_in_scratch_reads_as_one_in_memory() -> None:
     assert_equal(moved, make_record(entries()))
 
 
-def test_long_texts_of_a_record_in_scratch_stay_there_when_rows_of_it_are_read() -> None:
-    text, count = '{"x": "' + "y" * 100_000 + '"}', 64
-    long = [make_entry(rollout_uid=str(number), metadata=text) for number in range(count)]
-    scratch, record = Scratch(ManualClock()), make_record(long)
+@pytest.mark.parametrize(
+    ("name", "long"),
+    [("metadata", '{"x": "' + "y" * 100_000 + '"}'), ("attachments", {"page": bytes(100_000)})],
+)
+def test_what_is_long_stays_in_scratch_when_some_rows_of_its_record_are_read(
+    name: str, long: Any
+) -> None:
+    size, count = 100_000, 64
+    rows = [make_entry(rollout_uid=str(number), **{name: long}) for number in range(count)]
+    scratch, record = Scratch(ManualClock()), make_record(rows)
     assert scratch.take(record)
     tracemalloc.start()
     gather([record], [0])
     record.part([count - 1])
     left, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert left < len(text) < count * len(text) < peak
-    assert gather([record], [1]).scalars["metadata"] == [text]
+    assert left < size < count * size < peak
+    read = gather([record], [1])
+    assert (read.attachments or read.scalars[name]) == [long]
     scratch.close()
 
 

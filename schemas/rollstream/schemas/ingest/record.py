@@ -44,7 +44,7 @@ class IngestRecord(Frame):
         told = header["producer"]
         self.producer = None if told is None else Producer(*told.values())
         self.broken: Mapping[int, InvalidRollout] = broken_entries(self)
-        self._attachments: dict[int, dict[str, bytes]] | None = None
+        self._attachments: dict[int, dict[str, Mapping[str, Any]]] | None = None
         self._sizes: list[int] | None = None
 
     def sizes(self) -> list[int]:
@@ -64,7 +64,7 @@ class IngestRecord(Frame):
         if self.header["extras"] is not None or "trajectory_uid" in self.texts:
             found = {field.name: self._value(field, index) for field in columns(extra=True)}
             found["rewards"] = self.components()[index]
-            found["attachments"] = self.attachments().get(index)
+            found["attachments"] = self._attachments_of(index)
             found["token_arrays"] = {
                 name: NamedArray(*run.signature, data)
                 for name, run in self.token_arrays.items()
@@ -92,7 +92,6 @@ class IngestRecord(Frame):
             self.texts.pop(name, None)
         for one in self.extra("attachments") or ():
             one["data"] = put(one["data"])
-        self._attachments = None
 
     def part(self, indexes: Sequence[int], *, partitions: int | None = None) -> bytes:
         """The bytes of a record that has these entries alone; ``partitions``: of its topic, where
@@ -114,12 +113,7 @@ class IngestRecord(Frame):
 
     def attachments(self) -> Mapping[int, Mapping[str, bytes]]:
         """Name to bytes, of the entries that have attachments, by their numbers."""
-        found = self._attachments
-        if found is None:
-            found = self._attachments = {}
-            for one in self.extra("attachments") or ():
-                found.setdefault(one["entry"], {})[one["name"]] = bytes(one["data"])
-        return found
+        return {entry: self._attachments_of(entry) for entry in self._attached()}
 
     def _entry_sizes(self) -> list[int]:
         widths: dict[int, int] = {}  # Of all arrays with the same ends.
@@ -133,12 +127,26 @@ class IngestRecord(Frame):
             raw = self.raw(field)
             if raw:
                 sizes += np.frombuffer(raw, COUNTS)
-        for entry, attached in self.attachments().items():
-            sizes[entry] += sum(map(len, attached.values()))
+        for entry, attached in self._attached().items():
+            sizes[entry] += sum(len(one["data"]) for one in attached.values())
         share, rest = divmod(self.size - int(sizes.sum()), self.count)
         sizes += share
         sizes[-1] += rest
         found: list[int] = sizes.tolist()
+        return found
+
+    def _attachments_of(self, entry: int) -> dict[str, bytes]:
+        return {name: bytes(one["data"]) for name, one in self._attached().get(entry, {}).items()}
+
+    def _attached(self) -> Mapping[int, Mapping[str, Mapping[str, Any]]]:
+        """What the header has of each attachment, by entry and name. No copies of their bytes: they
+        may be elsewhere than in memory."""
+        found = self._attachments
+        if found is None:
+            found = {}
+            for one in self.extra("attachments") or ():
+                found.setdefault(one["entry"], {})[one["name"]] = one
+            self._attachments = found
         return found
 
     def _components(self) -> list[Mapping[str, float]]:
