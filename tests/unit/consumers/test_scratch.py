@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import stat
 import tempfile
 import tracemalloc
 from collections.abc import Sequence
@@ -91,6 +93,40 @@ def test_records_share_files_whose_space_is_free_once_nobody_refers_to_them() ->
     records.clear()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_few_records_that_wait_for_long_keep_no_more_of_the_disk_than_twice_what_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.scratch.FILE_BYTES", 2**20)
+    scratch, waiting = Scratch(ManualClock()), []
+    page = make_entry(attachments={"page": bytes(2**16)})
+    for number in range(1_600):
+        record = make_record([make_entry(output_tokens=range(2**13)), page])
+        assert scratch.take(record)
+        if number % 50 == 0:  # Else it is sealed at once.
+            waiting.append(record)
+    del record
+    gc.collect()
+    left = sum(record.size for record in waiting)
+    assert on_disk() < 2 * left + 3 * 2**20
+    assert all(
+        one.attachments() == {1: {"page": bytes(2**16)}}
+        and gather([one], [0]).arrays["output_tokens"].values.tolist() == [*range(2**13)]
+        for one in waiting
+    )
+    scratch.close()
+
+
+def on_disk() -> int:
+    """Bytes of the files that have no name and that this process has open."""
+    files: dict[int, int] = {}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # That of the folder itself.
+            found = os.stat(f"/proc/self/fd/{number}")
+            if not found.st_nlink and stat.S_ISREG(found.st_mode):
+                files[found.st_ino] = 512 * found.st_blocks
+    return sum(files.values())
 
 
 def test_without_a_file_payloads_stay_in_memory_until_there_is_one(

@@ -6,31 +6,39 @@ import errno
 import os
 from mmap import ACCESS_READ, mmap
 from tempfile import TemporaryFile
+from weakref import ref
 
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.ingest.record import IngestRecord
 
 FILE_BYTES = 64 * 1024 * 1024  # Four of the largest records; each file takes a descriptor.
+_Moved = list["ref[IngestRecord]"]
 
 
 class Scratch:
     """Moves payloads to files in ``TMPDIR`` that have no name, so that they end with the process.
 
-    Views of a file keep it. Once the last one is gone, its space is free. If no file can be
-    written, payloads stay in memory, and the log says so.
+    Views of a file keep it. Once the last one is gone, its space is free. Few records that wait for
+    long keep no large files: they are moved on, to the file that is being written. So the files
+    have about twice the bytes of the records. If no file can be written, payloads stay in memory,
+    and the log says so.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._backoff = Backoff(clock)
         self._file: _File | None = None
+        self._moved: _Moved = []  # What is in that file.
+        self._full: list[_Moved] = []  # The same of files that are full and may be in use.
 
     def take(self, record: IngestRecord) -> bool:
         """Moves the payload of a record; False where it stays in memory."""
         if self._backoff.active():
             return False
         try:
-            record.move_payload(self._put)
+            if self._begin_file_for(record):
+                self._move_on()
+            self._move(record)
         except OSError as error:
             self._backoff.record_failure("payloads stay in memory, above memory_bytes", error)
             return False
@@ -41,13 +49,40 @@ class Scratch:
         """Nothing is moved any more; what was can still be read. Idempotent."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._full.append(self._moved)
+            self._file, self._moved = None, []
 
-    def _put(self, data: bytes | memoryview) -> memoryview:
-        if self._file is None or self._file.left < len(data):
-            self.close()
-            self._file = _File(max(FILE_BYTES, len(data)))
-        return self._file.put(data)
+    def _begin_file_for(self, record: IngestRecord) -> bool:
+        """Whether the record needed a new file. All of it is in one."""
+        if self._file is not None and self._file.left >= record.size:
+            return False
+        self.close()
+        self._file = _File(max(FILE_BYTES, record.size))
+        return True
+
+    def _move(self, record: IngestRecord) -> None:
+        assert self._file is not None, "it was begun"
+        self._moved.append(ref(record))  # First: where a part of it cannot be moved, others were.
+        record.move_payload(self._file.put)
+
+    def _move_on(self) -> None:
+        """Moves on what is left in files of which less than half is, the oldest first. It fills
+        half a file at most, so that taking a record never lasts for long."""
+        room, full, self._full = FILE_BYTES // 2, self._full, []
+        for index, moved in enumerate(full):
+            left = [record for record in (one() for one in moved) if record is not None]
+            size = sum(record.size for record in left)
+            if size <= room and 2 * size < FILE_BYTES:
+                try:
+                    for record in left:
+                        self._begin_file_for(record)
+                        self._move(record)
+                except OSError:
+                    self._full += full[index:]
+                    raise
+                room -= size
+            else:
+                self._full.append([ref(record) for record in left])
 
 
 class _File:

@@ -30,7 +30,7 @@ class IngestRecord(Frame):
 
     __slots__ = (
         *("_attachments", "_sizes", "broken", "environment", "partitions", "producer", "size"),
-        "worker_id",
+        *("worker_id", "__weakref__"),
     )
 
     def __init__(
@@ -85,7 +85,8 @@ class IngestRecord(Frame):
 
     def move_payload(self, put: Callable[[bytes | memoryview], memoryview]) -> None:
         """Reads arrays, long texts and attachments from what ``put`` returns for their bytes, from
-        now on. What they took in memory is free then. Only names and numbers stay."""
+        now on. What they took in memory is free then. Only names and numbers stay. It may be moved
+        again, also while another thread reads it."""
         self.sizes()
         self.payload = put(self.payload)
         for name in self._long:
