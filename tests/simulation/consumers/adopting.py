@@ -13,11 +13,13 @@ import threading
 from collections import Counter
 from mmap import mmap
 from typing import Any
+from unittest.mock import patch
 
 from harness.history import claims, problems_of
 from harness.rollouts import make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
+from rollstream.consumers.sealing import scratch
 from rollstream.runtime.config.sections import SealersConfig
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.streams.broker import Record
@@ -33,6 +35,7 @@ LOOK_EVERY = 16
 KIB = 1024
 LARGE = tuple(size * KIB for size in (2, 8, 32))
 BOUNDS = (0, 48 * KIB, 160 * KIB)
+FILE_BYTES = 64 * KIB  # Of scratch: small, so that records are moved on.
 
 
 class Adopting:
@@ -65,6 +68,18 @@ class Adopting:
         Raises:
             Violation: with what did not hold.
         """
+        with patch.object(scratch, "FILE_BYTES", FILE_BYTES):
+            self._move_and_wait()
+        whole = [uids for uids in self.world.groups() if len(uids) == MEMBERS]
+        if MEMBERS * len(whole) != len(self._uids) or self.world.settled():
+            cut = sorted({*self.world.groups()}.difference(whole))
+            self._problems.append(f"not sealed whole: {cut[:3]}, {dict(self.world.settled())}")
+        problems = [*self._problems, *problems_of(self.world, self._uids)]
+        self.reached["adoptions"] += claims(self.world.confirmed_events())
+        if problems:
+            raise Violation("; ".join(problems[:5]))
+
+    def _move_and_wait(self) -> None:
         for number in range(ROUNDS):
             while len(self._lives) < 2:
                 self._begin()
@@ -82,14 +97,6 @@ class Adopting:
         self.world.clock.wait(threading.Event(), ASLEEP_S)
         self._begin()
         self._work(6.0)
-        whole = [uids for uids in self.world.groups() if len(uids) == MEMBERS]
-        if MEMBERS * len(whole) != len(self._uids) or self.world.settled():
-            cut = sorted({*self.world.groups()}.difference(whole))
-            self._problems.append(f"not sealed whole: {cut[:3]}, {dict(self.world.settled())}")
-        problems = [*self._problems, *problems_of(self.world, self._uids)]
-        self.reached["adoptions"] += claims(self.world.confirmed_events())
-        if problems:
-            raise Violation("; ".join(problems[:5]))
 
     def look(self) -> None:
         """A sealer is about to read; each of its figures takes as long as reading a few records."""
