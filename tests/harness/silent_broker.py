@@ -46,7 +46,7 @@ class SealersOfThree:
             for number, source in enumerate(self.sources)
         }
         self.published: Counter[TopicPartition] = Counter()
-        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         self._processes = [SealerProcess(config) for _ in range(2)]
 
     def beside(self, silent: int) -> KafkaBroker:
@@ -119,10 +119,12 @@ class SealersOfThree:
             if isinstance(event, Flushed)
         ]
 
-    def claims(self, broker: Broker, sources: Collection[TopicPartition]) -> list[str]:
-        """The owners of these partitions' seal logs, one after the other."""
+    def claims(
+        self, broker: Broker, sources: Collection[TopicPartition]
+    ) -> set[tuple[TopicPartition, int]]:
+        """Where the claims of these partitions' seal logs stand."""
         events = self._events(broker, sources)
-        return [one.event.owner for one in events if isinstance(one.event, Claimed)]
+        return {(one.where, one.offset) for one in events if isinstance(one.event, Claimed)}
 
     def _events(self, broker: Broker, sources: Collection[TopicPartition]) -> list[ConfirmedEvent]:
         starts = {self._logs[source]: 0 for source in sources}
