@@ -217,11 +217,11 @@ class KafkaReader:
         """The first offset of each log from a time in milliseconds on, negative: there is none; or
         that of EARLIEST or END, which Kafka's request takes in place of a time."""
         asked = [at_offset(where, when) for where in logs]
-        what = f"offsets of {len(logs)} logs"
+        what, within = f"offsets of {len(logs)} logs", Deadline(timeout_s)
         try:
             answers = consumer.offsets_for_times(asked, timeout_s)
         except KafkaException as error:
-            self._ask_for_topics(consumer, logs, error.args[0], timeout_s)
+            self._ask_for_topics(consumer, logs, error.args[0], within.left_s())
             raise _as_read_error(error.args[0], what) from error
         found = {}
         for one in answers:
@@ -262,7 +262,8 @@ class KafkaReader:
         another broker, which librdkafka only finds out this way."""
         if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
             for topic in sorted({where.topic for where in logs}):
-                self._prove_topic(consumer, topic, timeout_s)
+                if not self._prove_topic(consumer, topic, timeout_s):
+                    return
 
     def _prove_topic(self, consumer: Consumer, topic: str, timeout_s: float) -> bool:
         """Returns whether the broker answered that the topic exists; False where it did not answer,
