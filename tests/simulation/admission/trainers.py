@@ -89,6 +89,7 @@ class Trainer(Process):
         self.unbounded = defaultdict[str, bool](lambda: True)
         self._step: int | None = None
         self._batch: Batch | None = None
+        self._is_given_again = False
         self._trained_s = 0.0
 
     def turn(self) -> None:
@@ -123,8 +124,9 @@ class Trainer(Process):
         return counts.get(environment, 0)
 
     def in_hand(self, environment: str) -> int:
-        """Groups of the batch that it has and did not ack."""
-        if self._batch is None:
+        """Groups of the batch that it has and did not ack; none of one that it was given before it
+        went back: these were trained, or others were begun in their place."""
+        if self._batch is None or self._is_given_again:
             return 0
         refs = self.sampler._owner._logs.state.batches[self._batch.step].refs
         return sum(ref.environment == environment for ref in refs)
@@ -160,6 +162,7 @@ class Trainer(Process):
         if self.asked_s is None:
             self.asked_s = world.now_s
         accept: Accept | None = "nonzero_std" if world.filters and step % 4 == 1 else None
+        self._is_given_again = step in self.sampler._owner._logs.state.batches
         self._batch = self.sampler.next_batch(
             step, world.groups_of(self.name), mix=world.mix_of(step), accept=accept
         )
