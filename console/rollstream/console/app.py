@@ -35,13 +35,11 @@ COMMANDS = {
     "deadletters list": ("deadletters", "list_letters", "--reason unknown_schema"),
     "deadletters show": ("deadletters", "show", "7"),
     "deadletters retry": ("deadletters", "retry", "--reason unknown_schema"),
-    "schemas check": ("schemas", "check", "flushed.v1.avsc flushed.v2.avsc"),
     "topics create": ("topics", "create", "--config rollstream.toml"),
     "topics check": ("topics", "check", "--config rollstream.toml"),
 }
 GROUPS = {
     "deadletters": "Entries that sealers could not read.",
-    "schemas": "The schemas of what is stored.",
     "topics": "The topics of the configured environments and samplers.",
 }
 

@@ -4,7 +4,6 @@ Map, a line a file:
 
 - ``avsc/``            the only list of fields; one file a schema and version
 - ``wire_schemas``     loads them; fingerprints; which fields are packed arrays
-- ``compatibility``    what may change from one version of a schema to the next
 - ``fields``           the fields of a rollout segment, from ``ingest_record.vN.avsc``
 - ``ingest/``          records of the ingest log: several entries as columns
 - ``rules``            the rules on a rollout's fields, with their limits

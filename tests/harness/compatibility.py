@@ -1,4 +1,6 @@
-"""Whether what was written under one version of a schema can be read under another. Pure.
+"""Whether what was written under one version of a schema can be read under another.
+
+``python -m harness.compatibility`` compares each shipped version with all later ones.
 
 Source: Avro 1.12 specification, "Schema Resolution"; and what Avro does not know: the columns of
 ``ingest_record``, and that rows keep their digests.
@@ -6,8 +8,12 @@ Source: Avro 1.12 specification, "Schema Resolution"; and what Avro does not kno
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
+
+from rollstream.schemas.wire_schemas import shipped
 
 _NAMED = ("components", "attachments", "token_arrays")  # What producers name; each is read apart.
 # Of a field, besides its type: what its bytes mean, and what a row has that does not name it.
@@ -22,6 +28,17 @@ class Incompatible(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
+
+
+def refused_changes() -> list[str]:
+    """Each refused change between two shipped versions of a schema; empty where there is none."""
+    names = sorted({schema.name for schema in shipped().schemas})
+    return [
+        f"{name}, v{older.version} to v{newer.version}: {found}"
+        for name in names
+        for older, newer in combinations(shipped().versions(name), 2)
+        for found in incompatibilities(older.source, newer.source)
+    ]
 
 
 def incompatibilities(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Incompatible]:
@@ -139,3 +156,7 @@ def _plain(avro_type: Any) -> Any:
     if isinstance(avro_type, dict):
         return {key: _plain(value) for key, value in avro_type.items() if key != "doc"}
     return avro_type
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(refused_changes()) or None)  # A text is printed, with exit code 1.
