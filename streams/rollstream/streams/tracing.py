@@ -16,13 +16,13 @@ from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
 from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import EARLIEST, Broker
 from rollstream.streams.dead_letters import Source, open_letters, source_of
 from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import CLOCKS_APART_US, find_start
-from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.owned.follow import ConfirmedEvent, fold_logs
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
@@ -205,15 +205,17 @@ def trace(
     Raises:
         BrokerUnavailable: not read in time.
     """
-    found: list[TracedEntry] = []
     wanted = _Wanted(rollout_uid, trajectory_digest(rollout_uid))
-    for address in layout.addresses(environments):
-        found += _in_partition(broker, layout, address, wanted, deadline, since_us)
     letters = list(_dead_letters(broker, layout, wanted, deadline, since_us))
-    read = {_place(letter) for letter in letters}
+    told = {_place(letter) for letter in letters}
     # A letter says more than the settlement as `unreadable`.
-    found = [entry for entry in found if _place(entry) not in read] + letters
-    return sorted(found, key=_place)
+    others = [
+        entry
+        for address in layout.addresses(environments)
+        for entry in _in_partition(broker, layout, address, wanted, deadline, since_us)
+        if _place(entry) not in told
+    ]
+    return sorted([*others, *letters], key=_place)
 
 
 class _Wanted(NamedTuple):
@@ -245,29 +247,32 @@ def _in_partition(
     where = layout.groups_log(address)
     found: list[TracedEntry] = []
     retired: set[tuple[int, str]] = set()
-    aside: dict[TopicPartition, PutAside] = {}
     start = 0
     if since_us is not None:
         with closing(broker.reader({where: 0})) as reader, suppress(UnreadableLog):
             start = find_start(reader, where, None, deadline, since_us=since_us)
-    with closing(Follower(broker, {where: start}, aside=aside)) as follower:
-        for _, offset, timestamp_us, event in follower.read_to_end(deadline):
-            try:
-                fold.apply(offset, timestamp_us, event)
-            except UnreadableLog as error:
-                follower.put_aside(where, offset, error)
-                break
-            if isinstance(event, Flushed):
-                found += _in_flush(address, offset, event, wanted)
-            elif isinstance(event, Retired):
-                retired.update((file.offset, file.path) for file in event.files)
+
+    def apply(confirmed: ConfirmedEvent) -> None:
+        _, offset, timestamp_us, event = confirmed
+        fold.apply(offset, timestamp_us, event)
+        if isinstance(event, Flushed):
+            found.extend(_in_flush(address, offset, event, wanted))
+        elif isinstance(event, Retired):
+            retired.update((file.offset, file.path) for file in event.files)
+
+    aside = fold_logs(broker, {where: start}, apply, deadline).aside
     for entry in found:
         group = entry.group
         gone = group is not None and (group.flush_offset, group.path) in retired
         yield replace(entry, detail=RETIRED) if gone else entry
     unknown = f"or settled since: {aside[where].error}" if where in aside else ""
-    for entry in _pending(broker, layout.rollouts_log(address), address, fold, wanted, deadline):
-        yield replace(entry, detail=unknown)
+    ingest = layout.rollouts_log(address)
+    with closing(broker.reader({ingest: EARLIEST})) as reader:
+        first, end = bounds_in_time(reader, ingest, deadline)
+        for record in read_between(reader, ingest, max(first, fold.watermark), end, deadline):
+            for entry in _in_record(address, record.offset, record.value, wanted):
+                if not fold.settled(entry.offset, entry.entry):
+                    yield replace(entry, detail=unknown)
 
 
 def _in_flush(
@@ -302,28 +307,26 @@ def _in_flush(
             )
 
 
-def _pending(
-    broker: Broker,
-    where: TopicPartition,
-    address: PartitionAddress,
-    fold: SealFold,
-    wanted: _Wanted,
-    deadline: Deadline,
+def _in_record(
+    address: PartitionAddress, offset: int, value: bytes | None, wanted: _Wanted
 ) -> Iterator[TracedEntry]:
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        first, end = bounds_in_time(reader, where, deadline)
-        for record in read_between(reader, where, max(first, fold.watermark), end, deadline):
-            for entry, uid, segment_idx, replica_id in _entries_of(record.value, wanted):
-                if not fold.settled(record.offset, entry):
-                    yield TracedEntry(
-                        **address._asdict(),
-                        offset=record.offset,
-                        entry=entry,
-                        rollout_uid=uid,
-                        segment_idx=segment_idx,
-                        state=PENDING,
-                        replica_id=replica_id,
-                    )
+    """The segments in a record of an ingest log, as pending ones; none if its frame is broken."""
+    try:
+        record = decode_record(value or b"")
+    except UnreadableEvent:
+        return
+    segment_idxs, replicas = record.values("segment_idx"), record.values("replica_id")
+    for entry, uid in wanted.among(record.values("rollout_uid")):
+        if record.kinds[entry] in SEGMENT_KINDS:
+            yield TracedEntry(
+                **address._asdict(),
+                offset=offset,
+                entry=entry,
+                rollout_uid=uid,
+                segment_idx=segment_idxs[entry],
+                state=PENDING,
+                replica_id=replicas[entry],
+            )
 
 
 def _dead_letters(
@@ -340,32 +343,12 @@ def _dead_letters(
                 retried.add(source_of(event))
             if not isinstance(event, DeadLetter):
                 continue
-            source = source_of(event)
-            for _, uid, segment_idx, replica_id in _entries_of(event.value, wanted):
-                letters[source] = TracedEntry(
-                    environment=event.topic.split(".")[-2],
-                    generation=int(event.topic.rpartition(".")[2]),
-                    partition=event.partition,
-                    offset=event.offset,
-                    entry=event.entry,
-                    rollout_uid=uid,
-                    segment_idx=segment_idx,
-                    state=DEAD_LETTER,
-                    detail=f"{event.reason}: {event.detail}",
-                    replica_id=replica_id,
+            *_, environment, generation = event.topic.split(".")
+            address = PartitionAddress(environment, int(generation), event.partition)
+            detail = f"{event.reason}: {event.detail}"
+            for found in _in_record(address, event.offset, event.value, wanted):
+                letters[source_of(event)] = replace(
+                    found, entry=event.entry, state=DEAD_LETTER, detail=detail
                 )
     for source, letter in letters.items():
         yield replace(letter, state=RETRIED) if source in retried else letter
-
-
-def _entries_of(value: bytes | None, wanted: _Wanted) -> Iterator[tuple[int, str, int, str]]:
-    """Number, rollout, segment index and replica of each segment of the rollouts in a record; none
-    where its frame is broken."""
-    try:
-        record = decode_record(value or b"")
-    except UnreadableEvent:
-        return
-    segment_idxs, replicas = record.values("segment_idx"), record.values("replica_id")
-    for entry, uid in wanted.among(record.values("rollout_uid")):
-        if record.kinds[entry] in SEGMENT_KINDS:
-            yield entry, uid, segment_idxs[entry], replicas[entry]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
@@ -51,6 +52,46 @@ class PutAside(NamedTuple):
 
     offset: int
     error: UnreadableLog
+
+
+class FoldedLogs(NamedTuple):
+    """What ``fold_logs`` could not fold.
+
+    Attributes:
+        aside: the logs that cannot be read on.
+        foreign: of each log, how many records no owner wrote.
+    """
+
+    aside: Mapping[TopicPartition, PutAside]
+    foreign: Mapping[TopicPartition, int]
+
+
+def fold_logs(
+    broker: Broker,
+    starts: Mapping[TopicPartition, int],
+    fold: Callable[[ConfirmedEvent], object],
+    deadline: Deadline,
+) -> FoldedLogs:
+    """Hands each event that counts to ``fold``, until every log was read to its end. A log is put
+    aside if ``fold`` raises ``UnreadableLog``; nothing behind that event is handed on.
+
+    Args:
+        starts: as ``Follower`` takes them.
+        deadline: for all of it.
+
+    Raises:
+        BrokerUnavailable: not read in time.
+    """
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(broker, starts, aside=aside)) as follower:
+        for one in follower.read_to_end(deadline):
+            if one.where in aside and one.offset >= aside[one.where].offset:
+                continue
+            try:
+                fold(one)
+            except UnreadableLog as error:
+                follower.put_aside(one.where, one.offset, error)
+    return FoldedLogs(aside, follower.foreign)
 
 
 class Follower:

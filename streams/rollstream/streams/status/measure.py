@@ -24,7 +24,7 @@ from rollstream.streams.broker import (
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of, early_scores_s
 from rollstream.streams.owned.adoption import find_starts
-from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.owned.follow import Follower, fold_logs
 from rollstream.streams.reports import Reports
 from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.status.figures import (
@@ -122,10 +122,7 @@ def _read_decisions(
     """Feeds its decision log to ``reading``."""
     name = reading.name
     written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
-    aside: dict[TopicPartition, PutAside] = {}
-    with closing(Follower(broker, {log: 0}, aside=aside)) as follower:
-        for confirmed in follower.read_to_end(deadline):
-            reading.apply_decision(confirmed)
+    aside = fold_logs(broker, {log: 0}, reading.apply_decision, deadline).aside
     if log in aside:
         reading.aside = str(aside[log].error)
     else:

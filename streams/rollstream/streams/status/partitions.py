@@ -12,10 +12,9 @@ from rollstream.schemas.events import Claimed, Continuation, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
-from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.seal import SealFold
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
+from rollstream.streams.owned.follow import ConfirmedEvent, fold_logs
 from rollstream.streams.reading import read_windows
 from rollstream.streams.status.figures import ContinuationFigures, PartitionFigures
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading, age_s
@@ -134,27 +133,20 @@ def _read_seal_logs(
     logs = {sources.layout.groups_log(address): address for address in addresses}
     starts = {where: sources.starts[address] for where, address in logs.items()}
     found = {logs[where]: _SealReading(start, sources.now_us) for where, start in starts.items()}
-    aside: dict[TopicPartition, PutAside] = {}
-    unfolded: set[TopicPartition] = set()
-    with closing(Follower(sources.broker, starts, aside=aside)) as follower:
-        for confirmed in follower.read_to_end(sources.deadline):
-            where = confirmed.where
-            if where in unfolded:
-                continue
-            try:
-                found[logs[where]].apply(confirmed)
-            except UnreadableLog as error:
-                unfolded.add(where)
-                follower.put_aside(where, confirmed.offset, error)
-                continue
-            for sampler in sources.samplers:
-                sampler.apply_groups(logs[where], confirmed)
-            sources.reported.apply_sealed(logs[where], confirmed.offset, confirmed.event)
-        for where, address in logs.items():
-            found[address].foreign = follower.foreign[where]
-            if where in aside:
-                found[address].aside = str(aside[where].error)
-                sources.reported.in_flight.aside |= {address}
+
+    def apply(confirmed: ConfirmedEvent) -> None:
+        address = logs[confirmed.where]
+        found[address].apply(confirmed)
+        for sampler in sources.samplers:
+            sampler.apply_groups(address, confirmed)
+        sources.reported.apply_sealed(address, confirmed.offset, confirmed.event)
+
+    aside, foreign = fold_logs(sources.broker, starts, apply, sources.deadline)
+    for where, address in logs.items():
+        found[address].foreign = foreign[where]
+        if where in aside:
+            found[address].aside = str(aside[where].error)
+            sources.reported.in_flight.aside |= {address}
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import find_starts
-from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.owned.follow import fold_logs
 from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
 
@@ -46,12 +45,6 @@ def why_unreadable(
     Raises:
         BrokerUnavailable: not read in time.
     """
-    aside: dict[TopicPartition, PutAside] = {}
     fold, starts = SealFold(dedupe_horizon=0), find_starts(broker, {where: None}, deadline)
-    with closing(Follower(broker, starts, aside=aside)) as follower:
-        for one in follower.read_to_end(deadline):
-            try:
-                fold.apply(one.offset, one.timestamp_us, one.event)
-            except UnreadableLog as error:
-                return error
+    aside = fold_logs(broker, starts, lambda one: fold.apply(*one[1:]), deadline).aside
     return aside[where].error if where in aside else None
