@@ -20,10 +20,15 @@ _Convert = Callable[[Any], Any]
 
 
 class EventConverter:
-    """Converts one dataclass with slots, or one named tuple, which has exactly the record's
-    fields; the tuple has them in their order. Logs hold millions of what is a tuple, which is made
-    sooner. ``named`` are the records of the schema that were defined so far: a later field may
-    refer to one by its name."""
+    """Converts one dataclass with slots, or one named tuple, which has exactly the record's fields.
+
+    A named tuple has them in their order. Kinds of which logs hold millions are named tuples, since
+    these are made faster.
+
+    Args:
+        named: the records of the schema that were defined so far: a later field may refer to one by
+            its name.
+    """
 
     def __init__(
         self,
@@ -34,8 +39,8 @@ class EventConverter:
         named = {} if named is None else named
         named[record["name"]] = record
         self._names = tuple(field["name"] for field in record["fields"])
-        self._values_of = attrgetter(*self._names)
-        self._fields_of = itemgetter(*self._names)
+        self._values_of = _as_tuple(attrgetter(*self._names), self._names)
+        self._fields_of = _as_tuple(itemgetter(*self._names), self._names)
         self._make = _made_by_fields(kind, self._names)
         self._to: list[tuple[str, _Convert]] = []
         self._from: list[tuple[str, _Convert]] = []
@@ -47,31 +52,33 @@ class EventConverter:
                 self._from.append((field["name"], found[1]))
 
     def to_wire(self, value: Any) -> dict[str, Any]:
-        """The dict that fastavro writes."""
-        values = self._values_of(value) if len(self._names) > 1 else (self._values_of(value),)
-        wire = dict(zip(self._names, values, strict=True))
+        """Returns the dict that fastavro writes."""
+        wire = dict(zip(self._names, self._values_of(value), strict=True))
         for name, convert in self._to:
             wire[name] = convert(wire[name])
         return wire
 
     def from_wire(self, wire: dict[str, Any]) -> Any:
-        """The object, from the dict that fastavro read, which is changed; ``UnreadableEvent``
-        where bytes are no array."""
+        """Returns the object of the dict that fastavro read, and changes that dict. Raises
+        ``UnreadableEvent`` if bytes are no array."""
         for name, convert in self._from:
             wire[name] = convert(wire[name])
-        return self._make(
-            self._fields_of(wire) if len(self._names) > 1 else (self._fields_of(wire),)
-        )
+        return self._make(self._fields_of(wire))
 
     def all_from_wire(self, wires: Iterable[dict[str, Any]]) -> tuple[Any, ...]:
-        """``from_wire`` of each."""
-        if self._from or len(self._names) == 1:
+        """Returns ``from_wire`` of each."""
+        if self._from:
             return tuple([self.from_wire(wire) for wire in wires])
         return tuple(map(self._make, map(self._fields_of, wires)))
 
 
+def _as_tuple(get: _Convert, names: tuple[str, ...]) -> _Convert:
+    """Returns the getter of these names as one that returns a tuple for a single name, too."""
+    return get if len(names) > 1 else lambda value: (get(value),)
+
+
 def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
-    """Makes an object of the values of all its fields, which have these names."""
+    """Returns a function that makes an object of the values of all its fields, in this order."""
     if issubclass(kind, tuple):
         assert getattr(kind, "_fields") == names, kind  # noqa: B009
         return partial(tuple.__new__, kind)
@@ -92,8 +99,8 @@ def _made_by_fields(kind: type[Any], names: tuple[str, ...]) -> Callable[[Iterab
 def _converters(
     avro_type: Any, hint: Any, named: dict[str, Mapping[str, Any]]
 ) -> tuple[_Convert, _Convert] | None:
-    """To the dict and from it, of a field with this type in Avro and in Python; None: the value is
-    the same in both."""
+    """Returns how the value of a field gets into the dict, and out of it. None: the value is the
+    same in both."""
     if isinstance(avro_type, str):
         avro_type = named.get(avro_type, avro_type)
     packed = packed_dtype(avro_type)

@@ -8,8 +8,8 @@ from contextlib import closing
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, OffsetLost
-from rollstream.streams.reading import POLL_SLICE_S, all_bounds_in_time
+from rollstream.streams.errors import OffsetLost
+from rollstream.streams.reading import all_bounds_in_time, read_windows
 
 _READ_RECORDS_MAX = 256  # At a time.
 _ANSWER_S = 0.5  # How long the broker is asked where the log ends; then again at the next poll.
@@ -20,28 +20,22 @@ _log = logging.getLogger("rollstream.streams")
 def newest_records(
     broker: Broker, logs: Collection[TopicPartition], deadline: Deadline
 ) -> dict[tuple[TopicPartition, bytes | None], Record]:
-    """The newest record of each key that stands in these logs now; a tombstone's value is empty.
+    """Returns the newest record of each key that these logs hold now; a tombstone's value is empty.
 
     Raises:
         BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer, or none in time.
+        OffsetLost: a log was cut while it was read.
     """
-    found = {}
     with closing(broker.reader(dict.fromkeys(logs, EARLIEST))) as reader:
         bounds = all_bounds_in_time(reader, logs, deadline)
-        ends = {where: end for where, (first, end) in bounds.items() if first < end}
-        while any(reader.read_to(where) < end for where, end in ends.items()):
-            for record in reader.poll(_READ_RECORDS_MAX, deadline.slice_s(POLL_SLICE_S)):
-                found[TopicPartition(record.topic, record.partition), record.key] = record
-            if deadline.passed():
-                raise BrokerUnavailable(
-                    f"{min(logs)} and {len(logs) - 1} more logs were not read within "
-                    f"{deadline.timeout_s:g} s"
-                )
-    return found
+        return {
+            (TopicPartition(record.topic, record.partition), record.key): record
+            for record in read_windows(reader, bounds, deadline)
+        }
 
 
 class CompactedLog:
-    """Reads a log on and on; what is lost, or was made anew, is read from its beginning.
+    """Follows a log. A log that lost records, or was made anew, is read from its beginning.
 
     Nothing is read, nor the broker asked, before the first ``poll``. One thread polls.
 
@@ -62,7 +56,7 @@ class CompactedLog:
         return 0 <= self._end <= self._read_to
 
     def poll(self) -> Sequence[Record]:
-        """What has come, without waiting for more.
+        """Returns the records that have come, without waiting for more.
 
         Raises:
             BrokerUnavailable, NotAuthorised, UnknownTopic: the broker's answer.

@@ -27,19 +27,20 @@ _EARLY_MAX = 256
 LOOK_EVERY_S = 60.0  # For topics that are missing.
 _LOOK_S = 1.0  # How long the broker may take to name them, and where they end.
 _LOAD_S = 10.0
+_NOT_READ = "how producers stand is not read: %s"
 _log = logging.getLogger("rollstream.streams")
 
 
 class Reports:
-    """Reads these logs on and on, from shortly before their ends, into ``reported``.
+    """Follows these logs, from shortly before their ends, and folds them into ``reported``.
 
-    A report counts once its seal log was folded up to where it holds: else a group would count
-    neither as open nor as ready. A log whose topic is missing, or cannot be read, is done without:
-    that is logged, and tried again each minute. Nothing is read, nor the broker asked, before the
-    first ``load``. Not shared between threads.
+    A report counts once its seal log was folded up to the offset that the report names. Otherwise a
+    group would count neither as open nor as ready. A log is left out if its topic is missing or
+    cannot be read. That is logged once, and the log is tried again each minute. The broker is not
+    asked before the first ``load``. Not shared between threads.
 
     Args:
-        logs: the partition of the deployment that each log is of.
+        logs: the logs, each with its partition of the deployment.
     """
 
     def __init__(
@@ -54,11 +55,10 @@ class Reports:
         self._look_s = inf  # When topics are looked for.
         self._ends: dict[TopicPartition, int] = {}  # Of logs that are not read to there yet.
         self._early: dict[PartitionAddress, deque[PartitionReport]] = {}  # That do not count yet.
-        self._unreadable = 0
-        self._warned = False
+        self._said: set[str] = set()
 
     def follow(self, applied: Callable[[PartitionAddress], float]) -> None:
-        """Takes what has come since ``load``, without waiting for more.
+        """Folds what has come since ``load``, without waiting for more.
 
         Args:
             applied: the offset below which a seal log was folded.
@@ -66,8 +66,8 @@ class Reports:
         self._follow(applied, Deadline(0.0, self._clock))
 
     def load(self, applied: Callable[[PartitionAddress], float], deadline: Deadline) -> None:
-        """Takes all that the logs hold, the first time, up to the deadline and for a few seconds at
-        most; the rest comes with ``follow``. The arguments are those of ``follow``."""
+        """Folds all that the logs hold, for 10 s at most; ``follow`` folds the rest. The arguments
+        are those of ``follow``."""
         self._look_s = min(self._look_s, self._clock.monotonic_s())
         self._follow(applied, Deadline(min(deadline.left_s(), _LOAD_S), self._clock))
 
@@ -96,11 +96,11 @@ class Reports:
                     break
                 self._take_early(applied)
         except BrokerUnavailable as error:  # It goes on where it was.
-            self._warn(error)
+            self._say_once(_NOT_READ, error)
             if self._reader is None:
                 self._look_s = self._clock.monotonic_s() + _LOOK_S
         except (BrokerError, UnreadableLog) as error:
-            self._warn(error)
+            self._say_once(_NOT_READ, error)
             self.restart()
             self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
         self._take_early(applied)
@@ -138,16 +138,16 @@ class Reports:
             raise
         return reader
 
-    def _warn(self, error: Exception) -> None:
-        if not self._warned:
-            _log.warning("how producers stand is not read: %s", error)
-        self._warned = True
+    def _say_once(self, message: str, *details: object) -> None:
+        if message not in self._said:
+            _log.warning(message, *details)
+        self._said.add(message)
 
     def _newest(
         self, reader: LogReader, ends: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """The offsets from which the newest reports stand: what was reported before all sealers
-        died is what is known."""
+        """Returns the offset of each log from which its newest reports stand, however old they
+        are: sealers may have died since."""
         now_us = self._clock.now_us()
 
         def offsets(logs: Mapping[TopicPartition, int], age_s: float) -> dict[TopicPartition, int]:
@@ -177,7 +177,8 @@ class Reports:
             try:
                 event = decode(record.value)
             except UnreadableEvent as error:
-                self._pass_over(where, record.offset, error)
+                passed_over = "%s, offset %d: %s; it is passed over"
+                self._say_once(passed_over, where, record.offset, error)
                 continue
             if isinstance(event, PartitionReport):
                 early = self._early.setdefault(self._logs[where], deque(maxlen=_EARLY_MAX))
@@ -193,8 +194,3 @@ class Reports:
                 self.reported.apply(log, events.popleft())
             if not events:
                 del self._early[log]
-
-    def _pass_over(self, where: TopicPartition, offset: int, error: UnreadableEvent) -> None:
-        if not self._unreadable:
-            _log.warning("%s, offset %d: %s; it is passed over", where, offset, error)
-        self._unreadable += 1

@@ -1,4 +1,4 @@
-"""Where rollouts are, as the logs that sealers read and write have it."""
+"""Finds out from the logs of sealers where rollouts are."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GroupOrigin:
     """A sealed group: its flush, its file and its rows.
 
     Attributes:
-        group_uid: as its producer named it, so that of steps it is the prompt's; empty: it did not.
+        group_uid: as its producer named it; of steps it is the prompt's. Empty: it named none.
         flush_offset, index: its event in the seal log of the partition, and which group of it.
         path: of its file, below the store's root.
         sealed_ts: log time up to which its partition was read when it was sealed, microseconds.
@@ -81,7 +81,7 @@ class GroupOrigin:
 
     @property
     def ref(self) -> GroupRef:
-        """As decisions name it."""
+        """Returns the name that decisions have for it."""
         address = (self.environment, self.generation, self.partition)
         return GroupRef(*address, self.flush_offset, self.index)
 
@@ -91,13 +91,13 @@ class TracedEntry:
     """What became of an entry of an ingest log.
 
     Attributes:
-        rollout_uid: under which it counts.
+        rollout_uid: the uid under which it counts.
         offset, entry: in the ingest log of the partition.
         state: ``pending``, ``sealed``, a ``SettleReason``, ``dead_letter``, or ``retried`` (a dead
             letter that was published again).
         detail: why it could not be read, or that the file of a sealed one was retired; else empty.
-        replica_id: the env replica; None where the log has it no more.
-        group: with this entry's row alone; None where it is not sealed.
+        replica_id: the env replica; None: the log does not name it any more.
+        group: its group, with this entry's row alone; None: it is not sealed.
     """
 
     environment: str
@@ -116,8 +116,11 @@ class TracedEntry:
 def group_origin(
     log: PartitionAddress, offset: int, event: Flushed, index: int, rollout_uid: str | None = None
 ) -> GroupOrigin:
-    """The group with this index of the flush at ``offset``; with the rows of all its rollouts, or
-    of one."""
+    """Returns the group with this index of the flush at ``offset``.
+
+    Args:
+        rollout_uid: the group has the rows of this rollout alone; None: it has all rows.
+    """
     group, segments = event.groups[index], event.segments
     first = sum(one.rows for one in event.groups[:index])
     rows = tuple(
@@ -158,7 +161,7 @@ def group_origin(
 def origins_of(
     broker: Broker, layout: Layout, refs: Iterable[GroupRef], deadline: Deadline
 ) -> dict[GroupRef, GroupOrigin]:
-    """The groups that decisions name; only their own events are read.
+    """Returns the groups that decisions name. Only the events of these groups are read.
 
     Raises:
         CorruptLog: an event named is no flush. OffsetLost: it is no longer in the log.
@@ -191,16 +194,16 @@ def trace(
     *,
     since_us: int | None = None,
 ) -> list[TracedEntry]:
-    """Every entry of a rollout, or of the rollouts of a trajectory's uid in whichever prompt, by
-    environment, partition and offset: where it is now.
+    """Returns where each entry of a rollout is now, by environment, partition and offset. The uid
+    of a trajectory names its rollouts in all prompts.
 
-    Reads the seal logs, since any partition may have it, of the ingest logs what is not settled,
-    and the dead letters.
+    Reads the seal logs of all partitions, the unsettled records of the ingest logs, and the dead
+    letters.
 
     Args:
         environments: name to number of partitions.
-        since_us: log time before which nothing of it was published, so that only newer events and
-            letters are read; None: logs are read whole.
+        since_us: log time before which nothing of it was published. Only newer events and letters
+            are read. None: logs are read whole.
 
     Raises:
         BrokerUnavailable: not read in time.
@@ -219,14 +222,14 @@ def trace(
 
 
 class _Wanted(NamedTuple):
-    """The rollouts that are looked for: the one of this uid, and those of which the uid ends with
-    the digest of a trajectory of this uid."""
+    """The rollouts that are looked for: the rollout of this uid, and those whose uid ends with the
+    digest of a trajectory of this uid."""
 
     uid: str
     digest: str
 
     def among(self, uids: Iterable[str]) -> list[tuple[int, str]]:
-        """Those of these uids, with their indexes."""
+        """Returns those of these uids that are looked for, with their indexes."""
         uid, digest = self
         return [(at, one) for at, one in enumerate(uids) if one == uid or one.endswith(digest)]
 
@@ -310,7 +313,8 @@ def _in_flush(
 def _in_record(
     address: PartitionAddress, offset: int, value: bytes | None, wanted: _Wanted
 ) -> Iterator[TracedEntry]:
-    """The segments in a record of an ingest log, as pending ones; none if its frame is broken."""
+    """Yields the wanted segments of a record of an ingest log, as pending; none if its frame is
+    broken."""
     try:
         record = decode_record(value or b"")
     except UnreadableEvent:

@@ -41,13 +41,13 @@ from rollstream.streams.owned.follow import Follower
 def test_what_an_owner_appends_is_confirmed_in_order(world: World, where: TopicPartition) -> None:
     log = owner_of(world.broker(), where)
     log.claim(in_time())
-    first = log.append(flushed(log.epoch, log.nonce, range(10), 10))
-    second = log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
-    third = log.append(flushed(log.epoch, log.nonce, range(20, 30), 30))
+    first = settle(log)
     assert log.fold.watermark == 0  # Appended is not confirmed.
-    assert log.wait_confirmed(second, in_time()) == 3
-    assert log.fold.watermark == 20
-    assert log.wait_confirmed(third, in_time()) == 4
+    with pytest.raises(AssertionError, match="on its way"):
+        settle(log)
+    assert log.wait_confirmed(first, in_time()) == 2
+    assert log.fold.watermark == 10
+    assert [settle_confirmed(log), settle_confirmed(log)] == [3, 4]
     assert log.wait_confirmed(first, in_time()) == 2
     assert log.fold.watermark == 30
     follower = Follower(world.broker(), {where: 0})
@@ -291,15 +291,12 @@ def test_a_lost_report_is_settled_by_a_claim(
     log = owner_of(broker, where)
     fold = log.claim(in_time())
     broker.decide = only(Flushed, fate)
-    doubtful, behind = settle(log), log.append(flushed(log.epoch, log.nonce, range(10, 20), 20))
+    doubtful = settle(log)
     with pytest.raises(DeliveryUnknown):
         log.wait_confirmed(doubtful, Deadline(SOON_S))
     with pytest.raises(DeliveryUnknown):
-        log.wait_confirmed(behind, in_time())
-    with pytest.raises(DeliveryUnknown):
         settle(log)
     assert log.claim(in_time()) is fold
-    # The event behind the doubtful one is never there without it: it was not even sent.
     assert fold.watermark == (10 if is_there else 0)
     settle_confirmed(log)
     assert whole_fold(world, where).digest() == fold.digest()
@@ -457,11 +454,10 @@ def test_a_refusal_for_good_is_said_and_leaves_nothing_behind_it(world: World) -
     log = owner_of(world.broker(), TopicPartition(topic, 0))
     log.claim(in_time())
     big = log.append(flushed(log.epoch, log.nonce, range(1000), 1000))
-    behind = log.append(flushed(log.epoch, log.nonce, range(1000, 1010), 1010))
     with pytest.raises(RecordTooLarge):
         log.wait_confirmed(big, in_time())
     with pytest.raises(DeliveryUnknown):
-        log.wait_confirmed(behind, in_time())
+        settle(log)
     log.claim(in_time())
     assert log.fold.watermark == 0
     settle_confirmed(log)

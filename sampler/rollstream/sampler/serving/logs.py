@@ -180,8 +180,8 @@ class SamplerLogs:
         number = self.next_number()
         try:
             if events:
-                tickets = [self._log.append(event) for event in events]
-                self._log.wait_confirmed(tickets[-1], deadline)
+                for event in events:
+                    self._log.wait_confirmed(self._log.append(event), deadline)
                 self.changed = True
             else:
                 self._log.check_still_owner(deadline)

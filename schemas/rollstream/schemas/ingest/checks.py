@@ -39,14 +39,12 @@ _TOLD: Mapping[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("begun", "waiting"), rules.check_number),
 }
 _WITHOUT_UID = (EntryKind.DISPATCHED, EntryKind.ALIVE)
-_TOKENS = ("prompt_tokens", "output_tokens")
-_LOGPROBS = ("logprobs", "old_logprobs", "ref_logprobs")
 
 
 def broken_entries(record: Frame) -> Mapping[int, InvalidRollout]:
-    """The first rule that each unsound entry breaks, by the entry's number.
+    """Returns the first rule that each unsound entry breaks, by the entry's number.
 
-    Each column is looked at as a whole, and by entries only where something is wrong with it.
+    Each column is checked as a whole. Its entries are checked only if the column breaks a rule.
     """
     found: dict[int, InvalidRollout] = {}
     checks = (_kinds, _producer, _texts, _metadata, _shared, _numbers, _rewards, _arrays)
@@ -81,8 +79,8 @@ def _kinds(record: Frame) -> _Found:
 
 
 def _producer(record: Frame) -> _Found:
-    """What a record tells of its producer is that of its entries that begin groups or say that the
-    producer lives."""
+    """Checks what a record says of its producer. If that is wrong, the entries are broken that
+    begin groups or say that the producer lives."""
     told = record.header["producer"]
     if told is None:
         return
@@ -142,7 +140,7 @@ def _shared(record: Frame) -> _Found:
 
 
 def _broken_shared(values: tuple[Any, ...]) -> Sequence[InvalidRollout]:
-    """Which rules a combination breaks."""
+    """Returns the rules that a combination breaks."""
     one = {field.name: value for field, value in zip(named("shared"), values, strict=True)}
     checks = (_each([one[name]], check, name) for name, check in _SHARED_CHECKS.items())
     return [broken for _, broken in chain.from_iterable(checks)]
@@ -185,39 +183,29 @@ def _rewards(record: Frame) -> _Found:
 
 
 def _arrays(record: Frame) -> _Found:
-    for name in _TOKENS:
-        tokens = _values(record, name, np.dtype("<i4"))
-        if np.minimum.reduce(tokens, initial=0) < 0:
-            yield from _each(_by_entry(record, name, tokens), rules.check_tokens, name)
-    for name in _LOGPROBS:
-        if name in record.arrays:
-            values = _values(record, name, np.dtype("<f4"))
-            # Neither is so where one is NaN.
-            at_most = np.maximum.reduce(values, initial=0) <= rules.LOGPROB_MAX
-            if not (at_most and np.minimum.reduce(values, initial=0) >= rules.LOGPROB_MIN):
-                yield from _each(_by_entry(record, name, values), rules.check_logprobs, name)
-    if "token_rewards" in record.arrays:
-        values = _values(record, "token_rewards", np.dtype("<f4"))
-        if not np.isfinite(values).all():
-            yield from _each(
-                _by_entry(record, "token_rewards", values), rules.check_floats, "token_rewards"
-            )
-    if "loss_mask" in record.arrays:
-        flags = _values(record, "loss_mask", np.dtype(np.uint8))
-        if np.maximum.reduce(flags, initial=0) > 1:
-            yield from _each(_by_entry(record, "loss_mask", flags), _check_mask, "loss_mask")
-
-
-def _values(record: Frame, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Of all entries; an entry without the array has none."""
-    return np.frombuffer(record.bytes_of(record.arrays[name], 0, record.count), dtype)
-
-
-def _by_entry(record: Frame, name: str, values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    return (values[start:stop] for start, stop in pairwise(record.arrays[name].ends))
+    for name, (dtype, low, high, check) in _ARRAY_CHECKS.items():
+        run = record.arrays.get(name)
+        if run is not None:
+            values = np.frombuffer(record.bytes_of(run, 0, record.count), dtype)
+            # Neither comparison holds if a value is NaN.
+            sound = np.minimum.reduce(values, initial=0) >= low
+            if not (sound and np.maximum.reduce(values, initial=0) <= high):
+                by_entry = (values[start:stop] for start, stop in pairwise(run.ends))
+                yield from _each(by_entry, check, name)
 
 
 def _check_mask(name: str, flags: NDArray[np.uint8]) -> None:
     if flags.max(initial=0) > 1:
         finding = "has bytes other than 0 and 1"
         raise InvalidRollout(name, int(flags.max()), "give one of them a token", finding)
+
+
+_TOKENS = ("<i4", 0, rules.INT_MAX, rules.check_tokens)
+_LOGPROBS = ("<f4", rules.LOGPROB_MIN, rules.LOGPROB_MAX, rules.check_logprobs)
+# Of each array its dtype, its least and greatest value, and the check that names another one.
+_ARRAY_CHECKS: Mapping[str, tuple[str, float, float, Callable[[str, Any], None]]] = {
+    **dict.fromkeys(("prompt_tokens", "output_tokens"), _TOKENS),
+    **dict.fromkeys(("logprobs", "old_logprobs", "ref_logprobs"), _LOGPROBS),
+    "token_rewards": ("<f4", -rules.FLOAT32_MAX, rules.FLOAT32_MAX, rules.check_floats),
+    "loss_mask": ("|u1", 0, 1, _check_mask),
+}

@@ -178,8 +178,6 @@ class InFlightGroups:
         return LivingProducers(living, begun[lives], is_open[lives], waiting[lives])
 
     def _open_aside(self, environment: str, producer_id: str) -> int:
-        if not self.aside:
-            return 0
         logs = [log for log in self.aside if log.environment == environment]
         found = (self._producers.get(log, {}).get(producer_id) for log in logs)
         return sum(one.open for one in found if one is not None)

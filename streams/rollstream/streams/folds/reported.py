@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rollstream.schemas.events import (
@@ -31,6 +31,9 @@ class Waiting(NamedTuple):
     examples: tuple[Continuation, ...]
 
 
+NONE_WAITS = Waiting(0, ())
+
+
 class ReportedNow:
     """By the reports, and by the seal logs, where older releases report. No part of a sampler's
     state: nothing that is recorded depends on it.
@@ -40,23 +43,19 @@ class ReportedNow:
     Attributes:
         reads: environments whose reports are read.
         in_flight: how many groups each producer has open, and waits to begin.
+        waiting: of the partitions where any trajectory waits.
     """
 
     def __init__(self) -> None:
         self.reads: frozenset[str] = frozenset()
         self.in_flight = InFlightGroups()
-        self._waiting: dict[PartitionAddress, Waiting] = {}
+        self.waiting: dict[PartitionAddress, Waiting] = {}
         self._epochs: dict[PartitionAddress, int] = {}
         self._told_by: dict[PartitionAddress, int] = {}  # By which claim what waits was said.
         self._told_ts: dict[str, int] = {}  # When seal logs told of an environment last.
         self._ended = Counter[str]()
         # By seal log, the offset of a flush and how many groups ended with it.
         self._endings: dict[PartitionAddress, deque[tuple[int, int]]] = {}
-
-    @property
-    def waiting(self) -> Mapping[PartitionAddress, Waiting]:
-        """Of the partitions where any waits."""
-        return self._waiting
 
     def tells(self, environment: str, now_ts: int) -> bool:
         """Whether it is known how producers of it stand: its reports are read, or its seal logs
@@ -95,7 +94,7 @@ class ReportedNow:
         elif isinstance(event, ContinuationsWaiting) and event.epoch >= self._epochs.get(log, -1):
             self._wait(log, event.epoch, event.count, event.examples)
         elif isinstance(event, Claimed) and offset > self._told_by.get(log, -1):
-            self._waiting.pop(log, None)  # The new owner says anew what waits.
+            self.waiting.pop(log, None)  # The new owner says anew what waits.
 
     def _tell(
         self,
@@ -117,9 +116,9 @@ class ReportedNow:
     ) -> None:
         """The owner by this claim said so last."""
         self._told_by[log] = epoch
-        self._waiting.pop(log, None)
+        self.waiting.pop(log, None)
         if count:
-            self._waiting[log] = Waiting(count, examples)
+            self.waiting[log] = Waiting(count, examples)
 
     def _end(self, log: PartitionAddress, offset: int) -> None:
         """Groups that ended up to this offset of the seal log are open no more."""

@@ -97,14 +97,15 @@ def fold_logs(
 class Follower:
     """Reads owned partitions and returns only the events that the fence admits.
 
-    Within a partition in the order of offsets; between partitions in the order of arrival. Starts
-    must be 0 (or EARLIEST) or the offset of a claim. A record that no owner wrote is passed over.
+    Events of one partition come in the order of offsets, those of several in the order of arrival.
+    A start must be 0 (or EARLIEST) or the offset of a claim. A record that no owner wrote is passed
+    over.
 
     Args:
-        scores: those among the logs that nobody owns, which hold scores: each counts, and a record
-            that is none is passed over, with a log message. They start anywhere.
-        aside: takes the logs that cannot be read on; all others are read. What is there already is
-            not read. None: a log that cannot be read on is an error of every call.
+        scores: the logs of scores, which nobody owns. Each score counts. A record that is no score
+            is passed over, with a log message. These logs start anywhere.
+        aside: gets the logs that cannot be read on; all others are read. A log that is in it
+            already is not read. None: a log that cannot be read on is an error of every call.
 
     Attributes:
         paused: the logs that are not read.
@@ -176,31 +177,30 @@ class Follower:
         return confirmed
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """Per partition the next offset that ``poll`` will look at; the start before any."""
+        """Returns the next offset of each partition that ``poll`` will look at."""
         return dict(self._positions)
 
     def pause(self, where: TopicPartition) -> None:
-        """Returns nothing more of this log until ``go_on``; ``read_to_end`` leaves it where it is.
-        Idempotent."""
+        """Stops returning events of this log until ``go_on``; ``read_to_end`` leaves it where it
+        is. Idempotent."""
         if where not in self.paused:
             self.paused.add(where)
-            self._reader.pause(where)
-            self._records = deque(one for one in self._records if _where(one) != where)
+            self._stop(where)
 
     def go_on(self, where: TopicPartition) -> None:
-        """Reads on a log that was paused, from where that was. Idempotent."""
+        """Reads a paused log again, from where it was paused. Idempotent."""
         if where in self.paused:
             self.paused.discard(where)
             if not self.is_aside(where):
                 self._reader.seek(where, self._positions[where])
 
     def is_aside(self, where: TopicPartition) -> bool:
-        """Whether the log is put aside."""
+        """Returns whether the log is put aside."""
         return self._aside is not None and where in self._aside
 
     def try_again(self, logs: Collection[TopicPartition]) -> None:
-        """Reads these logs, which are put aside, from where each was. One stays put aside until the
-        record is read that could not be; if it still cannot, nothing changes."""
+        """Reads these logs again that are put aside, from where each was. A log stays put aside
+        until the record can be read that could not be read before."""
         for where in self._positions.keys() & logs:
             if self.is_aside(where) and where not in self.paused:
                 self._tried.add(where)
@@ -284,6 +284,10 @@ class Follower:
             _log.error("%s is read no more, and all other logs are: %s", where, error)
         self._aside[where] = PutAside(self._positions[where], error)
         self._tried.discard(where)
+        self._stop(where)
+
+    def _stop(self, where: TopicPartition) -> None:
+        """Reads no more of this log, and drops what was read of it and not returned."""
         self._reader.pause(where)
         self._records = deque(one for one in self._records if _where(one) != where)
 
@@ -296,14 +300,14 @@ class Follower:
             self._tried.discard(where)
 
     def how_far(self) -> list[HowFar]:
-        """How far ``read_to_end`` read each log. Any thread may ask."""
+        """Returns how far ``read_to_end`` read each log. Any thread may ask."""
         return [HowFar(where, self._positions[where], end) for where, end in self._ends.items()]
 
     def _say_how_far(self) -> str:
         return f"logs to be read to their ends: {how_far(self.how_far())}"
 
     def _find_ends(self, deadline: Deadline) -> dict[TopicPartition, int]:
-        """The next offset to be written, of each log that has records to be read."""
+        """Returns the next offset to be written of each log that has records to be read."""
         ends: dict[TopicPartition, int] = {}
         asked = [where for where in self._positions if not self.is_aside(where)]
         for where, (first, end) in all_bounds_in_time(self._reader, asked, deadline).items():
@@ -354,7 +358,7 @@ def _where(record: Record) -> TopicPartition:
 
 
 def _score_in(where: TopicPartition, record: Record) -> Scored | None:
-    """What the record holds; None: nothing that can be used, by whomever it was written."""
+    """Returns the score in the record; None: it holds no usable score."""
     try:
         event = codec.decode_as(Scored, record.value)
         broken = why_unusable(event)

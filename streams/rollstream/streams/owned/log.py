@@ -50,9 +50,9 @@ class OwnedLog(Generic[F]):
     event for which ``wait_confirmed`` returned is in the partition and counts for ever, with
     nothing of a newer owner before it. Whoever acts on an event does so only after that.
 
-    One event is on its way at a time: the next is sent once the one before is confirmed. So of what
-    an owner appended the log always holds a prefix, never a later event without an earlier one,
-    and at most one event is ever in doubt.
+    One event is on its way at a time: append the next one once the one before is confirmed. So of
+    what an owner appended the log always holds a prefix, never a later event without an earlier
+    one, and at most one event is ever in doubt.
 
     Where the log no longer holds what was folded of it (it was deleted, made anew, or restored from
     an older copy), every call that asks it raises ``LogLost`` from then on, and nothing more is
@@ -156,8 +156,7 @@ class OwnedLog(Generic[F]):
             permanent refusal.
         """
         self._expect_log()
-        if self._state is not State.OWNER or self._sending.pending:
-            self._sending.give_up()
+        self._sending.give_up()
         if self._state is not State.FENCED:
             self._enter(State.IN_DOUBT, "the claim was not proven; claim again")
         attempt_s = min(CLAIM_ATTEMPT_S, deadline.left_s() / CLAIM_ATTEMPTS_MIN)
@@ -214,35 +213,35 @@ class OwnedLog(Generic[F]):
         return self.fold
 
     def append(self, event: Event) -> Ticket:
-        """Queues an event that carries this claim's epoch and nonce; returns at once.
+        """Sends an event that carries this claim's epoch and nonce; returns at once. The one before
+        must be confirmed.
 
         Raises:
             Fenced: a newer owner is known. DeliveryUnknown: in doubt; claim again first.
-            BufferFull: too many are not confirmed yet. RecordTooLarge: nothing was queued.
+            RecordTooLarge: nothing was sent.
         """
         self._expect_owner()
         assert isinstance(event, OwnedEvent), f"{type(event).__name__} is no owner's event"
         assert (event.epoch, event.nonce) == (self.epoch, self.nonce), (
             f"{type(event).__name__} of another claim: {event.epoch}, {event.nonce}"
         )
-        return self._sending.add(event)
+        return self._sending.send(event)
 
     def is_answered(self, ticket: Ticket) -> bool:
         """Whether ``wait_confirmed`` would not wait for the broker's report; waits for nothing."""
-        self._sending.poll()
+        self._clients.poll()
         return ticket.delivery is not None or ticket.offset is not None
 
     def wait_confirmed(self, ticket: Ticket, deadline: Deadline) -> int:
         """Waits until every offset between the claim and this event is known and ours; returns the
         event's offset.
 
-        Applies each event to ``fold`` in order as it is confirmed, this one last.
+        Applies it to ``fold``, after what others wrote before it.
 
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
             again, then ``fold`` shows whether it is there. PermanentBrokerError: it is certainly
-            not there, and what was appended after it is in doubt. BrokerError: any other; it is in
-            doubt too.
+            not there. BrokerError: any other; it is in doubt too.
         """
         if ticket.offset is not None:
             return ticket.offset
@@ -278,7 +277,7 @@ class OwnedLog(Generic[F]):
             LogLost.
         """
         self._expect_owner()
-        assert not self._sending.pending, f"{self.where}: an event is on its way"
+        assert self._sending.on_way is None, f"{self.where}: an event is on its way"
         with self._clients.reader(self.where, deadline) as reader:
             _, end = reader.bounds(self.where, deadline.left_s())
         if end != self._folded.next_offset:
@@ -350,14 +349,15 @@ class OwnedLog(Generic[F]):
             software=rollstream.__version__,
             root_id=self.root_id,
         )
-        claim = self._sending.add_claim(claimed)
+        claim = self._sending.send(claimed)
         silence = Deadline(attempt_s, deadline.clock)
         if not self._fold_until(reader, claim, silence, deadline, stop_at_foreign=given):
             self._start_fold(reader, self.epoch, deadline)
             self._fold_until(reader, claim, silence, deadline, stop_at_foreign=False)
+        self._sending.finish(claim, self._folded.next_offset - 1)
         adopted = self._folded.adoption()
         within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
-        self._confirm(self._sending.add(adopted), within)
+        self._confirm(self._sending.send(adopted), within)
         self.epoch, self.nonce = adopted.epoch, adopted.nonce
         self._enter(State.OWNER, "")
 
@@ -383,7 +383,7 @@ class OwnedLog(Generic[F]):
         """Folds up to our newest claim; returns False where it stopped at a foreign one."""
         reader.seek(self.where, self._folded.next_offset)
         while True:
-            self._sending.poll()
+            self._clients.poll()
             if claim.delivery is not None and claim.delivery.error is not None:
                 raise claim.delivery.error
             records = reader.poll(POLL_RECORDS_MAX, deadline.slice_s(READ_SLICE_S))
@@ -452,29 +452,26 @@ class OwnedLog(Generic[F]):
     # --- confirmed ---
 
     def _confirm(self, ticket: Ticket, deadline: Deadline) -> int:
-        """Folds pending events in order, each once all offsets before it are known."""
-        while ticket.offset is None:
-            first = self._sending.pending[0]
-            if first.delivery is None:
-                self._sending.poll(deadline.slice_s(REPORT_SLICE_S))
-                if first.delivery is None and deadline.passed():
-                    raise DeliveryUnknown(f"{self.where}: no report within {deadline.timeout_s} s")
-                self._log_waiting(deadline, "a delivery report")
-                continue
-            if first.delivery.error is not None:
-                raise first.delivery.error
-            offset = first.delivery.offset
-            if offset < self._folded.next_offset:
-                raise DeliveryUnknown(
-                    f"{self.where}: a report names {offset}, which was folded already"
-                )
-            if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
-                self._read_gap(offset, deadline)
-            self.confirmed_us = first.delivery.timestamp_us
-            counts = self._folded.apply(offset, self.confirmed_us, first.event, first.value)
-            assert counts, f"{self.where}: our own event at {offset} does not count"
-            self._sending.confirm_first(offset)
-        return ticket.offset
+        """Folds the event on its way, once all offsets before it are known."""
+        while ticket.delivery is None:
+            self._clients.poll(deadline.slice_s(REPORT_SLICE_S))
+            if ticket.delivery is None and deadline.passed():
+                raise DeliveryUnknown(f"{self.where}: no report within {deadline.timeout_s} s")
+            self._log_waiting(deadline, "a delivery report")
+        if ticket.delivery.error is not None:
+            raise ticket.delivery.error
+        offset = ticket.delivery.offset
+        if offset < self._folded.next_offset:
+            raise DeliveryUnknown(
+                f"{self.where}: a report names {offset}, which was folded already"
+            )
+        if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
+            self._read_gap(offset, deadline)
+        self.confirmed_us = ticket.delivery.timestamp_us
+        counts = self._folded.apply(offset, self.confirmed_us, ticket.event, ticket.value)
+        assert counts, f"{self.where}: our own event at {offset} does not count"
+        self._sending.finish(ticket, offset)
+        return offset
 
     def _read_gap(self, offset: int, deadline: Deadline) -> None:
         """Folds what others wrote before ``offset``: that of an event of ours, or the log's end."""

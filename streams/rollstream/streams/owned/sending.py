@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from rollstream.schemas import codec
-from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas.events import Event
 from rollstream.streams.broker import Delivery, TopicPartition
 from rollstream.streams.errors import (
     BrokerError,
@@ -17,8 +16,6 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
-
-APPENDS_MAX = 10_000  # Appended and not confirmed yet; BufferFull beyond.
 
 
 @dataclass(slots=True, eq=False)
@@ -42,73 +39,52 @@ class Ticket:
 
 
 class Sending:
-    """Sends an event once the one before it is confirmed.
+    """Sends one event at a time: the next one only once its owner is done with the one before.
 
     So the log always holds a prefix of what is appended, and at most one event is in doubt. It
     also makes retries needless, so each record is sent once.
 
     Attributes:
-        pending: appended and not confirmed, the oldest first; only that one was sent.
+        on_way: what was sent, until its owner is done with it.
     """
 
     def __init__(self, clients: OwnerClients, where: TopicPartition) -> None:
-        self.pending: deque[Ticket] = deque()
+        self.on_way: Ticket | None = None
         self._clients = clients
         self._where = where
 
-    def add(self, event: Event) -> Ticket:
-        """Queues an event.
+    def send(self, event: Event) -> Ticket:
+        """Sends an event. A refusal by the broker is in the ticket, like any other report.
 
         Raises:
-            BufferFull, RecordTooLarge: nothing was queued.
+            RecordTooLarge: nothing was sent.
         """
-        if len(self.pending) >= APPENDS_MAX:
-            raise BufferFull(
-                f"{self._where}: {APPENDS_MAX} events are not confirmed; wait_confirmed makes room"
-            )
+        assert self.on_way is None, f"{self._where}: an event is on its way"
         ticket = Ticket(event, codec.encode(event))
         if len(ticket.value) > RECORD_BYTES_MAX:
             raise RecordTooLarge(
                 f"{self._where}: {type(event).__name__} of {len(ticket.value)} bytes; "
                 f"the limit is {RECORD_BYTES_MAX}"
             )
-        self.pending.append(ticket)
-        if len(self.pending) == 1:
-            self._send(ticket)
-        return ticket
-
-    def add_claim(self, claim: Claimed) -> Ticket:
-        """Sends a claim at once; it never becomes pending, since its owner reads it back."""
-        assert not self.pending, "what was not confirmed is thrown away before a claim"
-        ticket = Ticket(claim, codec.encode(claim))
-        self._send(ticket)
-        return ticket
-
-    def confirm_first(self, offset: int) -> None:
-        """Removes the oldest, which is in the log at ``offset``, and sends the next."""
-        self.pending.popleft().offset = offset
-        if self.pending:
-            self._send(self.pending[0])
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        """Serves reports; waits up to ``timeout_s`` for the first."""
-        self._clients.poll(timeout_s)
-
-    def give_up(self) -> None:
-        """Forgets all that is pending; what was sent is in doubt from now on."""
-        for ticket in self.pending:
-            doubt = DeliveryUnknown(f"{self._where}: it was given up before its report")
-            ticket.report(Delivery(*self._where, -1, doubt))
-        self.pending.clear()
-
-    def _send(self, ticket: Ticket) -> None:
-        error: BrokerError
+        self.on_way = ticket
         try:
             self._clients.append(self._where, ticket.value, ticket.report)
-            return
         except BufferFull as full:  # Of what others append: the broker does not take it.
-            error = BrokerUnavailable(str(full))
+            self._report(ticket, BrokerUnavailable(str(full)))
         except BrokerError as refusal:
-            error = refusal
-        # It is raised where the report is looked at, like any other.
+            self._report(ticket, refusal)
+        return ticket
+
+    def finish(self, ticket: Ticket, offset: int) -> None:
+        """The owner found the event in the log, at ``offset``."""
+        ticket.offset, self.on_way = offset, None
+
+    def give_up(self) -> None:
+        """Forgets what is on its way; it is in doubt from now on."""
+        if self.on_way is not None:
+            doubt = DeliveryUnknown(f"{self._where}: it was given up before its report")
+            self._report(self.on_way, doubt)
+            self.on_way = None
+
+    def _report(self, ticket: Ticket, error: BrokerError) -> None:
         ticket.report(Delivery(*self._where, -1, error))

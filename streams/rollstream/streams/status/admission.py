@@ -9,9 +9,9 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import SharesGranted, SharesValid
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.in_flight import ProducerStanding
-from rollstream.streams.reading import read_between
+from rollstream.streams.reading import read_windows
 from rollstream.streams.status.figures import AdmissionFigures
 
 _Shares = SharesGranted | SharesValid
@@ -26,26 +26,28 @@ def measure_admission(
     now_us: int,
     deadline: Deadline,
 ) -> AdmissionFigures:
-    """The figures of an environment.
+    """Returns the figures of an environment.
 
     Args:
         logs: one partition of each generation of ``admission.<env>`` that is there.
-        producers: those that live, as its sealers report them.
+        producers: the living ones, as its sealers report them.
     """
     newest = dict[str, tuple[_Shares, int]]()
-    for where in logs:
-        with closing(broker.reader({where: EARLIEST})) as reader:
-            _, end = reader.bounds(where, deadline.left_s())
-            starts = reader.offsets_at({where: end}, now_us - _READ_US, deadline.left_s())
-            for record in read_between(reader, where, starts[where], end, deadline):
-                try:
-                    event = codec.decode(record.value)
-                except UnreadableEvent:
-                    continue  # Workers pass it over, too. So are tombstones.
-                if isinstance(event, _Shares):
-                    known = newest.get(event.sampler)
-                    if known is None or _order(event) >= _order(known[0]):
-                        newest[event.sampler] = event, record.timestamp_us
+    with closing(broker.reader({})) as reader:
+        ends = {
+            where: end for where, (_, end) in reader.all_bounds(logs, deadline.left_s()).items()
+        }
+        starts = reader.offsets_at(ends, now_us - _READ_US, deadline.left_s())
+        windows = {where: (starts[where], end) for where, end in ends.items()}
+        for record in read_windows(reader, windows, deadline):
+            try:
+                event = codec.decode(record.value)
+            except UnreadableEvent:
+                continue  # Workers pass it over, too. So are tombstones.
+            if isinstance(event, _Shares):
+                known = newest.get(event.sampler)
+                if known is None or _order(event) >= _order(known[0]):
+                    newest[event.sampler] = event, record.timestamp_us
     return AdmissionFigures(
         environment=environment,
         producers=len(producers),

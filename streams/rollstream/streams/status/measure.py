@@ -16,25 +16,18 @@ from math import inf
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import (
-    Broker,
-    GroupMembers,
-    TopicPartition,
-)
+from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.folds.sampler.choosing import choosing_of, early_scores_s
 from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import Follower, fold_logs
 from rollstream.streams.reports import Reports
 from rollstream.streams.status.admission import measure_admission
-from rollstream.streams.status.figures import (
-    AdmissionFigures,
-    Figures,
-)
+from rollstream.streams.status.figures import AdmissionFigures, Figures
 from rollstream.streams.status.letters import measure_letters
 from rollstream.streams.status.partitions import PartitionSources, read_partitions
 from rollstream.streams.status.sampling import RECENT_US, SamplerReading
-from rollstream.streams.topics.check import differences, joined
+from rollstream.streams.topics.check import Difference, differences, joined
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, root_differences
 from rollstream.streams.topics.specs import specs_for
@@ -68,11 +61,9 @@ def measure(
     missing = tuple(one.topic for one in absent if not one.off)
     if missing:
         return Figures(missing_topics=missing)
-    other_root = (
-        []
-        if root is None
-        else root_differences(broker, layout, config.environments, root, deadline)
-    )
+    other_root: list[Difference] = []
+    if root is not None:
+        other_root = root_differences(broker, layout, config.environments, root, deadline)
     now_us = deadline.clock.now_us()
     sealers = {
         name: broker.admin().group(layout.sealer_group(name), deadline.left_s())
@@ -90,19 +81,16 @@ def measure(
         _read_decisions(reading, broker, layout.sampler_log(name), root, deadline)
         samplers.append(reading)
     reported = _reported(broker, layout, starts, deadline)
-    partitions = list(
-        read_partitions(
-            PartitionSources(
-                broker, layout, deadline, now_us, notes, sealers, reported, samplers, starts
-            )
-        )
+    sources = PartitionSources(
+        broker, layout, deadline, now_us, notes, sealers, reported, samplers, starts
     )
-    since = {address: read.since_us for address, read in zip(starts, partitions, strict=True)}
+    partitions = list(read_partitions(sources))
+    since = {address: since_us for address, (_, since_us) in zip(starts, partitions, strict=True)}
     _read_scores(samplers, broker, config, since, present, deadline)
     registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
         topics_off=tuple(map(str, joined(absent))),
-        partitions=tuple(read.figures for read in partitions),
+        partitions=tuple(figures for figures, _ in partitions),
         samplers=tuple(sampler.figures(now_us) for sampler in samplers),
         sealers={name: group.members for name, group in sealers.items()},
         admission=tuple(_admission(broker, layout, samplers, reported, present, now_us, deadline)),
@@ -137,8 +125,8 @@ def _read_scores(
     present: Collection[str],
     deadline: Deadline,
 ) -> None:
-    """Feeds the late scores to ``samplers``, where their topics are there: those that may be of the
-    groups that were read.
+    """Feeds the late scores that may belong to the groups that were read to ``samplers``, if their
+    topics exist.
 
     Args:
         since: the log time of the oldest event that was read of each seal log; 0: of all.
@@ -173,8 +161,8 @@ def _notes(
     sealers: Mapping[str, GroupMembers],
     deadline: Deadline,
 ) -> defaultdict[TopicPartition, CommitNote]:
-    """What sealers committed beside the offsets of ingest logs; what hinders a partition, one that
-    died says no more."""
+    """Returns what sealers committed beside the offsets of ingest logs. The trouble that a dead
+    sealer named is left out."""
     notes: defaultdict[TopicPartition, CommitNote] = defaultdict(lambda: CommitNote(None))
     for name, group in sealers.items():
         asked = [layout.rollouts_log(one) for one in addresses if one.environment == name]
@@ -191,7 +179,7 @@ def _reported(
     addresses: Collection[PartitionAddress],
     deadline: Deadline,
 ) -> ReportedNow:
-    """What sealers report, of environments whose topic is there."""
+    """Returns what sealers report, of the environments whose topic exists."""
     logs = {layout.reports_log(one): one for one in addresses}
     reports = Reports(broker, logs, deadline.clock)
     try:
@@ -210,7 +198,7 @@ def _admission(
     now_us: int,
     deadline: Deadline,
 ) -> Iterator[AdmissionFigures]:
-    """Of each environment that a sampler serves, where its topic is there."""
+    """Yields the figures of each environment that a sampler serves, if its topic exists."""
     for name in sorted({name for reading in samplers for name in reading.environments}):
         # Each partition of the second generation has the records that count here.
         topics = [one for one in (layout.admission(name), layout.shares(name)) if one in present]

@@ -1,4 +1,4 @@
-"""Reads the figures of partitions: all of their seal logs, a few records of their ingest logs."""
+"""Reads the figures of partitions from their seal logs and a few records of their ingest logs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import closing
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Claimed, Continuation, Flushed
+from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
-from rollstream.streams.folds.reported import ReportedNow
+from rollstream.streams.folds.reported import NONE_WAITS, ReportedNow
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.follow import ConfirmedEvent, fold_logs
 from rollstream.streams.reading import read_windows
@@ -26,11 +26,11 @@ TOGETHER_MAX = 32  # Partitions that are folded at once: each fold has the uids 
 
 
 class PartitionSources(NamedTuple):
-    """What the figures of partitions are read with.
+    """The sources of the figures of partitions.
 
     Attributes:
         notes: by ingest log.
-        samplers: take the events of the seal logs on the way, as ``reported`` does.
+        samplers: get the events of the seal logs, as ``reported`` does.
         starts: the offset from which each seal log is read.
     """
 
@@ -45,25 +45,9 @@ class PartitionSources(NamedTuple):
     starts: Mapping[PartitionAddress, int]
 
 
-class ReadPartition(NamedTuple):
-    """Figures of one partition, and the log time of the oldest event that was read of a seal log
-    that was not read whole; else 0."""
-
-    figures: PartitionFigures
-    since_us: int
-
-
-class _Settled(NamedTuple):
-    """What one flush settled: groups with their segments, and entries without a group."""
-
-    groups: int
-    segments: int
-    others: int
-    unreadable: int
-
-
 class _Ingest(NamedTuple):
-    """One ingest log: what it holds, when its newest record and the one at the watermark came."""
+    """One ingest log: its bounds, the log times of its newest record and of the record at the
+    watermark, and how many records came within the last minute."""
 
     first: int
     end: int
@@ -76,8 +60,8 @@ class _SealReading:
     """One seal log, as far as it was read.
 
     Attributes:
-        newest: what was settled within the last minute.
-        since_us: as that of ``ReadPartition``.
+        recent: counts of what was settled within the last minute, named as ``SealFold.counts``.
+        since_us: log time of the oldest event that was read, if the log was not read whole; else 0.
         foreign: how many records no owner wrote.
         aside: why it cannot be read on; empty: it can.
     """
@@ -86,7 +70,7 @@ class _SealReading:
         self.fold = SealFold(dedupe_horizon=0)
         self.owner = ""
         self.flush_ts: int | None = None
-        self.newest: list[_Settled] = []
+        self.recent: Counter[str] = Counter()
         self.since_us = 0
         self.foreign = 0
         self.aside = ""
@@ -94,7 +78,7 @@ class _SealReading:
         self._now_us = now_us
 
     def apply(self, confirmed: ConfirmedEvent) -> None:
-        """The next event. Raises UnreadableLog."""
+        """Folds the next event. Raises ``UnreadableLog``."""
         _, offset, timestamp_us, event = confirmed
         self.fold.apply(offset, timestamp_us, event)
         if self._start and not self.since_us:
@@ -104,11 +88,15 @@ class _SealReading:
         elif isinstance(event, Flushed):
             self.flush_ts = timestamp_us
             if timestamp_us >= self._now_us - RECENT_US:
-                self.newest.append(_settled(event))
+                self.recent["groups"] += len(event.groups)
+                self.recent["segments"] += len(event.segments.offsets)
+                for part in event.settled:
+                    self.recent[part.reason] += len(part.offsets)
 
 
-def read_partitions(sources: PartitionSources) -> Iterator[ReadPartition]:
-    """Yields the figures of each partition, in the order of ``starts``.
+def read_partitions(sources: PartitionSources) -> Iterator[tuple[PartitionFigures, int]]:
+    """Yields the figures of each partition, in the order of ``starts``, each with the log time of
+    the oldest event that was read of its seal log; 0 if the log was read whole.
 
     Raises:
         BrokerUnavailable: not read in time.
@@ -124,7 +112,7 @@ def read_partitions(sources: PartitionSources) -> Iterator[ReadPartition]:
             for sampler in sources.samplers:
                 sampler.end_log(address, read.fold.counts.get("groups", 0))
             figures = _figures(sources, address, read, ingest[address])
-            yield ReadPartition(figures, read.since_us)
+            yield figures, read.since_us
 
 
 def _read_seal_logs(
@@ -153,7 +141,7 @@ def _read_seal_logs(
 def _read_ingest_logs(
     sources: PartitionSources, watermarks: Mapping[PartitionAddress, int]
 ) -> dict[PartitionAddress, _Ingest]:
-    """A few records of each are read."""
+    """Reads a few records of each ingest log."""
     deadline, recent_us = sources.deadline, sources.now_us - RECENT_US
     logs = {sources.layout.rollouts_log(address): address for address in watermarks}
     newest: dict[TopicPartition, tuple[int, int]] = {}
@@ -187,9 +175,9 @@ def _read_ingest_logs(
 def _figures(
     sources: PartitionSources, address: PartitionAddress, sealed: _SealReading, ingest: _Ingest
 ) -> PartitionFigures:
-    now_us, fold, newest = sources.now_us, sealed.fold, sealed.newest
+    now_us, fold, recent = sources.now_us, sealed.fold, sealed.recent
     where, sealers = sources.layout.rollouts_log(address), sources.sealers[address.environment]
-    waiting = sources.reported.waiting.get(address)
+    waiting = sources.reported.waiting.get(address, NONE_WAITS)
     touched, touched_entries = fold.touched
     # A log that is read from within the last minute shows less than that.
     seconds = max(1.0, min(RECENT_US, now_us - sealed.since_us) / 1e6)
@@ -209,28 +197,17 @@ def _figures(
         touched_entries=touched_entries,
         groups=fold.counts.get("groups", 0),
         segments=fold.counts.get("segments", 0),
-        groups_per_s=sum(flush.groups for flush in newest) / seconds,
-        segments_per_s=sum(flush.segments for flush in newest) / seconds,
+        groups_per_s=recent["groups"] / seconds,
+        segments_per_s=recent["segments"] / seconds,
         flush_age_s=age_s(now_us, sealed.flush_ts),
-        recent_settled=sum(flush.segments + flush.others for flush in newest),
-        recent_unreadable=sum(flush.unreadable for flush in newest),
+        recent_settled=recent.total() - recent["groups"],
+        recent_unreadable=recent[SettleReason.UNREADABLE],
         foreign=sealed.foreign,
         aside=sealed.aside,
         trouble=sources.notes[where].trouble,
-        continuations=0 if waiting is None else waiting.trajectories,
-        continuing=() if waiting is None else _continuing(waiting.examples, now_us),
+        continuations=waiting.trajectories,
+        continuing=tuple(
+            ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6))
+            for one in waiting.examples
+        ),
     )
-
-
-def _continuing(examples: Sequence[Continuation], now_us: int) -> tuple[ContinuationFigures, ...]:
-    return tuple(
-        ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6)) for one in examples
-    )
-
-
-def _settled(event: Flushed) -> _Settled:
-    others: Counter[str] = Counter()
-    for part in event.settled:
-        others[part.reason] += len(part.offsets)
-    unreadable = others[SettleReason.UNREADABLE]
-    return _Settled(len(event.groups), len(event.segments.offsets), others.total(), unreadable)
