@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from functools import cache
 from itertools import chain
 
 import xxhash
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Adopted, Claimed
-from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
+from rollstream.schemas.wire_schemas import PREFIX_BYTES
 from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldPlace
-from rollstream.streams.owned.reading import event_in
+from rollstream.streams.owned.reading import event_in, prefixes_of
 from rollstream.streams.reading import (
     OVERLAP_RECORDS,
     all_bounds_in_time,
@@ -130,8 +129,8 @@ class _Search:
 
     def apply(self, record: Record) -> None:
         """The next record of the window."""
-        if record.value[:PREFIX_BYTES] not in _prefixes():
-            return  # Most records are other events; they need not be decoded.
+        if record.value[:PREFIX_BYTES] not in prefixes_of("claimed", "adopted"):
+            return
         event = event_in(record)
         assert isinstance(event, Claimed | Adopted)
         admitted = self._fence.admits(record.offset, event)
@@ -171,9 +170,3 @@ def _read(
         except UnreadableLog as error:
             searches[where].found = error
             del windows[where]
-
-
-@cache
-def _prefixes() -> frozenset[bytes]:
-    names = ("claimed", "adopted")
-    return frozenset(s.prefix for s in shipped().schemas if s.name in names)

@@ -7,10 +7,13 @@ owner's: where it cannot be read, nothing behind it is.
 
 from __future__ import annotations
 
+from functools import cache
+
 import rollstream
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas.wire_schemas import shipped
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import CorruptLog, NewerEvent
 
@@ -21,6 +24,13 @@ _REMEDY = (
 _DAMAGED = (
     "no sealer or sampler of this version wrote it, and nothing behind it is read; " + _REMEDY
 )
+
+
+@cache
+def prefixes_of(*names: str) -> frozenset[bytes]:
+    """Returns the first bytes of events of these schemas, in any version. A search for such events
+    decodes no other records."""
+    return frozenset(one.prefix for one in shipped().schemas if one.name in names)
 
 
 def event_in(record: Record, owner: Claimed | None = None) -> Event | None:

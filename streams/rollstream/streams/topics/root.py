@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, RootRecorded
 from rollstream.schemas.ids import PartitionAddress, RootId
-from rollstream.schemas.wire_schemas import PREFIX_BYTES, shipped
+from rollstream.schemas.wire_schemas import PREFIX_BYTES
 from rollstream.streams.broker import EARLIEST, Broker, LogReader, TopicPartition
 from rollstream.streams.errors import RootMismatch, UnreadableLog
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.reading import event_in
+from rollstream.streams.owned.reading import event_in, prefixes_of
 from rollstream.streams.reading import bounds_in_time, read_between, windows_back
 from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
@@ -166,8 +165,8 @@ def _named_in(
     fence = Fence()
     by_claim = None
     for record in read_between(reader, where, start, stop, deadline):
-        if record.value[:PREFIX_BYTES] in _prefixes_of_others():
-            continue  # Most records are other events; they need not be decoded.
+        if record.value[:PREFIX_BYTES] not in prefixes_of("claimed", "root_recorded"):
+            continue
         try:
             event = event_in(record)
         except UnreadableLog:
@@ -179,9 +178,3 @@ def _named_in(
         if isinstance(event, Claimed) and event.root_id:
             by_claim = RecordedRoot(record.offset, event.root_id, "")
     return by_claim
-
-
-@cache
-def _prefixes_of_others() -> frozenset[bytes]:
-    names = ("claimed", "root_recorded")
-    return frozenset(s.prefix for s in shipped().schemas if s.name not in names)
