@@ -35,15 +35,16 @@ LOOK_AGAIN_S = 60.0  # How often it asks whether its topics have the partitions 
 
 
 class Engine:
-    """One thread a producer, which alone writes. It gathers by partition, lingers, encodes, sends,
-    and settles each entry once: in the log, or why not. It says that the producer lives, whatever
-    its callers do.
+    """One thread a producer. It gathers by partition, lingers, encodes, sends, and settles each entry
+    once: in the log, or why not. It says that the producer lives, whatever its callers do. An entry
+    that waits for no others is sent on the caller's thread, if no other one sends: the client
+    queues it and waits for nothing.
 
     A caller holds the lock while it appends to memory, and never while anything is waited for.
     Calls that wait for room are served in the order of their arrival, each up to its deadline.
 
     Args:
-        writer: used by the thread alone, but for ``partitions``, which lookups ask beside it.
+        writer: used by one thread at a time, but for ``partitions``, which lookups ask beside it.
         hooks: of the producer; the engine's thread keeps neither of them alive.
         failures: takes what failed and nobody waits for.
         notify: wakes calls that have ended, on whatever thread ended them.
@@ -78,6 +79,7 @@ class Engine:
         self._lingers = lingers
         self._gatherer = gatherer or Gatherer()
         self._lock = threading.Lock()
+        self._working = threading.Lock()  # Held by the thread that uses the writer.
         self._sender = Sender(
             self._lock, writer, self._gatherer, self._encode, self._settle, broker
         )
@@ -139,8 +141,10 @@ class Engine:
             if wait is not None and wait.delivered:
                 self._take(wait)
                 self._waiting.gathered(wait)
-            else:
-                self._gather(outgoing)
+                return True
+            is_alone = self._gather(outgoing)
+        if is_alone:
+            self._send_here(outgoing)
         return True
 
     def hold(self, outgoing: Sequence[Outgoing], deadline: Deadline) -> bool:
@@ -253,13 +257,8 @@ class Engine:
         with self._lock:
             for one in last:
                 self._tell(one)
-        while self._gatherer.entries:
-            with self._lock:
-                self._gatherer.end_linger()
-            self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
-            if deadline.passed():
-                break
-            deadline.log_waiting(lambda: f"{self._broker} to take what was published")
+        with self._working:
+            self._send_all(deadline)
         assert self.refusal is not None, "it was closed"
         with self._lock:  # Before what they wait for fails.
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
@@ -305,7 +304,8 @@ class Engine:
                 one.wait = wait
         self._gather(wait.outgoing)
 
-    def _gather(self, outgoing: Sequence[Outgoing]) -> None:
+    def _gather(self, outgoing: Sequence[Outgoing]) -> bool:
+        """Gathers entries of one topic; whether they wait for no others, and are to be sent."""
         topic = outgoing[0].topic
         address_of, append, is_ready = self.topics.places[topic], self._gatherer.append, False
         for one in outgoing:
@@ -314,21 +314,24 @@ class Engine:
                 is_ready = True
         self.topics.gathered[topic] += len(outgoing)
         if self._lingers and self._linger_ends_s is None:
-            self._begin_linger()
+            if self._goes_alone():
+                return True
             self._wake()
         elif is_ready:
             self._wake()
+        return False
 
-    def _begin_linger(self) -> None:
+    def _goes_alone(self) -> bool:
         """The first entry is gathered: it waits for others, unless that is likely in vain, since
         the last linger held one entry, and none has ended since."""
         now_s = self._clock.monotonic_s()
         if self._alone and now_s >= self._alone_at_s:
             self._alone_at_s = now_s + LINGER_S
             self._gatherer.end_linger()
-            return
+            return True
         self._alone = False
         self._linger_ends_s = self._real.monotonic_s() + LINGER_S
+        return False
 
     def _tell(self, alive: Outgoing) -> None:
         if self.topics.takes(alive.topic) and self._gatherer.has_room_for([alive]):
@@ -352,14 +355,41 @@ class Engine:
                 ended += self._waiting.end([wait], error)
         return ended
 
-    # What follows runs on the engine's thread, or on the one that closes the producer.
+    # What follows runs on the engine's thread, on the one that closes the producer, or on one that
+    # publishes; whoever works holds ``_working``.
 
     def _step(self) -> float | None:
         try:
-            return self._look()
+            with self._working:
+                return self._look()
         except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
             self._die(error)
             return None
+
+    def _send_here(self, outgoing: Sequence[Outgoing]) -> None:
+        """Sends entries that wait for no others on the caller's thread, which costs less than to
+        wake the engine's. That one goes on with what is left, and looks for the answer."""
+        if self._working.acquire(blocking=False):
+            try:
+                if self.refusal is None:
+                    self._work()
+            except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+                self._die(error)
+            finally:
+                self._working.release()
+        if self._sleeps_s > UNWATCHED_S or not outgoing[-1].left:
+            with self._lock:
+                self._wake()
+
+    def _send_all(self, deadline: Deadline) -> None:
+        """Sends what is gathered, and waits for answers up to the deadline."""
+        while self._gatherer.entries:
+            with self._lock:
+                self._gatherer.end_linger()
+            self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
+            if deadline.passed():
+                break
+            deadline.log_waiting(lambda: f"{self._broker} to take what was published")
 
     def _die(self, error: BaseException) -> None:
         with self._lock:
@@ -419,9 +449,10 @@ class Engine:
         before = self._gatherer.entries
         released = bool(self._holding) and self._holding.release()
         self._writer.poll(0.0)
-        with self._lock:
-            ended = self._serve()
-        self._notify(ended)
+        if self._waiting.queue:
+            with self._lock:
+                ended = self._serve()
+            self._notify(ended)
         return self._sender.send() or released or self._gatherer.entries != before
 
     def _asks(self) -> bool:
