@@ -46,7 +46,7 @@ _TRAJECTORY_UID = "trajectory_uid"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _kind = attrgetter("kind")
 _OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
-_OF_UID = frozenset((EntryKind.SEGMENT.value, *STEP_KINDS))
+_OF_UID = (EntryKind.SEGMENT, *STEP_KINDS)
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -74,26 +74,22 @@ class Outgoing:
         withdrawn: whether it is not sent any more.
     """
 
-    __slots__ = (
-        *("address", "answered", "entry", "group_uid", "key", "left", "rollout_uid", "said"),
-        *("segment_idx", "size", "topic", "trajectory_uid", "wait", "withdrawn"),
-    )
+    trajectory_uid = ""
+    said: tuple[Any, ...] | None = None
+    wait: Wait | None = None
+    answered = left = withdrawn = False
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
         self.topic = topic
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
-        self.trajectory_uid = ""
         example_id: str
         example_id, self.group_uid = entry.plain[:2]
         self.key = self.group_uid or example_id
         of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
         self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
         self.address: Address = topic, -1
-        self.said: tuple[Any, ...] | None = None
-        self.wait: Wait | None = None
-        self.answered = self.left = self.withdrawn = False
 
     @property
     def named(self) -> str:

@@ -1,4 +1,5 @@
-"""The arguments of ``publish_many`` to segments; what they share is checked once. Pure."""
+"""The arguments of ``publish_many`` to segments: what they share is checked once, and their arrays
+are in one pass. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from rollstream.producers.rollouts.arrays import packed_tokens
-from rollstream.producers.rollouts.validate import OWN, Segment, common_of, own_of, segment
+from rollstream.producers.rollouts.arrays import (
+    logprobs_together,
+    packed_tokens,
+    tokens_together,
+)
+from rollstream.producers.rollouts.validate import (
+    OWN,
+    Common,
+    Segment,
+    common_of,
+    own_of,
+    plain_segments,
+    segment,
+)
 from rollstream.schemas.errors import InvalidRollout, shown
 
 _OWN = frozenset(OWN)
@@ -40,6 +53,9 @@ def segments_together(
         common = common_of(for_all, stamped, created_ts)
         if "prompt_tokens" not in columns:
             prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
+            plain = _plain(common, columns, prompt, new_uid)
+            if plain is not None:
+                return plain
         each = [columns.get(name, repeat(common.whole[name], count)) for name in OWN]
     else:
         each = [*columns.values()]
@@ -58,6 +74,23 @@ def segments_together(
     return found
 
 
+def _plain(
+    common: Common,
+    columns: Mapping[str, Sequence[Any]],
+    prompt: bytes,
+    new_uid: Callable[[], str],
+) -> list[Segment] | None:
+    """The segments of members that have what most have, which is looked at in one pass over all;
+    None: one of them has not, or is wrong."""
+    if not prompt or "rollout_uid" in columns or not columns.keys() >= {"logprobs", "reward"}:
+        return None
+    outputs = tokens_together(columns["output_tokens"])
+    logprobs, rewards = logprobs_together(columns["logprobs"]), [*columns["reward"]]
+    if outputs is None or logprobs is None or [*map(len, outputs)] != [*map(len, logprobs)]:
+        return None
+    return plain_segments(common, prompt, outputs, logprobs, rewards, new_uid)
+
+
 def _count(outputs: Any) -> int:
     try:
         count = len(outputs)
@@ -72,10 +105,14 @@ def _count(outputs: Any) -> int:
 
 def _has_one_each(name: str, values: Any) -> bool:
     """Whether it has a value for each member, and not one for all of them."""
-    if name in _FOR_ALL or isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
+    if name in _FOR_ALL or (values.__class__ is not list and _is_one(values)):
         return False
     if name != "prompt_tokens":
         return True
     if isinstance(values, Sequence):
         return bool(len(values)) and hasattr(values[0], "__len__")
     return getattr(values, "ndim", 1) > 1
+
+
+def _is_one(values: Any) -> bool:
+    return isinstance(values, str | Mapping) or not hasattr(values, "__len__")

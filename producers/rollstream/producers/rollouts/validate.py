@@ -173,6 +173,38 @@ def segment(
     return whole["environment"], entry, size
 
 
+def plain_segments(
+    common: Common,
+    prompt: bytes,
+    outputs: Sequence[memoryview],
+    logprobs: Sequence[memoryview],
+    rewards: Sequence[Any],
+    new_uid: Callable[[], str],
+) -> list[Segment] | None:
+    """``segment`` of each of several, of a call whose arrays are checked and packed; None: one has
+    more than that, or is wrong."""
+    whole, rare, extras, shared, example_id, group_uid, created_ts = common
+    if (
+        rare
+        or extras
+        or not all(reward.__class__ is float and abs(reward) <= _FLOAT32_MAX for reward in rewards)
+    ):
+        return None
+    metadata, index, is_last, mask = _NOTHING_RARE
+    count, environment, found = len(prompt) >> 2, whole["environment"], list[Segment]()
+    size = _ENTRY_BYTES + len(example_id) + len(group_uid) + len(prompt)
+    for output, sampled, reward in zip(outputs, logprobs, rewards, strict=True):
+        length = len(output)
+        uid = new_uid()
+        plain = (
+            *(example_id, group_uid, uid, metadata, index, is_last, created_ts, count),
+            *(length >> 2, reward, prompt, output, sampled, mask),
+        )
+        entry = _new(Entry, (shared, plain, _NO_EXTRAS, _SEGMENT, None))
+        found.append((environment, entry, size + len(uid) + length + length))
+    return found
+
+
 def policy_of(segment: Segment) -> PolicyRef:
     """The policy that sampled it, or the oldest of them."""
     return PolicyRef(*_policy_of(segment[1].shared))

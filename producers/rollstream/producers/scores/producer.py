@@ -37,8 +37,6 @@ class _OutgoingScores(Outgoing):
         delivery: what became of it; None: that is not known so far.
     """
 
-    __slots__ = ("delivery", "record")
-
     def __init__(self, topic: str, record: ScoreRecord) -> None:
         super().__init__(topic, _NO_ENTRY, len(record.value), record.rollout_uid)
         self.key = record.key.decode()
