@@ -9,7 +9,7 @@ from math import inf
 from rollstream.producers.engine.failures import Failures
 from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.holding import Holding
-from rollstream.producers.engine.hooks import IDLE_S, Encoded, Hooks
+from rollstream.producers.engine.hooks import IDLE_S, Hooks
 from rollstream.producers.engine.lookups import Lookups
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Sender
@@ -35,10 +35,10 @@ LOOK_AGAIN_S = 60.0  # How often it asks whether its topics have the partitions 
 
 
 class Engine:
-    """One thread a producer. It gathers by partition, lingers, encodes, sends, and settles each entry
-    once: in the log, or why not. It says that the producer lives, whatever its callers do. An entry
-    that waits for no others is sent on the caller's thread, if no other one sends: the client
-    queues it and waits for nothing.
+    """One thread a producer. It gathers by partition, lingers, encodes, sends, and settles each
+    entry once: in the log, or why not. It says that the producer lives, whatever its callers do.
+    An entry that waits for no others is sent on its caller's thread, if no other one sends: the
+    client queues it, and waits for nothing.
 
     A caller holds the lock while it appends to memory, and never while anything is waited for.
     Calls that wait for room are served in the order of their arrival, each up to its deadline.
@@ -54,6 +54,7 @@ class Engine:
     Attributes:
         refusal: what every call raises; None: calls are taken.
         topics: that it was asked for.
+        holding: entries that are held; others of their topics go behind them.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class Engine:
         self._lock = threading.Lock()
         self._working = threading.Lock()  # Held by the thread that uses the writer.
         self._sender = Sender(
-            self._lock, writer, self._gatherer, self._encode, self._settle, broker
+            self._lock, writer, self._gatherer, self.topics, hooks, self._settle, broker
         )
         self.full = self._sender.full
-        self._holding = Holding(
+        self.holding = Holding(
             self._lock, self._gatherer, self.topics, hooks, self._gather, self._settle, broker
         )
         self._thread = StepThread(self._step, "rollstream-engine")
@@ -103,11 +104,6 @@ class Engine:
     def outstanding(self) -> int:
         """How many entries are gathered or on their way."""
         return self._gatherer.entries
-
-    def gathered(self, topic: str) -> int:
-        """How many entries were gathered for a topic so far, those apart that say that the producer
-        lives."""
-        return self.topics.gathered.get(topic, 0)
 
     def refuse(self) -> None:
         """Raises what every call is refused with, if any."""
@@ -155,15 +151,11 @@ class Engine:
             self.refuse()
             if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
                 return False
-            self._holding.add(outgoing, deadline)
+            self.holding.add(outgoing, deadline)
             if topic not in self.topics.partitions:
                 self._ask(topic)
             self._wake()
         return True
-
-    def holds(self, topic: str) -> bool:
-        """Whether entries of the topic are held, so that others go behind them."""
-        return topic in self._holding
 
     def find(self, topic: str, wait: Wait) -> bool:
         """Whether it is known how many partitions the topic has; else ``wait`` is queued."""
@@ -258,12 +250,18 @@ class Engine:
             for one in last:
                 self._tell(one)
         with self._working:
-            self._send_all(deadline)
+            while self._gatherer.entries:
+                with self._lock:
+                    self._gatherer.end_linger()
+                self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
+                if deadline.passed():
+                    break
+                deadline.log_waiting(lambda: f"{self._broker} to take what was published")
         assert self.refusal is not None, "it was closed"
         with self._lock:  # Before what they wait for fails.
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
         self._sender.abandon()  # What is on its way is reported as in doubt.
-        self._holding.abandon(BrokerUnavailable("it was never sent: the broker did not answer"))
+        self.holding.abandon(BrokerUnavailable("it was never sent: the broker did not answer"))
         self._notify(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
@@ -381,16 +379,6 @@ class Engine:
             with self._lock:
                 self._wake()
 
-    def _send_all(self, deadline: Deadline) -> None:
-        """Sends what is gathered, and waits for answers up to the deadline."""
-        while self._gatherer.entries:
-            with self._lock:
-                self._gatherer.end_linger()
-            self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
-            if deadline.passed():
-                break
-            deadline.log_waiting(lambda: f"{self._broker} to take what was published")
-
     def _die(self, error: BaseException) -> None:
         with self._lock:
             refusal = self.refusal = self.refusal or ProducerDied.of(error)
@@ -440,14 +428,14 @@ class Engine:
             return BEHIND_S
         if self._linger_ends_s is not None:
             return max(0.0, self._linger_ends_s - self._real.monotonic_s())
-        if self.topics.asked or waiting.awaited or self._holding:
+        if self.topics.asked or waiting.awaited or self.holding:
             return LINGER_S  # The client logs why there is no answer; calls may be late.
         return min(next_s, UNWATCHED_S if gatherer.entries else IDLE_S)
 
     def _work(self) -> bool:
         """Settles what the broker answered, and sends what may be sent; whether anything was."""
         before = self._gatherer.entries
-        released = bool(self._holding) and self._holding.release()
+        released = bool(self.holding) and self.holding.release()
         self._writer.poll(0.0)
         if self._waiting.queue:
             with self._lock:
@@ -458,10 +446,7 @@ class Engine:
     def _asks(self) -> bool:
         """Whether topics are asked for: after a close only for what is held still."""
         died = isinstance(self.refusal, ProducerDied)
-        return self.refusal is None or (bool(self._holding) and not died)
-
-    def _encode(self, record: Sequence[Outgoing]) -> Encoded:
-        return self._hooks.encode(record, self.topics.partitions[record[0].topic])
+        return self.refusal is None or (bool(self.holding) and not died)
 
     def _settle(
         self,
@@ -470,25 +455,10 @@ class Engine:
         error: RollstreamError | None,
     ) -> None:
         self._hooks.settled(record, delivery, error)
-        kept: list[tuple[Outgoing, RollstreamError]] = []
         with self._lock:
             self._gatherer.forget(record)  # A flush ends no earlier than what failed is kept.
-            answered: list[Wait] = []
-            if error is not None or self._waiting.awaited:  # Else nobody waits for any.
-                for one in record:
-                    wait, one.wait = one.wait, None
-                    one.answered = True
-                    if wait is None:
-                        if error is not None:
-                            kept.append((one, error))
-                        continue
-                    wait.left -= 1
-                    if error is not None:
-                        wait.failed.append((one, error))
-                    if not wait.left:
-                        answered.append(wait)
+            kept, ended = self._waiting.answer(record, error)
             self._failures.keep(kept)
-            ended = self._waiting.end(answered)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()
         self._notify(ended)
@@ -519,8 +489,8 @@ class Engine:
                 if isinstance(found, UnknownTopic):
                     found = self.topics.unknown(topic)
                 ended = self._waiting.end(waits, found)
-                self._holding.refuse(topic, found)
-            elif waits or topic in self._holding:
+                self.holding.refuse(topic, found)
+            elif waits or topic in self.holding:
                 self.topics.asked[topic] = waits  # Behind others that are asked for.
                 for one in waits:
                     one.look()

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rollstream.producers.engine.gather import Gatherer
-from rollstream.producers.engine.hooks import Encoded
+from rollstream.producers.engine.hooks import Hooks
 from rollstream.producers.engine.outbox import Address, Outgoing
+from rollstream.producers.engine.topics import Topics
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull, RecordTooLarge
 
-Encode = Callable[[Sequence[Outgoing]], Encoded]
 Settle = Callable[[Sequence[Outgoing], Delivery | None, RollstreamError | None], None]
 
 
@@ -38,7 +38,8 @@ class Sender:
         lock: threading.Lock,
         writer: Writer,
         gatherer: Gatherer,
-        encode: Encode,
+        topics: Topics,
+        hooks: Hooks,
         settle: Settle,
         broker: str,
     ) -> None:
@@ -47,7 +48,8 @@ class Sender:
         self.full_cause = ""
         self._lock = lock
         self._writer = writer
-        self._encode = encode
+        self._topics = topics
+        self._hooks = hooks
         self._settle = settle
 
     def send(self) -> bool:
@@ -81,7 +83,7 @@ class Sender:
                 record = self.gatherer.take(address)
             if not record:
                 return sent
-            value, headers, key = self._encode(record)
+            value, headers, key = self._hooks.encode(record, self._topics.partitions[topic])
             on_delivery = partial(self._answer, record)
             try:
                 self._writer.append(

@@ -262,7 +262,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             )
             admission = self._admitting.setdefault(environment, made)  # Threads may ask at once.
             self._engine.refuse()  # Else nobody would end its waits.
-        published = partial(self._engine.gathered, topic)
+        published = partial(self._engine.topics.gathered.__getitem__, topic)
         return ShareWanted(admission, environment, groups, group, timeout_s, published)
 
     def to_tell(self) -> tuple[Iterable[Outgoing], float]:
@@ -293,7 +293,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                 and self._outbox.lineage in (None, one.shares.lineage)
                 for one in log.shares().values()
             )
-            if granted and self._engine.gathered(self._outbox.topic(environment)):
+            if granted and self._engine.topics.gathered[self._outbox.topic(environment)]:
                 self._warned_of.add(environment)
                 _log.warning(
                     "samplers limit how many groups of %r are begun, and this producer publishes "

@@ -5,6 +5,7 @@ Whoever shares it between threads holds a lock.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class Topics:
     def __init__(self, broker: str) -> None:
         self._broker = broker
         self.partitions: dict[str, int] = {}
-        self.gathered: dict[str, int] = {}
+        self.gathered = Counter[str]()
         self.asked: dict[str, list[Wait]] = {}
         self.places: dict[str, _lru_cache_wrapper[Address]] = {}
         self.mismatches: dict[str, str] = {}
@@ -52,7 +53,6 @@ class Topics:
             lambda key: (topic, partition_of(key.encode(), count))
         )
         self.partitions[topic] = count
-        self.gathered[topic] = 0
 
     def mismatch(self, topic: str, found: int) -> None:
         """From now on the topic is not published to: half of its keys would move to partitions

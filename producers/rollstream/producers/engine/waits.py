@@ -164,6 +164,25 @@ class Waiting:
             one.done, one.error = True, error
         return ended
 
+    def answer(
+        self, record: Sequence[Outgoing], error: RollstreamError | None
+    ) -> tuple[list[tuple[Outgoing, RollstreamError]], list[Wait]]:
+        """These entries are in the log, or why not: what failed and nobody waits for, and the calls
+        that this ends."""
+        kept, answered = list[tuple[Outgoing, RollstreamError]](), list[Wait]()
+        if error is None and not self.awaited:  # Nobody waits for any.
+            return kept, answered
+        for one in record:
+            wait, one.wait = one.wait, None
+            one.answered = True
+            if error is not None:
+                (kept if wait is None else wait.failed).append((one, error))
+            if wait is not None:
+                wait.left -= 1
+                if not wait.left:
+                    answered.append(wait)
+        return kept, self.end(answered)
+
     def end_flushes(self) -> list[Wait]:
         """All is delivered."""
         flushed, self.flushes = self.flushes, []

@@ -17,13 +17,17 @@ from rollstream.producers.rollouts.validate import (
     Common,
     Segment,
     common_of,
-    own_of,
     plain_segments,
     segment,
 )
 from rollstream.schemas.errors import InvalidRollout, shown
 
 _OWN = frozenset(OWN)
+_TOGETHER = {
+    "prompt_tokens": tokens_together,
+    "output_tokens": tokens_together,
+    "logprobs": logprobs_together,
+}
 _FOR_ALL = ("policy", "policy_version", "weight_step", "policy_epoch", "lineage")
 
 
@@ -48,26 +52,16 @@ def segments_together(
             finding = f"has {len(values)} values, and output_tokens {count}"
             raise InvalidRollout(name, None, "give one for each member", finding)
     for_all = {name: value for name, value in given.items() if name not in columns}
-    common, prompt = None, None
     if columns.keys() <= _OWN:
         common = common_of(for_all, stamped, created_ts)
-        if "prompt_tokens" not in columns:
-            prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
-            plain = _plain(common, columns, prompt, new_uid)
-            if plain is not None:
-                return plain
-        each = [columns.get(name, repeat(common.whole[name], count)) for name in OWN]
-    else:
-        each = [*columns.values()]
+        plain = _plain(common, columns, count, new_uid)
+        if plain is not None:
+            return plain
     found = list[Segment]()
     try:
-        for values in zip(*each, strict=True):
-            if common is not None:
-                found.append(segment(common, values, new_uid, prompt))
-            else:
-                own = dict(zip(columns, values, strict=True))
-                one = common_of({**for_all, **own}, stamped, created_ts)
-                found.append(segment(one, own_of(one.whole), new_uid))
+        for values in zip(*columns.values(), strict=True):
+            own = dict(zip(columns, values, strict=True))
+            found.append(segment({**for_all, **own}, stamped, created_ts, new_uid))
     except InvalidRollout as wrong:
         wrong.index, wrong.of = len(found), "members"
         raise
@@ -77,18 +71,21 @@ def segments_together(
 def _plain(
     common: Common,
     columns: Mapping[str, Sequence[Any]],
-    prompt: bytes,
+    count: int,
     new_uid: Callable[[], str],
 ) -> list[Segment] | None:
     """The segments of members that have what most have, which is looked at in one pass over all;
     None: one of them has not, or is wrong."""
-    if not prompt or "rollout_uid" in columns or not columns.keys() >= {"logprobs", "reward"}:
+    if "logprobs" not in columns and common.whole["logprobs"] is not None:
         return None
-    outputs = tokens_together(columns["output_tokens"])
-    logprobs, rewards = logprobs_together(columns["logprobs"]), [*columns["reward"]]
-    if outputs is None or logprobs is None or [*map(len, outputs)] != [*map(len, logprobs)]:
-        return None
-    return plain_segments(common, prompt, outputs, logprobs, rewards, new_uid)
+    own: dict[str, Any] = {name: repeat(common.whole[name], count) for name in OWN}
+    prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
+    own["prompt_tokens"] = repeat(prompt, count)
+    for name, values in columns.items():
+        own[name] = _TOGETHER[name](values) if name in _TOGETHER else values
+        if own[name] is None:
+            return None
+    return plain_segments(common, zip(*own.values(), strict=True), new_uid)
 
 
 def _count(outputs: Any) -> int:

@@ -111,7 +111,7 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         self._failures.raise_all(nothing_queued=True)
         engine, topic = self._engine, outgoing[0].topic
         is_known = topic in engine.topics.partitions and all(one.said is None for one in outgoing)
-        if engine.holds(topic) or not is_known:
+        if topic in engine.holding or not is_known:
             taken = engine.hold(outgoing, Deadline(self._timeout_s, self._clock))
         else:
             taken = engine.put(outgoing)
@@ -254,7 +254,7 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
     def _find_of(self, environment: str, *, policies: bool = False) -> None:
         """Waits for the environment's partitions, and policies, where the broker answers."""
         topic = self._topic_of(environment)
-        if self._engine.holds(topic):
+        if topic in self._engine.holding:
             return
         answer = Deadline(min(ANSWER_S, self._timeout_s))
         with suppress(BrokerUnavailable):
@@ -352,14 +352,14 @@ class AsyncStepProducer(
         """Waits for the environment's partitions, and policies: a call that only queues, where the
         broker answers; a durable one in any case, and for those that are held before it."""
         topic = self._topic_of(environment)
-        if self._engine.holds(topic) and not durable:
+        if topic in self._engine.holding and not durable:
             return
         deadline = Deadline(self._timeout_s if durable else min(ANSWER_S, self._timeout_s))
         try:
             await self._find(topic, deadline.timeout_s)
             if policies and environment not in self._follows:
                 await self._read_policies(environment, deadline)
-            while self._engine.holds(topic) and durable:
+            while topic in self._engine.holding and durable:
                 if deadline.passed():
                     raise unanswered(self._broker_name, topic, deadline.timeout_s)
                 await asyncio.sleep(deadline.slice_s(_AGAIN_S))
