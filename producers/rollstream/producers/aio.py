@@ -18,7 +18,6 @@ from rollstream.producers.engine.shell import ProducerShell
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import (
     DeliveryFailed,
-    FlushTimedOut,
     ProducerClosed,
     RolloutTooLarge,
 )
@@ -133,12 +132,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         wait = self._wait(timeout_s, self._clock)
         if not self._engine.flush(wait):
             await _future(wait)
-        left = self._engine.outstanding if wait.late else 0
-        self._failures.raise_all(left)
-        if wait.error is not None:
-            raise wait.error
-        if left:
-            raise FlushTimedOut(self._broker_name, left, timeout_s)
+        self._raise_after_flush(wait)
 
     def take_failures(self) -> DeliveryFailed | None:
         """Returns the failed deliveries that ``flush`` would raise, once; None: there are none."""

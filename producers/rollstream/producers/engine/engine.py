@@ -382,8 +382,7 @@ class Engine:
     def _die(self, error: BaseException) -> None:
         with self._lock:
             refusal = self.refusal = self.refusal or ProducerDied.of(error)
-            ended = self._waiting.end_all(refusal)
-            ended += self._waiting.end(self.topics.calls(), refusal)
+            ended = self._waiting.end_all(refusal, self.topics.calls())
         self._notify(ended)
         self._hooks.ended(refusal)
 

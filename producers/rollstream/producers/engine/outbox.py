@@ -211,7 +211,9 @@ class Outbox:
         if is_rollout:
             return self._control(address, EntryKind.ENDED, uid=uid, own=own)
         own[_TRAJECTORY_UID], of = uid, step_rollout_uid(address.group_uid, uid)
-        return _of_trajectory(self._control(address, EntryKind.ENDED, uid=of, own=own), uid)
+        ended = self._control(address, EntryKind.ENDED, uid=of, own=own)
+        ended.trajectory_uid = uid
+        return ended
 
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
@@ -281,12 +283,6 @@ class Outbox:
         fields["created_ts"] = self._clock.now_us()
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
-
-
-def _of_trajectory(outgoing: Outgoing, trajectory_uid: str) -> Outgoing:
-    """The entry with the name that the caller gave its trajectory."""
-    outgoing.trajectory_uid = trajectory_uid
-    return outgoing
 
 
 def _told(entries: Sequence[Entry], standing: Standing) -> Producer | None:

@@ -6,30 +6,23 @@ import atexit
 import os
 import weakref
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rollstream.runtime.deadline import Deadline
+
+if TYPE_CHECKING:
+    from rollstream.producers.engine.producer import Connected
 
 EXIT_S = 5.0  # How long the end of a process waits for what its producers published.
 
 
-class Watched(Protocol):
-    """A producer, as the process has it."""
-
-    def after_fork(self) -> None:
-        """Runs in a forked child: the producer stays the parent's."""
-
-    def at_exit(self, timeout_s: float) -> None:
-        """Runs at the end of the process."""
-
-
-def watch(producer: Watched) -> None:
+def watch(producer: Connected) -> None:
     """Tells the producer, as long as it is there."""
     _watch_process()
     _ALIVE.add(producer)
 
 
-_ALIVE: weakref.WeakSet[Watched] = weakref.WeakSet()
+_ALIVE: weakref.WeakSet[Connected] = weakref.WeakSet()
 
 
 @cache

@@ -125,6 +125,15 @@ class Connected(Hooks):
         if died is not None:
             raise died
 
+    def _raise_after_flush(self, wait: Wait) -> None:
+        """Raises what failed, and what ended the wait, if that is not that all is delivered."""
+        left = self._engine.outstanding if wait.late else 0
+        self._failures.raise_all(left)
+        if wait.error is not None:
+            raise wait.error
+        if left:
+            raise FlushTimedOut(self._broker_name, left, wait.deadline.timeout_s)
+
     def _last(self) -> Iterable[Outgoing]:
         """The entries that it ends with."""
         return ()
@@ -151,12 +160,7 @@ class Blocking(Connected):
         if not self._engine.flush(wait):
             wait.block(lambda: f"{self._broker_name} to take what was published")
             self._engine.give_up(wait)
-        left = self._engine.outstanding if wait.late else 0
-        self._failures.raise_all(left)
-        if wait.error is not None:
-            raise wait.error
-        if left:
-            raise FlushTimedOut(self._broker_name, left, timeout_s)
+        self._raise_after_flush(wait)
 
     def close(self) -> None:
         """Flushes within ``timeout_s`` and releases everything. Idempotent.

@@ -188,9 +188,9 @@ class Waiting:
         flushed, self.flushes = self.flushes, []
         return self.end(flushed)
 
-    def end_all(self, error: RollstreamError) -> list[Wait]:
-        """Ends all of them with this."""
-        return self.end([*self.queue, *self.flushes, *self.awaited], error)
+    def end_all(self, error: RollstreamError, others: Iterable[Wait] = ()) -> list[Wait]:
+        """Ends all of them, and others, with this."""
+        return self.end([*self.queue, *self.flushes, *self.awaited, *others], error)
 
     def expire(self, late: Callable[[Wait], RollstreamError]) -> list[Wait]:
         """Ends the calls that are late, and returns them; ``late`` makes the error of one of which

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Self, Unpack
+from typing import Generic, Self, TypeVar, Unpack
 
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.engine.outbox import Outgoing
@@ -22,8 +22,44 @@ from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.schemas.errors import RollstreamError
 
+SendT = TypeVar("SendT", bound=Send)
+AdmittedT = TypeVar("AdmittedT")
 
-class Group:
+
+class _Block(Generic[SendT, AdmittedT]):
+    """
+    Args:
+        send: gets an entry on its way, or raises; of an async producer, into the log.
+        send_together: the same of several, all of them or none.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        send: SendT,
+        send_together: SendTogether,
+        admitted: AdmittedT | None,
+    ) -> None:
+        self._membership = membership
+        self._send = send
+        self._send_together = send_together
+        self._admitted = admitted
+
+    @property
+    def group_uid(self) -> str:
+        """The uid that the members share."""
+        return self._membership.address.group_uid
+
+    def wanted(self) -> bool:
+        """Returns whether the trainer would still take this group; if False, leave the block.
+
+        It asks nobody: it looks at the oldest policy that a member was published with. Before the
+        first member, it looks at the newest policy that was known when you first asked.
+        """
+        return self._membership.wanted()
+
+
+class Group(_Block[Queue, Admitted]):
     """Publishes the members of one group; ``RolloutProducer.dispatch`` makes it.
 
     Entering the block waits for admission, then publishes that the group was dispatched. Leaving it
@@ -38,16 +74,8 @@ class Group:
         end: Callable[[GroupAddress], None],
         admitted: Admitted | None,
     ) -> None:
-        self._membership = membership
-        self._send = send
-        self._send_together = send_together
+        super().__init__(membership, send, send_together, admitted)
         self._end = end
-        self._admitted = admitted
-
-    @property
-    def group_uid(self) -> str:
-        """The uid that the members share."""
-        return self._membership.address.group_uid
 
     @takes(MemberArguments)
     def publish(self, **member: Unpack[MemberArguments]) -> str:
@@ -92,14 +120,6 @@ class Group:
         """
         return at_once(self._membership.append(rollout, self._send))
 
-    def wanted(self) -> bool:
-        """Returns whether the trainer would still take this group; if False, leave the block.
-
-        It asks nobody: it looks at the oldest policy that a member was published with. Before the
-        first member, it looks at the newest policy that was known when you first asked.
-        """
-        return self._membership.wanted()
-
     def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come. They count towards the group's size.
 
@@ -134,58 +154,37 @@ class Group:
                 self._admitted.end(1)
 
 
-class AsyncGroup:
+class AsyncGroup(_Block[Send, AsyncAdmitted]):
     """Publishes the members of one group with ``await``; see ``Group``. Each call returns once the
     broker has what it published.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        deliver: Send,
-        deliver_together: SendTogether,
-        admitted: AsyncAdmitted | None,
-    ) -> None:
-        self._membership = membership
-        self._deliver = deliver
-        self._deliver_together = deliver_together
-        self._admitted = admitted
-
-    @property
-    def group_uid(self) -> str:
-        """The uid that the members share."""
-        return self._membership.address.group_uid
-
     @takes(MemberArguments)
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
-        return await self._membership.publish(member, self._deliver)
+        return await self._membership.publish(member, self._send)
 
     @takes(ManyArguments)
     async def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:
         """Publishes several members, as ``Group.publish_many`` does; returns their uids once the
         broker has all of them.
         """
-        return await self._membership.publish_many(members, self._deliver_together)
+        return await self._membership.publish_many(members, self._send_together)
 
     @takes(WholeArguments)
     async def append(self, **rollout: Unpack[WholeArguments]) -> str:
         """Publishes one more rollout, as ``Group.append`` does; returns its uid once the broker has
         it.
         """
-        return await self._membership.append(rollout, self._deliver)
-
-    def wanted(self) -> bool:
-        """Returns what ``Group.wanted`` returns; it is not awaited."""
-        return self._membership.wanted()
+        return await self._membership.append(rollout, self._send)
 
     async def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come, as ``Group.fail`` does."""
-        await self._membership.fail(self._deliver, reason, count)
+        await self._membership.fail(self._send, reason, count)
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
-        return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._deliver)
+        return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     async def __aenter__(self) -> Self:
         if self._admitted is not None:
@@ -201,16 +200,16 @@ class AsyncGroup:
 
     async def _dispatch(self, dispatched: Outgoing) -> None:
         try:
-            await self._deliver(dispatched)
+            await self._send(dispatched)
         except (Exception, asyncio.CancelledError) as error:
             if dispatched.left:  # It may be in the log, and the block's end never comes.
                 with suppress(RollstreamError):
-                    await self._membership.leave(error, self._deliver)
+                    await self._membership.leave(error, self._send)
             raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            await self._membership.leave(error, self._deliver)
+            await self._membership.leave(error, self._send)
         finally:
             if self._admitted is not None:
                 self._admitted.end(1)
