@@ -8,8 +8,7 @@
 - ``holding``   entries that are held until it is known where they belong
 - ``hooks``     what the engine asks of its producer
 - ``sending``   sends records, and learns what became of each
-- ``topics``    which partition a key belongs to, and what the broker is asked
-- ``lookups``   asks the broker for topics
+- ``topics``    which partition a key belongs to; asks the broker
 - ``waits``     calls that wait for the engine
 - ``failures``  failed deliveries that no caller was told of so far
 - ``process``   what becomes of producers when a process is forked, and when it ends

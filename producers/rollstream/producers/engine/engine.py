@@ -10,7 +10,6 @@ from rollstream.producers.engine.failures import Failures
 from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.holding import Holding
 from rollstream.producers.engine.hooks import IDLE_S, Hooks
-from rollstream.producers.engine.lookups import Lookups
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Sender
 from rollstream.producers.engine.topics import Topics
@@ -70,7 +69,6 @@ class Engine:
         gatherer: Gatherer | None = None,
     ) -> None:
         self.refusal: RollstreamError | None = None
-        self.topics = Topics(broker)
         self._writer = writer
         self._hooks = hooks
         self._failures = failures
@@ -80,6 +78,7 @@ class Engine:
         self._lingers = lingers
         self._gatherer = gatherer or Gatherer()
         self._lock = threading.Lock()
+        self.topics = Topics(broker, writer, self._lock, self._asks, self._found, self._die)
         self._working = threading.Lock()  # Held by the thread that uses the writer.
         self._sender = Sender(
             self._lock, writer, self._gatherer, self.topics, hooks, self._settle, broker
@@ -90,7 +89,6 @@ class Engine:
         )
         self._thread = StepThread(self._step, "rollstream-engine")
         self._waiting = Waiting(self._gatherer)
-        self._lookups = Lookups(writer, self._lock, self.topics, self._asks, self._found, self._die)
         self._sleeps_s = IDLE_S
         self._poll_s = POLL_S
         self._linger_ends_s: float | None = None  # None: nothing is gathered.
@@ -286,13 +284,11 @@ class Engine:
         self._thread.wake()
 
     def _ask(self, topic: str, wait: Wait | None = None) -> None:
-        waits = self.topics.asked.setdefault(topic, [])
         if wait is not None:
-            waits.append(wait)
             if wait.delivered:
                 self._waiting.awaited.append(wait)
             self._wake()
-        self._lookups.begin()
+        self.topics.ask(topic, wait)
 
     def _take(self, wait: Wait) -> None:
         """Gathers the entries of a call."""

@@ -38,7 +38,7 @@ class Holding:
         gatherer: Gatherer,
         topics: Topics,
         hooks: Hooks,
-        gather: Callable[[Sequence[Outgoing]], None],
+        gather: Callable[[Sequence[Outgoing]], object],
         settle: Settle,
         broker: str,
     ) -> None:

@@ -1,18 +1,24 @@
-"""The topics of a producer: which partition a key belongs to, and what the broker is asked. Pure.
-
-Whoever shares it between threads holds a lock.
-"""
+"""The topics of a producer: which partition a key belongs to, and what the broker is asked."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rollstream.producers.engine.outbox import Address
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import IF_NO_TOPIC
-from rollstream.streams.errors import BrokerUnavailable, TopicMismatch, UnknownTopic
+from rollstream.runtime.clock import SystemClock
+from rollstream.streams.broker import Writer
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    TopicMismatch,
+    UnknownTopic,
+)
 from rollstream.streams.partitioning import partition_of
 
 if TYPE_CHECKING:
@@ -20,14 +26,21 @@ if TYPE_CHECKING:
 
 _ASK_S = 0.5  # A broker that is not there is known, and logged, after this long.
 _ASK_S_MIN = 0.01
+_AGAIN_S = 0.05  # Until a broker that did not answer is asked again.
 _KEYS_KEPT = 4_096
 
 
 class Topics:
-    """Topics by name.
+    """Topics by name. A thread asks the broker while one is asked for, so that no call and no
+    record waits for its answer.
+
+    Whoever uses it holds the lock.
 
     Args:
         broker: its name, for messages.
+        wanted: whether answers are wanted still.
+        found: takes each answer, without the lock; whether the topic is to be asked for again.
+        died: takes what ended the thread, if that was no answer.
 
     Attributes:
         partitions: how many each topic has that was asked for, as first read.
@@ -38,8 +51,22 @@ class Topics:
         asked: topics that the broker is asked for, in this order, and the calls that wait for each.
     """
 
-    def __init__(self, broker: str) -> None:
+    def __init__(
+        self,
+        broker: str,
+        writer: Writer,
+        lock: threading.Lock,
+        wanted: Callable[[], bool],
+        found: Callable[[str, int | BrokerError], bool],
+        died: Callable[[BaseException], None],
+    ) -> None:
         self._broker = broker
+        self._writer = writer
+        self._lock = lock
+        self._wanted = wanted
+        self._found = found
+        self._died = died
+        self._asks = False  # Whether the thread is there.
         self.partitions: dict[str, int] = {}
         self.gathered = Counter[str]()
         self.asked: dict[str, list[Wait]] = {}
@@ -76,12 +103,12 @@ class Topics:
         """Where entries with this key belong."""
         return self.places[topic](key)
 
-    def next_question(self) -> tuple[str, float] | None:
-        """The topic to ask for now, and how long the question may take: no call is late by it."""
-        for topic, waits in self.asked.items():
-            left_s = [wait.deadline.left_s() for wait in waits]
-            return topic, max(_ASK_S_MIN, min([_ASK_S, *left_s]))
-        return None
+    def ask(self, topic: str, wait: Wait | None) -> None:
+        """Asks for the topic, for this call."""
+        self.asked.setdefault(topic, []).extend([] if wait is None else [wait])
+        if not self._asks:
+            self._asks = True
+            threading.Thread(target=self._run, name="rollstream-lookups", daemon=True).start()
 
     def calls(self) -> list[Wait]:
         """Those that wait for any topic."""
@@ -97,3 +124,26 @@ class Topics:
             f"{self._broker} did not say within {timeout_s:g} s whether topic {topic} exists; "
             "check that the broker runs and can be reached from here; nothing was queued"
         )
+
+    def _run(self) -> None:
+        try:
+            while (question := self._question()) is not None:
+                topic, timeout_s = question
+                found: int | BrokerError
+                try:
+                    found = self._writer.partitions(topic, timeout_s)
+                except BrokerError as error:
+                    found = error
+                if self._found(topic, found):
+                    SystemClock().wait(threading.Event(), _AGAIN_S)
+        except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+            self._died(error)
+
+    def _question(self) -> tuple[str, float] | None:
+        """The topic to ask for now, and how long the question may take: no call is late by it."""
+        with self._lock:
+            self._asks = bool(self.asked) and self._wanted()
+            if not self._asks:
+                return None
+            topic, waits = next(iter(self.asked.items()))
+            return topic, max(_ASK_S_MIN, min([_ASK_S, *(one.deadline.left_s() for one in waits)]))
