@@ -172,13 +172,13 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     def _group(self, membership: Membership, wanted: ShareWanted | None) -> AsyncGroup:
         admitted = None if wanted is None else self._admitted(wanted)
-        return AsyncGroup(membership, self._deliver_one, self._deliver, admitted)
+        return AsyncGroup(membership, self._deliver, admitted)
 
     def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
         return AsyncAdmitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
 
     def _trajectory(self, turns: Turns) -> AsyncTrajectory:
-        return AsyncTrajectory(turns, self._deliver_one)
+        return AsyncTrajectory(turns, self._deliver)
 
     async def _read_granted(self, wanted: ShareWanted) -> None:
         topic, timeout_s = self._outbox.topic(wanted.environment), self._answer_s(wanted.timeout_s)
@@ -231,9 +231,6 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         wait = Wait(timeout_s, clock, outgoing, delivered=bool(outgoing), ended=answer)
         answer.give_up, answer.wait = self._engine.give_up, weakref.ref(wait)
         return wait
-
-    async def _deliver_one(self, outgoing: Outgoing) -> None:
-        await self._deliver((outgoing,))
 
     async def _deliver(self, outgoing: Sequence[Outgoing]) -> None:
         """Gathers entries of one topic; returns once all are in the log."""

@@ -196,7 +196,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
 
     def _group(self, membership: Membership, wanted: ShareWanted | None) -> Group:
         admitted = None if wanted is None else self._admitted(wanted)
-        return Group(membership, self._queue, self._queue_all, self._send_group, admitted)
+        return Group(membership, self._queue, self._send_group, admitted)
 
     def _admitted(self, wanted: ShareWanted) -> Admitted:
         return Admitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
@@ -212,11 +212,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
     def _trajectory(self, turns: Turns) -> Trajectory:
         return Trajectory(turns, self._queue)
 
-    async def _queue(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> None:
-        self._put((outgoing,), raise_earlier=raise_earlier)
-
-    async def _queue_all(self, outgoing: Sequence[Outgoing]) -> None:
-        self._put(outgoing)
+    async def _queue(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
+        self._put(outgoing, raise_earlier=raise_earlier)
 
     def _send_group(self, address: GroupAddress) -> None:
         """What the group published does not wait for others: nothing more of it comes."""

@@ -13,16 +13,15 @@ from rollstream.producers.engine.outbox import Outgoing
 
 T = TypeVar("T")
 Steps = Coroutine[Any, Any, T]
-Send = Callable[[Outgoing], Steps[None]]
-"""Gets an entry on its way, or raises; of an async producer, into the log."""
-SendTogether = Callable[[Sequence[Outgoing]], Steps[None]]
-"""The same of several entries of one group, all of them or none."""
+Send = Callable[[Sequence[Outgoing]], Steps[None]]
+"""Gets entries of one group on their way, all of them or none, or raises; of an async producer,
+into the log."""
 
 
 class Queue(Protocol):
     """``Send`` of a producer that queues, which never waits for the loop."""
 
-    def __call__(self, outgoing: Outgoing, *, raise_earlier: bool = True) -> Steps[None]:
+    def __call__(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> Steps[None]:
         """``raise_earlier``: earlier failures are raised first, and then nothing is queued."""
 
 

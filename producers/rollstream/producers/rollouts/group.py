@@ -16,7 +16,7 @@ from rollstream.producers.rollouts.arguments import (
     WholeArguments,
     takes,
 )
-from rollstream.producers.rollouts.blocks import Queue, Send, SendTogether, at_once
+from rollstream.producers.rollouts.blocks import Queue, Send, at_once
 from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
 from rollstream.producers.rollouts.validate import GroupAddress
@@ -29,20 +29,17 @@ AdmittedT = TypeVar("AdmittedT")
 class _Block(Generic[SendT, AdmittedT]):
     """
     Args:
-        send: gets an entry on its way, or raises; of an async producer, into the log.
-        send_together: the same of several, all of them or none.
+        send: gets what the group publishes on its way.
     """
 
     def __init__(
         self,
         membership: Membership,
         send: SendT,
-        send_together: SendTogether,
         admitted: AdmittedT | None,
     ) -> None:
         self._membership = membership
         self._send = send
-        self._send_together = send_together
         self._admitted = admitted
 
     @property
@@ -70,11 +67,10 @@ class Group(_Block[Queue, Admitted]):
         self,
         membership: Membership,
         send: Queue,
-        send_together: SendTogether,
         end: Callable[[GroupAddress], None],
         admitted: Admitted | None,
     ) -> None:
-        super().__init__(membership, send, send_together, admitted)
+        super().__init__(membership, send, admitted)
         self._end = end
 
     @takes(MemberArguments)
@@ -108,7 +104,7 @@ class Group(_Block[Queue, Admitted]):
             ...     logprobs=logprobs, reward=rewards,
             ... )
         """
-        return at_once(self._membership.publish_many(members, self._send_together))
+        return at_once(self._membership.publish_many(members, self._send))
 
     @takes(WholeArguments)
     def append(self, **rollout: Unpack[WholeArguments]) -> str:
@@ -138,7 +134,7 @@ class Group(_Block[Queue, Admitted]):
             self._admitted.enter()
         dispatched = self._membership.dispatched()
         try:
-            at_once(self._send(dispatched))
+            at_once(self._send((dispatched,)))
         except BaseException:
             if self._admitted is not None:
                 self._admitted.end(int(dispatched.left))
@@ -169,7 +165,7 @@ class AsyncGroup(_Block[Send, AsyncAdmitted]):
         """Publishes several members, as ``Group.publish_many`` does; returns their uids once the
         broker has all of them.
         """
-        return await self._membership.publish_many(members, self._send_together)
+        return await self._membership.publish_many(members, self._send)
 
     @takes(WholeArguments)
     async def append(self, **rollout: Unpack[WholeArguments]) -> str:
@@ -200,7 +196,7 @@ class AsyncGroup(_Block[Send, AsyncAdmitted]):
 
     async def _dispatch(self, dispatched: Outgoing) -> None:
         try:
-            await self._send(dispatched)
+            await self._send((dispatched,))
         except (Exception, asyncio.CancelledError) as error:
             if dispatched.left:  # It may be in the log, and the block's end never comes.
                 with suppress(RollstreamError):

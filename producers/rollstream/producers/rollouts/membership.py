@@ -8,7 +8,7 @@ from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
-from rollstream.producers.rollouts.blocks import Send, SendTogether
+from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
 from rollstream.schemas.errors import InvalidRollout
@@ -53,7 +53,7 @@ class Membership:
         uid = outgoing.rollout_uid
         self.admit(uid)
         try:
-            await send(outgoing)
+            await send((outgoing,))
         except BaseException:
             self._forget([uid])
             raise
@@ -61,7 +61,7 @@ class Membership:
             self.end(uid)
         return uid
 
-    async def publish_many(self, given: Mapping[str, Any], send: SendTogether) -> list[str]:
+    async def publish_many(self, given: Mapping[str, Any], send: Send) -> list[str]:
         """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
         segments = self.outbox.together(given, self._stamped)
         outgoing = [self.outbox.rollout(one) for one in segments]
@@ -91,7 +91,7 @@ class Membership:
         segment = self.outbox.appended(given, of_no_size)
         outgoing = self.outbox.rollout(segment)
         self.sampled_by(segment)
-        await send(outgoing)
+        await send((outgoing,))
         return outgoing.rollout_uid
 
     async def fail(
@@ -114,7 +114,7 @@ class Membership:
         self._failed += count
         self._members.pop(rollout_uid, None)
         try:
-            await send(failed)
+            await send((failed,))
         except BaseException:
             if not failed.left:
                 self._failed -= count

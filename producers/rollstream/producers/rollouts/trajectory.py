@@ -94,7 +94,7 @@ class Turns:
         if before is not None:
             outgoing = self._outbox.rollout(before)
             try:
-                await send(outgoing)
+                await send((outgoing,))
             except BaseException:
                 self._held = before
                 self._in_doubt |= outgoing.left
@@ -112,17 +112,17 @@ class Turns:
         if held is not None and error is None and not self._in_doubt:
             environment, entry, size = held
             last = Entry.of({**entry.fields, "is_last_segment": True})
-            await send(self._outbox.rollout((environment, last, size)))
+            await send((self._outbox.rollout((environment, last, size)),))
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
         if held is not None:
-            await send(self._outbox.rollout(held))
+            await send((self._outbox.rollout(held),))
         reason = reason_of(error) if error is not None else IN_DOUBT if held else NO_TURN
         if self._membership is not None:
             await self._membership.fail(send, reason, 1, self.rollout_uid)
         else:
-            await send(self._outbox.failed(self._address, reason, 1, self.rollout_uid))
+            await send((self._outbox.failed(self._address, reason, 1, self.rollout_uid),))
 
     def _chain(self, before: Segment | None) -> Mapping[str, Any]:
         """The fields that tie a segment to the one before it."""
