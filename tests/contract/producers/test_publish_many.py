@@ -103,6 +103,24 @@ def test_what_few_rollouts_have_is_taken_too(stage: Stage) -> None:
     assert said(stage, "many") == 2 * said(stage, "one")
 
 
+def test_arrays_of_any_layout_are_taken(stage: Stage) -> None:
+    every_other, wide = np.arange(8, dtype=np.int32)[::2], np.arange(3, dtype=np.int64)
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_uid="many", group_size=3) as group:
+            outputs = [every_other, np.ones(1, np.int32)]
+            uids = ["a", "b"]
+            await group.publish_many(**POLICY, output_tokens=outputs, reward=1, rollout_uid=uids)
+            await group.publish_many(**POLICY, output_tokens=[wide], reward=[1.0])
+
+    stage.play(scenario)
+    found = [one for one in segments_of(stage.log()) if one["group_uid"] == "many"]
+    tokens = [np.frombuffer(one["output_tokens"], np.int32).tolist() for one in found]
+    assert tokens == [[0, 2, 4, 6], [1], [0, 1, 2]]
+    assert [one["rollout_uid"] for one in found][:2] == ["a", "b"]
+    assert {one["logprobs"] for one in found} == {None}
+
+
 WRONG: dict[str, tuple[dict[str, Any], int | None, str]] = {
     "token": ({"output_tokens": [[1], [2, -1]]}, 1, "output_tokens[1]"),
     "no number": (

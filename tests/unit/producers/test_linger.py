@@ -173,3 +173,41 @@ def test_a_thread_that_dies_is_an_error_at_the_next_call_and_close_loses_nothing
         producer.close()
     assert len(published(broker, layout)) == published_before
     producer.close()
+
+
+class BreakingBroker(FaultyBroker):
+    """Its writer raises what no broker does, on the thread that publishes."""
+
+    breaking = False
+
+    def before_poll(self, timeout_s: float) -> float:
+        if self.breaking and threading.current_thread() is threading.main_thread():
+            raise TypeError("what nobody thought of")
+        return timeout_s
+
+
+@pytest.mark.proves("F20")
+def test_what_ends_sending_on_a_callers_thread_is_an_error_at_the_next_call() -> None:
+    clock, broker = ManualClock(), BreakingBroker(MemoryBroker())
+    layout = new_layout(broker)
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=clock
+    )
+    broker.breaking, published_before = True, 0
+
+    def refused() -> bool:
+        nonlocal published_before
+        clock.advance(2 * NEVER_S)  # An entry alone waits for no others.
+        try:
+            producer.publish(example_id="ex", **sampled())
+            published_before += 1
+            producer.flush()
+        except ProducerDied as error:
+            return "TypeError('what nobody thought of')" in str(error)
+        return False
+
+    until(refused)
+    broker.breaking = False
+    with pytest.raises(ProducerDied, match="make a new one"):
+        producer.close()
+    assert len(published(broker, layout)) == published_before
