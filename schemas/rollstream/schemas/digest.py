@@ -133,12 +133,18 @@ def _numbers(field: RowField, values: NDArray[Any]) -> _Part:
 
 
 def _texts(name: str, values: Sequence[str], default: str, bounds: NDArray[np.int64]) -> _Part:
-    joined = "".join(values)
-    # In ASCII a text has as many bytes as characters.
-    measured = values if joined.isascii() else [text.encode() for text in values]
-    sizes = np.fromiter(map(len, measured), np.int64, len(values))
-    has = np.array([value != default for value in values]) if default else sizes > 0
-    return _Part(_framed(name), has, sizes, _cut(joined.encode(), offsets_of(sizes)[bounds]))
+    count = len(values)
+    if values.count(values[0]) == count:
+        equal = values[0].encode()
+        sizes, joined = np.full(count, len(equal)), equal * count
+        has = np.full(count, values[0] != default)
+    else:
+        joined = "".join(values).encode()
+        # In ASCII a text has as many bytes as characters.
+        measured = values if joined.isascii() else [text.encode() for text in values]
+        sizes = np.fromiter(map(len, measured), np.int64, count)
+        has = np.array([value != default for value in values]) if default else sizes > 0
+    return _Part(_framed(name), has, sizes, _cut(joined, offsets_of(sizes)[bounds]))
 
 
 def _array(name: str, ragged: Ragged, bounds: NDArray[np.int64]) -> _Part:

@@ -20,6 +20,7 @@ from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import Columns
 from rollstream.store import encode_rows
+from rollstream.store.plain.encoding import plain
 from rollstream.store.plain.file import CREATED_BY, Layout
 from rollstream.store.plain.rows import FILTERED, plain_file
 
@@ -119,6 +120,13 @@ def test_binaries_of_any_number_and_length_keep_their_rows(rows: int, step: int)
         present = arrays if row % 3 or step != 7 else {}
         drawn.append(make_entry(output_tokens=range(count), token_arrays=present))
     assert_same_file(make_columns(drawn))
+
+
+@given(st.lists(st.text("aé€", max_size=2)) | st.lists(st.binary(max_size=2)))
+def test_values_are_their_lengths_and_their_bytes(values: list[str] | list[bytes]) -> None:
+    encoded = [one if isinstance(one, bytes) else one.encode() for one in values]
+    expected = b"".join(len(one).to_bytes(4, "little") + one for one in encoded)
+    assert bytes(plain(np.array(values, object))) == expected
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])

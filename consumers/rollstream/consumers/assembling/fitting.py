@@ -75,7 +75,9 @@ def parts_of(
         return fitting(decision)
     uid, failures = group.key[0], group.failures or {}
     failed = tuple([Failed(why, uid, count) for why, count in failures.items()])
-    parts = fitting(decision._replace(failed=failed, producer_id=group.producer_id))
+    if failed or group.producer_id:
+        decision = decision._replace(failed=failed, producer_id=group.producer_id)
+    parts = fitting(decision)
     if len(parts) > 1:
         parts[0] = parts[0]._replace(failed=failed, producer_id=group.producer_id)
     if group.dispatched and parts[0].group is None:

@@ -6,10 +6,9 @@ encoding", "Run length encoding / bit-packing hybrid", "Plain encoding", "Delta-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import repeat
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ I32, BINARY, STRUCT = 5, 8, 12  # Types of fields and of a list's items.
 STOP = b"\x00"
 _I64, _LIST = 6, 9
 _SHORT_LIST_MAX = 14
+_REPETITIONS_KEPT = 8  # Arrays of one file have equal lengths.
 _KEPT = 8_192  # A file has some three hundred integers, most of them in the file before too.
 
 
@@ -130,7 +130,12 @@ def list_levels(
         if present is not None:
             defined[~present] = 0
         definition = b"".join(map(_run, counts, defined.tolist()))
-    return _framed(b"".join(map(_repetition_of_row, counts))) + _framed(definition), sum(counts)
+    return _repetition(tuple(counts)) + _framed(definition), sum(counts)
+
+
+@lru_cache(_REPETITIONS_KEPT)
+def _repetition(slots: tuple[int, ...]) -> bytes:
+    return _framed(b"".join(map(_repetition_of_row, slots)))
 
 
 def _framed(runs: bytes) -> bytes:
@@ -170,13 +175,23 @@ def plain(values: NDArray[Any] | Sequence[str]) -> Bytes:
         packed = values.dtype == np.bool_
         return raw(np.packbits(values, bitorder="little") if packed else values)
     listed = list(values)
-    equal = not listed or listed.count(listed[0]) == len(listed)
-    distinct: Collection[Any] = listed[:1] if equal else dict.fromkeys(listed)  # Many are equal.
-    texts = [value if isinstance(value, bytes) else value.encode() for value in distinct]
-    encoded: list[bytes] = list(map(add, map(_length, map(len, texts)), texts))
-    if equal:
-        return b"".join(encoded) * len(listed)
-    return b"".join(map(dict(zip(distinct, encoded, strict=True)).__getitem__, listed))
+    first = listed[0] if listed else b""
+    if listed.count(first) == len(listed):
+        return _sized(first) * len(listed)
+    sizes = set(map(len, listed))
+    if len(sizes) == 1 and isinstance(first, str) and (text := "".join(listed)).isascii():
+        (size,) = sizes
+        framed = np.empty((len(listed), _LENGTH_BYTES + size), np.uint8)
+        framed[:, :_LENGTH_BYTES] = np.frombuffer(_length(size), np.uint8)
+        framed[:, _LENGTH_BYTES:] = np.frombuffer(text.encode(), np.uint8).reshape(-1, size)
+        return framed.reshape(-1).data
+    distinct = dict.fromkeys(listed)  # Many are equal.
+    return b"".join(map({one: _sized(one) for one in distinct}.__getitem__, listed))
+
+
+def _sized(value: str | bytes) -> bytes:
+    data = value if isinstance(value, bytes) else value.encode()
+    return _length(len(data)) + data
 
 
 @lru_cache(_KEPT)

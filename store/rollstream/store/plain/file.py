@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -101,11 +102,54 @@ class Leaf(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A column chunk. Slots are values, nulls and empty lists; a body is levels, then values, of
-    which large arrays are not copied."""
+    """A column chunk as it is stored.
 
-    pages: Sequence[tuple[int, tuple[Bytes, ...]]]  # Of each its slots, and its body.
-    statistics: bytes = b""  # A field of ``ColumnMetaData``; empty where there are none.
+    Attributes:
+        pieces: its pages, of which large arrays are not copied.
+        page_sizes: bytes of each page, its header included.
+        size: bytes of all pages before compression.
+        sizes, tail: its metadata before and after its offset; the column's own stands before both.
+    """
+
+    pieces: tuple[Bytes, ...]
+    page_sizes: tuple[int, ...]
+    size: int
+    sizes: bytes
+    tail: bytes
+
+    @classmethod
+    def of(
+        cls,
+        encoding: int,
+        pages: Sequence[tuple[int, tuple[Bytes, ...]]],
+        compression: str,
+        statistics: bytes = b"",
+    ) -> Chunk:
+        """The chunk of any leaf column with this encoding.
+
+        Args:
+            pages: of each its slots (values, nulls and empty lists), and its body (levels, then
+                values).
+            statistics: a field of ``ColumnMetaData``; empty where there are none.
+        """
+        number, name = CODECS[compression]
+        pieces: list[Bytes] = []
+        page_sizes: list[int] = []
+        of_values = of_bytes = 0
+        for slots, plain_body in pages:
+            body = plain_body
+            size = stored = sum(map(len, body))
+            assert size <= _PAGE_BYTES_MAX, size
+            if name is not None:
+                body = (pa.Codec(name).compress(b"".join(body), asbytes=True),)
+                stored = len(body[0])
+            head = _page(slots, encoding, size, stored)
+            pieces += (head, *body)
+            page_sizes.append(len(head) + stored)
+            of_values += slots
+            of_bytes += len(head) + size
+        sizes = _sizes(number, of_values, of_bytes, sum(page_sizes))
+        return cls(tuple(pieces), tuple(page_sizes), of_bytes, sizes, statistics + STOP * 2)
 
 
 def bounds_of(values: NDArray[Any]) -> bytes:
@@ -140,50 +184,32 @@ class FileShape(NamedTuple):
         chunks: Sequence[Chunk],
         metadata: Mapping[str, str],
         rows: int,
-        compression: str,
         sums: str = "",
     ) -> Pieces:
         """A file with a chunk for each leaf; ``metadata`` and ``sums`` are in its footer."""
-        number, name = CODECS[compression]
-        codec = None if name is None else pa.Codec(name)
         pieces: list[Bytes] = []
         small: list[Bytes] = [MAGIC]  # What is joined into the next piece.
         columns: list[bytes] = []
         layout = [rows]
-        page_ends: list[int] = []
-        at, total = len(MAGIC), 0
-        for chunk, leaf, fixed in zip(chunks, self.leaves, self.fixed, strict=True):
-            start, of_values, of_bytes = at, 0, 0
-            for slots, plain_body in chunk.pages:
-                body = plain_body
-                size = stored = sum(map(len, body))
-                assert size <= _PAGE_BYTES_MAX, size
-                if codec is not None:
-                    body = (codec.compress(b"".join(body), asbytes=True),)
-                    stored = len(body[0])
-                head = _page(slots, leaf.encoding, size, stored)
-                *levels, values = (head, *body)
-                small += levels
-                if len(values) > _JOINED_BYTES_MAX:
-                    pieces += (b"".join(small), values)
+        at = len(MAGIC)
+        for chunk, fixed in zip(chunks, self.fixed, strict=True):
+            # ColumnMetaData: 9 offset of the first data page.
+            columns.append(b"".join((fixed, chunk.sizes, i64(2, at), chunk.tail)))
+            at += sum(chunk.page_sizes)
+            layout.append(at)
+            for piece in chunk.pieces:
+                if len(piece) > _JOINED_BYTES_MAX:
+                    pieces += (b"".join(small), piece)
                     small = []
                 else:
-                    small.append(values)
-                at += len(head) + stored
-                of_values += slots
-                of_bytes += len(head) + size
-                page_ends.append(at)
-            # ColumnMetaData: 4 codec, 5 values, 6 and 7 size before and after compression, 9 offset
-            # of the first data page.
-            sizes = i64(1, of_values) + i64(1, of_bytes) + i64(1, at - start)
-            of_chunk = (i32(1, number), sizes, i64(2, start), chunk.statistics, STOP, STOP)
-            columns.append(fixed + b"".join(of_chunk))
-            layout.append(at)
-            total += of_bytes
+                    small.append(piece)
+        total = sum(chunk.size for chunk in chunks)
         # RowGroup: 1 columns, 2 total bytes, 3 rows.
         group = b"".join((list_of(1, STRUCT, columns), i64(1, total), i64(1, rows), STOP))
         pairs = [_pair(LAYOUT_KEY, json.dumps(layout))]
-        if len(page_ends) > len(chunks):
+        page_sizes = [size for chunk in chunks for size in chunk.page_sizes]
+        if len(page_sizes) > len(chunks):
+            _, *page_ends = accumulate(page_sizes, initial=len(MAGIC))
             pairs.append(_pair(_PAGES_KEY, json.dumps(page_ends)))
         if sums:
             pairs.append(_pair(_SUMS_KEY, sums))
@@ -193,6 +219,12 @@ class FileShape(NamedTuple):
         footer = b"".join((self.head, i64(1, rows), groups, _CREATED_BY, self.tail))
         small += (footer, len(footer).to_bytes(_FOOTER_SIZE_BYTES, "little"), MAGIC)
         return Pieces((*pieces, b"".join(small)))
+
+
+@lru_cache(_KEPT)
+def _sizes(codec: int, values: int, size: int, stored: int) -> bytes:
+    """ColumnMetaData: 4 codec, 5 values, 6 and 7 size before and after compression."""
+    return b"".join((i32(1, codec), i64(1, values), i64(1, size), i64(1, stored)))
 
 
 @lru_cache(_KEPT)

@@ -35,6 +35,8 @@ from rollstream.store.plain.sums import FileGroup, chunk_sum, packed_sums, seed_
 
 # Columns of integers with their minimum and maximum in the footer.
 FILTERED = frozenset({"weight_step", "created_ts"})
+# Most columns of a file have one value in all rows, and many have the same. Few MiB are kept.
+_CHUNKS_KEPT, _KEPT_CHARS_MAX = 64, 16
 _LIST = ("list", "element")  # Names below a list's in Parquet's schema.
 
 _Path = tuple[str, ...]
@@ -67,31 +69,14 @@ def plain_file(
     summed: list[list[int]] = []
     for leaf in shape.leaves:
         values = stored.get(leaf.names)
-        by_group = bool(groups) and leaf.names[0] in in_place
-        if by_group and compression != "none":
-            assert isinstance(values, Ragged), leaf.names
-            parts = (_part(values, *span) for span in pairwise(bounds.tolist()))
-            pages = [_page(leaf, part, len(part.offsets) - 1) for part in parts]
-            chunks.append(Chunk(pages))
-            ends = zip(pages, seeds, strict=True)
-            summed.append([xxh3_64_intdigest(body[-1], seed) for (_, body), seed in ends])
-            continue
-        chunks.append(_chunk(leaf, values, rows))
-        ((_, body),) = chunks[-1].pages
-        if by_group:
-            assert isinstance(values, Ragged), leaf.names
-            width = arrow.stored_bytes(values.signature, binary=leaf.binary)
-            summed.append(sums_in(body[-1], values.offsets[bounds], width, seeds))
-        elif groups:
-            summed.append([chunk_sum(body)])
+        if isinstance(values, Ragged) and groups and leaf.names[0] in in_place:
+            chunk, of_chunk = _grouped(leaf, values, bounds, seeds, compression)
+        else:
+            chunk, of_chunk = _chunk(leaf, values, rows, compression)
+        chunks.append(chunk)
+        summed.append(of_chunk)
     sums = packed_sums(groups, summed) if groups else ""
-    return shape.file_pieces(chunks, metadata, rows, compression, sums)
-
-
-def _part(values: Ragged, start: int, stop: int) -> Ragged:
-    part = values.part(start, stop)
-    assert part is not None, "every row has the array"
-    return part
+    return shape.file_pieces(chunks, metadata, rows, sums)
 
 
 @lru_cache(arrow.SCHEMAS_KEPT)
@@ -134,16 +119,55 @@ def _leaves(columns: Columns) -> Iterator[tuple[_Path, _Values]]:
         yield ("attachments", *_LIST, "data"), Ragged(data, offsets)
 
 
-def _chunk(leaf: Leaf, values: _Values | None, rows: int) -> Chunk:
-    """The chunk of a leaf column; None: a list that is null or empty in each row."""
-    bounds = bounds_of(np.asarray(values)) if leaf.names[0] in FILTERED else b""
-    return Chunk([_page(leaf, values, rows)], bounds)
+def _grouped(
+    leaf: Leaf,
+    values: Ragged,
+    bounds: NDArray[np.int64],
+    seeds: Sequence[int],
+    compression: str,
+) -> tuple[Chunk, list[int]]:
+    """The chunk of an array of which groups can be read one by one, and the sum of each."""
+    if compression == "none":
+        page = _page(leaf, values, len(values.offsets) - 1)
+        width = arrow.stored_bytes(values.signature, binary=leaf.binary)
+        sums = sums_in(page[1][-1], values.offsets[bounds], width, seeds)
+        return Chunk.of(leaf.encoding, [page], compression), sums
+    pages = []
+    for span in pairwise(bounds.tolist()):
+        part = values.part(*span)
+        assert part is not None, "every row has the array"
+        pages.append(_page(leaf, part, len(part.offsets) - 1))
+    ends = zip(pages, seeds, strict=True)
+    sums = [xxh3_64_intdigest(body[-1], seed) for (_, body), seed in ends]
+    return Chunk.of(leaf.encoding, pages, compression), sums
 
 
-def _page(leaf: Leaf, values: _Values | None, rows: int) -> tuple[int, tuple[Bytes, ...]]:
-    """Slots and body of a page with these rows."""
+def _chunk(
+    leaf: Leaf, values: _Values | None, rows: int, compression: str
+) -> tuple[Chunk, list[int]]:
+    """The chunk of a leaf column, None: a list that is null or empty in each row; and its sum."""
     if values is None:
-        return rows, (absent_levels(rows),)
+        return _equal_chunk(leaf.encoding, None, rows, compression)
+    if isinstance(values, list):
+        first = values[0]
+        if len(first) <= _KEPT_CHARS_MAX and values.count(first) == rows:
+            return _equal_chunk(leaf.encoding, first, rows, compression)
+    bounds = bounds_of(np.asarray(values)) if leaf.names[0] in FILTERED else b""
+    page = _page(leaf, values, rows)
+    return Chunk.of(leaf.encoding, [page], compression, bounds), [chunk_sum(page[1])]
+
+
+@lru_cache(_CHUNKS_KEPT)
+def _equal_chunk(
+    encoding: int, text: str | None, rows: int, compression: str
+) -> tuple[Chunk, list[int]]:
+    """The same of any column that has this text in each row; None: nothing in any."""
+    body: Bytes = absent_levels(rows) if text is None else plain([text] * rows)
+    return Chunk.of(encoding, [(rows, (body,))], compression), [chunk_sum((body,))]
+
+
+def _page(leaf: Leaf, values: _Values, rows: int) -> tuple[int, tuple[Bytes, ...]]:
+    """Slots and body of a page with these rows."""
     if isinstance(values, Ragged):
         assert len(values.offsets) == rows + 1, (leaf.names, len(values.offsets))
         if leaf.binary:
