@@ -33,15 +33,11 @@ class Lender(Generic[C]):
         make: makes a client.
         poll: polls one without waiting.
         count: how many are lent at a time, at most.
-        keeps_failed: whether one that an error was raised with is lent again.
     """
 
-    def __init__(
-        self, make: Callable[[], C], poll: Callable[[C], object], count: int, *, keeps_failed: bool
-    ) -> None:
+    def __init__(self, make: Callable[[], C], poll: Callable[[C], object], count: int) -> None:
         self._make = make
         self._poll = poll
-        self._keeps_failed = keeps_failed
         self._closed = 0  # How often.
         self._served_s = -inf
         self._free: queue.LifoQueue[C | None] = queue.LifoQueue()
@@ -49,8 +45,11 @@ class Lender(Generic[C]):
             self._free.put(None)  # Made when it is needed.
 
     @contextmanager
-    def lend(self, why_not: str, deadline: Deadline) -> Iterator[C]:
-        """Lends one.
+    def lend(self, why_not: str, deadline: Deadline, *, keeps_failed: bool = False) -> Iterator[C]:
+        """Lends one. It is lent again unless an error is raised with it.
+
+        Args:
+            keeps_failed: it is lent again even then.
 
         Raises:
             BrokerUnavailable: all were lent up to the deadline, as ``why_not`` says.
@@ -59,7 +58,7 @@ class Lender(Generic[C]):
             client = self._free.get(timeout=deadline.left_s())
         except queue.Empty:
             raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s") from None
-        closed, keeps = self._closed, self._keeps_failed
+        closed, keeps = self._closed, keeps_failed
         try:
             if client is None:
                 client = self._make()

@@ -25,8 +25,8 @@ class Client:
         self.is_open = False
 
 
-def lender(count: int = 2, *, keeps_failed: bool = False) -> Lender[Client]:
-    return Lender(Client, Client.poll, count, keeps_failed=keeps_failed)
+def lender(count: int = 2) -> Lender[Client]:
+    return Lender(Client, Client.poll, count)
 
 
 def in_time() -> Deadline:
@@ -66,8 +66,9 @@ def test_those_that_are_not_lent_are_polled_once_a_second() -> None:
 def test_one_that_an_error_was_raised_with_is_lent_again_only_where_that_is_wanted(
     keeps_failed: bool,
 ) -> None:
-    clients = lender(1, keeps_failed=keeps_failed)
-    with pytest.raises(ZeroDivisionError), clients.lend("none", in_time()) as failed:
+    clients = lender(1)
+    lent = clients.lend("none", in_time(), keeps_failed=keeps_failed)
+    with pytest.raises(ZeroDivisionError), lent as failed:
         raise ZeroDivisionError
     assert failed.is_open is keeps_failed
     with clients.lend("none", in_time()) as after:
@@ -88,7 +89,7 @@ def test_all_are_closed_those_that_are_lent_when_they_come_back() -> None:
 
 
 def test_one_that_is_polled_while_all_are_closed_is_closed_too() -> None:
-    clients = Lender(Client, lambda _: clients.close(), 2, keeps_failed=False)
+    clients = Lender(Client, lambda _: clients.close(), 2)
     with clients.lend("none", in_time()) as idle:
         pass
     clients.serve(SERVE_S)
@@ -102,7 +103,7 @@ def test_one_that_cannot_be_made_is_made_later() -> None:
         return Client()
 
     failing = [True]
-    clients = Lender(make, Client.poll, 1, keeps_failed=False)
+    clients = Lender(make, Client.poll, 1)
     with pytest.raises(BrokerUnavailable, match="away"), clients.lend("none", in_time()):
         pass
     failing.clear()

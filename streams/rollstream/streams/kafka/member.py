@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
 from rollstream.streams.kafka.offsets import committed_offsets
 from rollstream.streams.kafka.properties import LOG
@@ -25,6 +26,7 @@ from rollstream.streams.lending import Lender
 
 ASKING_MAX = 3  # Questions on their way.
 COMMIT_S = 10.0  # A coordinator that can't write says so after 5 s; one that is away never does.
+COORDINATOR_S = 1.5  # One that answers does so sooner; then a new client looks for another.
 CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
 UNANSWERED_MAX = 8  # Commits of a partition; of older ones the answer is of no interest.
 OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
@@ -60,9 +62,7 @@ class KafkaGroupReader(KafkaReader):
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
         self._moved = False
-        self._asking = Lender(
-            make_to_ask, lambda consumer: consumer.poll(0), ASKING_MAX, keeps_failed=True
-        )
+        self._asking = Lender(make_to_ask, lambda consumer: consumer.poll(0), ASKING_MAX)
         self._clock = SystemClock()
         self._to_commit: dict[TopicPartition, confluent_kafka.TopicPartition] = {}
         self._may_commit = Deadline(0.0)
@@ -119,8 +119,16 @@ class KafkaGroupReader(KafkaReader):
 
     def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
         what, deadline = f"committed of {where}", Deadline(timeout_s)
-        with self._to_ask(what, deadline) as consumer:
-            return committed_offsets(consumer, [where], what, deadline.left_s()).get(where)
+        with suppress(BrokerUnavailable):
+            return self._committed_once(where, what, Deadline(min(timeout_s, COORDINATOR_S)))
+        return self._committed_once(where, what, deadline)
+
+    def _committed_once(
+        self, where: TopicPartition, what: str, within: Deadline
+    ) -> Committed | None:
+        """A client keeps to a coordinator that is silent: one without an answer asks no more."""
+        with self._lend(what, within, keeps_failed=False) as consumer:
+            return committed_offsets(consumer, [where], what, within.left_s()).get(where)
 
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
@@ -185,5 +193,10 @@ class KafkaGroupReader(KafkaReader):
                     break
 
     def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
+        return self._lend(what, within, keeps_failed=True)
+
+    def _lend(
+        self, what: str, within: Deadline, *, keeps_failed: bool
+    ) -> AbstractContextManager[Consumer]:
         why_not = f"{what}: {ASKING_MAX} other questions have no answer"
-        return self._asking.lend(why_not, within)
+        return self._asking.lend(why_not, within, keeps_failed=keeps_failed)

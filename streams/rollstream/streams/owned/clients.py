@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import methodcaller
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.lending import Lender
+from rollstream.streams.reading import bounds_in_time
 
 READERS_EACH = 2  # A claim reads the log, and what others wrote while it is confirmed.
+FIND_S, FIND_TRIES = 3.0, 3
 
 
 class OwnerClients:
@@ -31,7 +34,7 @@ class OwnerClients:
         self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
         make, poll = partial(broker.reader, {}), methodcaller("poll", 1, 0.0)
-        self._readers = Lender[LogReader](make, poll, READERS_EACH * threads, keeps_failed=False)
+        self._readers = Lender[LogReader](make, poll, READERS_EACH * threads)
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""
@@ -41,6 +44,15 @@ class OwnerClients:
             self._writer.append(
                 where.topic, value, partition=where.partition, on_delivery=on_delivery
             )
+
+    def find_leaders(self, topic: str) -> None:
+        """Asks who leads the topic's logs now, if appends may go to an earlier leader that is
+        silent: it would be noticed ``SILENT_MS_MAX`` after an append. Waits ``FIND_S`` at most."""
+        writer = self._writer
+        for _ in range(0 if writer is None else FIND_TRIES):
+            with suppress(BrokerUnavailable):  # Each time another broker may be asked.
+                writer.partitions(topic, FIND_S / FIND_TRIES)
+                break
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Tells what became of appends, whosever they are; waits up to ``timeout_s`` for one."""
@@ -59,6 +71,15 @@ class OwnerClients:
         with self._readers.lend(f"{where}: no reader was free", deadline) as reader:
             yield reader
             reader.drop(where)  # After an error it is lent no more: it may have more to tell.
+
+    def wait_for_leader(self, where: TopicPartition, deadline: Deadline) -> None:
+        """Returns once the leader of the log answers.
+
+        Raises:
+            BrokerUnavailable: it does not by the deadline.
+        """
+        with self.reader(where, deadline) as reader:
+            bounds_in_time(reader, where, deadline)
 
     def serve(self, now_s: float) -> None:
         """Polls those that nobody uses, once a second, as ``Lender.serve``."""

@@ -342,6 +342,7 @@ class OwnedLog(Generic[F]):
                 event_in(record, self._folded.owner)
             else:
                 self._folded.apply_record(record)
+        self._clients.find_leaders(self.where.topic)
         self._nonces.append(self._entropy.token())
         claimed = Claimed(
             owner=self._owner,
