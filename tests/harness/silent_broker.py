@@ -19,10 +19,13 @@ from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.kafka.properties import SESSION_TIMEOUT_MS
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 PARTITIONS = 6
 WAIT_S = 60.0  # Nothing that does not wait for the silent broker takes so long.
+SESSION_S = SESSION_TIMEOUT_MS / 1000
+RECOVERY_S = 30.0  # Once the session with a silent coordinator has ended.
 LOOK_S = 0.3
 
 
@@ -93,9 +96,14 @@ class SealersOfThree:
             writer.append(source.topic, value, partition=source.partition)
             self.published[source] += len(uids)
 
-    def until_sealed(self, broker: Broker, sources: Collection[TopicPartition]) -> None:
-        """Until everything that was published to these is sealed, once."""
-        deadline = Deadline(WAIT_S)
+    def until_sealed(
+        self,
+        broker: Broker,
+        sources: Collection[TopicPartition],
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Until everything that was published to these is sealed, once, within ``WAIT_S``."""
+        deadline = deadline or Deadline(WAIT_S)
         while (sealed := self.sealed(broker, sources)) != {s: self.published[s] for s in sources}:
             deadline.log_waiting(lambda: f"{self.published} to be sealed")
             assert not deadline.passed(), f"of {self.published} were sealed {sealed}"

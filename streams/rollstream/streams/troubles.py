@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 TEXT_BYTES_MAX = 2000  # Kafka takes 4,096 bytes.
 PUT_ASIDE = "put aside: "  # How the trouble of a partition begins that its sealer put aside.
+BESIDE = "beside sealing: "  # How it begins where sealing goes on.
 
 
 class CommitNote(NamedTuple):
@@ -17,7 +18,7 @@ class CommitNote(NamedTuple):
 
     Attributes:
         claim: offset of a claim in the seal log, from which a fold may start; None: unknown.
-        trouble: why nothing of the partition is sealed; empty: it is.
+        trouble: why nothing of the partition is sealed, or what fails ``BESIDE``; empty: nothing.
     """
 
     claim: int | None
@@ -26,7 +27,15 @@ class CommitNote(NamedTuple):
     @property
     def aside(self) -> str:
         """Why the partition is put aside; empty: it is not."""
-        return self.trouble.removeprefix(PUT_ASIDE) if self.trouble.startswith(PUT_ASIDE) else ""
+        return self._behind(PUT_ASIDE)
+
+    @property
+    def beside(self) -> str:
+        """What fails while sealing goes on; empty: nothing."""
+        return self._behind(BESIDE)
+
+    def _behind(self, prefix: str) -> str:
+        return self.trouble.removeprefix(prefix) if self.trouble.startswith(prefix) else ""
 
     def metadata(self) -> str:
         """The text that is committed."""

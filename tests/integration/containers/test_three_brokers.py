@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.containers import ThreeKafkas, why_no_kafka_container
-from harness.silent_broker import WAIT_S, SealersOfThree
+from harness.silent_broker import RECOVERY_S, SESSION_S, WAIT_S, SealersOfThree
+from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 
@@ -62,11 +63,12 @@ def test_partitions_that_other_brokers_lead_are_sealed_on_and_no_sealer_is_evict
         sealers.until_sealed(broker, sealers.sources)
 
 
-def test_another_broker_coordinates_the_group_and_everything_is_sealed_once(
+def test_another_broker_coordinates_the_group_and_everything_is_sealed_once_and_soon(
     kafkas: ThreeKafkas, sealers: SealersOfThree
 ) -> None:
     silent = sealers.choose(coordinates=True)
     with sealers.beside(silent) as broker, kafkas.paused(silent):
+        deadline = Deadline(SESSION_S + RECOVERY_S)
         for _ in range(5):
             publish(sealers, broker, sealers.sources, groups=1)
-        sealers.until_sealed(broker, sealers.sources)
+        sealers.until_sealed(broker, sealers.sources, deadline)

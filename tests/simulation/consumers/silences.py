@@ -208,7 +208,9 @@ class _Life:
         self.store = HeldWorkers(begins=True)
         self.claimers = _Claimers(world)
         inline = InlineExecutor()
-        threads = SealerThreads(self.store, self.claimers, inline, self.store, inline)
+        threads = SealerThreads(
+            self.store, self.claimers, self.claimers, inline, self.store, inline
+        )
         with patch.object(SealerThreads, "of", lambda workers: threads):
             self.sealer = world.world.sealer(broker=self.broker, clock=clock(world.world.clock))
 

@@ -21,7 +21,7 @@ def sealer_with(
     """A sealer of which some threads stand still when the test says so."""
 
     def threads(cls: type[SealerThreads], workers: object) -> SealerThreads:
-        return cls(writers, writers, askers, InlineExecutor(), InlineExecutor())
+        return cls(writers, writers, writers, askers, InlineExecutor(), InlineExecutor())
 
     monkeypatch.setattr(SealerThreads, "of", classmethod(threads))
     return world.sealer()

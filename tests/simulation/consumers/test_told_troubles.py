@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
 import pytest
 
-from harness.failing_blobs import FullBlobs
+from harness.failing_blobs import FullBlobs, PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.retention.owner import READ_TIMEOUT_S
+from rollstream.consumers.sealing.threads import SealerThreads
+from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
+from rollstream.store import BlobInfo, Blobs, Bytes, Pieces
+from rollstream.store.errors import StoreFull
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
@@ -213,3 +219,82 @@ def test_a_sealer_whose_broker_is_away_waits_for_no_commit() -> None:
         sealer.step(Deadline(0.05, world.clock))
         longest_s = max(longest_s, world.clock.monotonic_s() - begun_s)
     assert longest_s < 1.0
+
+
+class SomeFail(PassingBlobs):
+    """Calls of the store about these paths raise what the test says."""
+
+    def __init__(self, inner: Blobs, part: str, error: BaseException) -> None:
+        super().__init__(inner)
+        self.error: BaseException | None = error
+        self._part = part
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        self._fail(path)
+        self.inner.create(path, data)
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        self._fail(prefix)
+        return self.inner.list(prefix)
+
+    def _fail(self, path: str) -> None:
+        if self.error is not None and path.startswith(self._part):
+            raise self.error
+
+
+@pytest.mark.proves("F24")
+@pytest.mark.parametrize(("part", "job"), [("scores/", "scores"), ("retired/", "retired files")])
+def test_a_job_that_fails_again_and_again_is_told_while_sealing_goes_on(
+    part: str, job: str
+) -> None:
+    world = SealWorld()
+    store = SomeFail(world.blobs, part, StoreFull("the test's disk is full"))
+    with ScoreProducer(environment="math", scorer="test", broker=world.broker) as scorer:
+        scorer.publish(rollout_uid="firsta", reward=1.0)
+    with world.sealer(store=store) as sealer:
+        world.run(sealer, seconds=10)
+        publish(world, "first")
+        world.run(sealer, seconds=2)
+        assert len(world.groups()) == 1
+        (told,) = stuck(world)
+        assert told.startswith("sealers: math[0], math[1] is sealed; sealer-1 says what else fails")
+        assert f"the job '{job}' fails since " in told
+        assert told.endswith("the test's disk is full")
+        store.error = None
+        world.run(sealer, seconds=15)
+        assert stuck(world) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_job_that_hangs_beside_sealing_is_told_after_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SealWorld(partitions=1)
+    store = SomeFail(world.blobs, "retired/", Stopped())
+    inline = InlineExecutor()
+    threads = SealerThreads(inline, inline, inline, inline, inline, HangingIn())
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    sealer = world.sealer(store=store)
+    publish(world, "first")
+    world.run_now_and_then(sealer, seconds=READ_TIMEOUT_S - 10)
+    assert stuck(world) == []
+    world.run_now_and_then(sealer, seconds=20)
+    (told,) = stuck(world)
+    assert "says what else fails: the job 'retired files' has not ended since" in told
+    assert "does the store hang" in told
+
+
+@pytest.mark.proves("F24")
+def test_a_folder_for_payloads_that_takes_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SealWorld(partitions=1, seal_timeout_s=60.0, expire_after_s=60.0, target_group_size=3)
+    sealers = world.config.sealers.model_copy(update={"memory_bytes": 1})
+    world.config = world.config.model_copy(update={"sealers": sealers})
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with world.sealer() as sealer:
+        publish(world, "first")
+        world.run(sealer, seconds=10)
+        (told,) = stuck(world)
+        assert "math[0] is sealed; sealer-1 says what else fails: payloads stay in memory" in told
+        assert "make room in TMPDIR (/nowhere)" in told
+        world.run(sealer, seconds=70)
+        assert stuck(world) == []

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from rollstream.consumers.sealing.backoff import FIRST_WAIT_S
+from rollstream.consumers.sealing.backoff import FIRST_WAIT_S, TROUBLE_AFTER_S
 from rollstream.consumers.sealing.chores import IN_LOOP, Chore, Chores, Job
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.store import StoreError
 from rollstream.streams.errors import BrokerUnavailable
 
 EVERY_S = 10.0
@@ -176,13 +177,57 @@ def test_a_job_that_is_late_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     chores.advance()
     clock.advance(TIMEOUT_S)
     chores.advance()
-    assert caplog.records == [], "it waits for others"
+    assert (caplog.records, chores.trouble()) == ([], ""), "it waits for others"
     held.begin()
+    chores.advance()
+    clock.advance(TIMEOUT_S)
     for _ in range(3):
         chores.advance()
-    assert ["math/0: one has not ended within 5 s" in one.message for one in caplog.records] == [
-        True
-    ]
+    assert [one.message for one in caplog.records] == [f"math/0: {chores.trouble()}"]
+    assert "the job 'one' has not ended since 22:13:25 UTC" in chores.trouble()
+    held.run()
+    chores.advance()
+    assert chores.trouble() == ""
+
+
+def test_a_job_that_fails_for_long_is_told_until_it_succeeds() -> None:
+    clock, errors = ManualClock(), [StoreError("the disk is full")]
+
+    def run() -> float:
+        if errors:
+            raise errors[0]
+        return EVERY_S
+
+    chores = chores_of(clock, Chore("one", lambda deadline: run, IN_LOOP, TIMEOUT_S), raises=True)
+    chores.advance()
+    assert chores.trouble() == "", "it may pass"
+    clock.advance(TROUBLE_AFTER_S)
+    found = "the job 'one' fails since 22:13:20 UTC, and is tried again: the disk is full"
+    assert chores.trouble() == found
+    errors.clear()
+    chores.advance()
+    chores.advance()
+    assert chores.trouble() == ""
+
+
+def test_a_job_that_fails_since_the_broker_is_away_is_not_told() -> None:
+    clock = ManualClock()
+    chores = chores_of(clock, counted("one", [], error=BrokerUnavailable("away")))
+    chores.advance()
+    clock.advance(2 * TROUBLE_AFTER_S)
+    assert chores.trouble() == ""
+
+
+def test_a_failure_of_which_nothing_is_left_to_do_is_told_no_more() -> None:
+    clock, jobs = ManualClock(), [lambda: 1 / 0]
+    begin = lambda deadline: jobs[0] if jobs else None  # noqa: E731
+    chores = chores_of(clock, Chore("one", begin, IN_LOOP, TIMEOUT_S))
+    chores.advance()
+    clock.advance(TROUBLE_AFTER_S)
+    assert "ZeroDivisionError('division by zero')" in chores.trouble()
+    jobs.clear()
+    chores.advance()
+    assert chores.trouble() == ""
 
 
 def test_an_abandoned_job_finds_its_deadline_passed_and_is_not_gone_on_with() -> None:

@@ -93,7 +93,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         owner="tests",
         root_id="root",
         timeout_s=1.0,
-        threads=SealerThreads(inline, inline, inline, writers, inline),
+        threads=SealerThreads(inline, inline, inline, inline, writers, inline),
         appends=Appends(InlineExecutor(), clock, 1.0),
         clients=OwnerClients(broker),
         memory=MemoryBudget(0),

@@ -34,10 +34,10 @@ from rollstream.consumers.retention.unneeded import (
     unneeded_batches,
     unneeded_manifests,
 )
+from rollstream.consumers.sealing.backoff import described
 from rollstream.consumers.sealing.chores import Chore, Chores, Job, LogStep, asking_log
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Requested, RequestKind, Retired, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.retired import retired_offsets
@@ -53,6 +53,7 @@ READ_TIMEOUT_S = 600.0  # For all decisions, or manifests.
 PLAN_S = 60.0  # For the manifests of old files; the next plan goes on behind those that it opened.
 PLANS_SHARE = 10  # The schedule waits so many times as long as its plan took.
 DETAIL_CHARS_MAX = 1_000
+NOT_ALL = "not all files that nothing needs were deleted"
 US_PER_HOUR = 3_600_000_000
 _log = logging.getLogger("rollstream.sealer")
 
@@ -94,11 +95,10 @@ class PartitionFiles:
     def warn(self, message: str, error: Exception) -> str:
         """Logs it once, however often it is tried again; where nobody foresaw the error, with its
         place. Returns the error as text."""
-        foreseen = isinstance(error, RollstreamError)
-        text = str(error) if foreseen else repr(error)
+        text, unforeseen = described(error)
         if self.warned != (warned := f"{message}: {text}"):
             self.warned = warned
-            _log.warning("%s: %s", self.address, warned, exc_info=None if foreseen else error)
+            _log.warning("%s: %s", self.address, warned, exc_info=unforeseen)
         return text
 
 
@@ -112,7 +112,12 @@ def retention_chores(
     by_schedule = partial(_retire_by_schedule, files)
     chores = [
         chore("retention", partial(_answer, files)),
-        chore("retention by schedule", by_schedule, due_s=now_s + SCHEDULE_EVERY_S),
+        chore(
+            "retention by schedule",
+            by_schedule,
+            due_s=now_s + SCHEDULE_EVERY_S,
+            again_s=SCHEDULE_EVERY_S,
+        ),
         chore("retired files", partial(_delete_left, files)),
     ]
     return Chores(str(address), clock, chores)
@@ -149,11 +154,12 @@ def _retire(
     readers leave out what was retired."""
     asked, now_s = request != BY_SCHEDULE, files.context.clock.monotonic_s
     files.project(retired, deadline)  # A predecessor may have been killed after its event.
-    began_s, detail = now_s(), ""
+    began_s, detail, failed = now_s(), "", None
     try:
         plan = _plan(files, older_than_us, deadline)
-    except Exception as error:  # noqa: BLE001, who asked is told
+    except Exception as error:  # noqa: BLE001, who asked is told, and `status`
         plan, detail = RetentionPlan(), files.warn("nothing more is retired", error)
+        failed = error
     wait_s = max(SCHEDULE_EVERY_S, PLANS_SHARE * (now_s() - began_s))
     for part in parts(plan.files):
         offset = yield partial(_append, files, request, part, more=asked)
@@ -166,8 +172,14 @@ def _retire(
         return 0.0
     deleted = ""
     if asked or now_s() >= files.orphans_at_s:
-        files.orphans_at_s = now_s() + ORPHANS_EVERY_S
-        deleted = yield from _delete_unneeded(files, deadline, orphans_too=True)
+        try:
+            deleted = yield from _delete_unneeded(files, deadline, orphans_too=True)
+            files.orphans_at_s = now_s() + ORPHANS_EVERY_S
+        except Exception as error:  # noqa: BLE001, likewise
+            deleted = f"{NOT_ALL}: {files.warn(NOT_ALL, error)}"
+            failed = failed or error
+    if not asked and failed is not None:
+        raise failed
     if not asked:
         return wait_s
     told = "; ".join(filter(None, (detail or describe_held(plan), deleted)))
@@ -183,24 +195,23 @@ def _delete(files: PartitionFiles, retired: int, deadline: Deadline) -> Job:
         yield from asking_log(files.context, files.log.check_still_owner)
         delete_retired(blobs, found)
         files.left = bool({*retired_offsets(blobs, address)} - {one.offset for one in found})
-        yield from _delete_unneeded(files, deadline, orphans_too=False)
+        try:
+            yield from _delete_unneeded(files, deadline, orphans_too=False)
+        except Exception as error:  # noqa: BLE001, it is tried again by schedule
+            files.warn(NOT_ALL, error)
     return DELETE_EVERY_S
 
 
 def _delete_unneeded(
     files: PartitionFiles, deadline: Deadline, *, orphans_too: bool
 ) -> Generator[LogStep, Any, str]:
-    """Returns what was deleted, in words. An error ends only this."""
+    """Returns what was deleted, in words."""
     context, staged = files.context, 0
-    try:
-        found = _find_unneeded(files, deadline, orphans_too)
-        yield from asking_log(context, files.log.check_still_owner)
-        found.delete(context.blobs)
-        if orphans_too and files.address.partition == 0:
-            staged = context.blobs.delete_staged(context.clock.now_us() - round(STAGED_AGE_S * 1e6))
-    except Exception as error:  # noqa: BLE001, who asked is told
-        message = "not all files that nothing needs were deleted"
-        return f"{message}: {files.warn(message, error)}"
+    found = _find_unneeded(files, deadline, orphans_too)
+    yield from asking_log(context, files.log.check_still_owner)
+    found.delete(context.blobs)
+    if orphans_too and files.address.partition == 0:
+        staged = context.blobs.delete_staged(context.clock.now_us() - round(STAGED_AGE_S * 1e6))
     unfinished = f"unfinished files: {staged:,}" if staged else ""
     deleted = ", ".join(filter(None, (str(found), unfinished)))
     if not deleted:

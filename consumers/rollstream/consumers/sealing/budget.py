@@ -64,6 +64,11 @@ class MemoryBudget:
         self._is_used_up |= not admitted
         return admitted
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether records are in memory that were not admitted, for want of another place."""
+        return self.used > self._size_max
+
     def may_read(self, source: TopicPartition, now_s: float) -> bool:
         """Whether the partition may read now, or go on."""
         if not self._is_used_up or source not in self._line:

@@ -10,14 +10,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.sealing.backoff import Backoff
+from rollstream.consumers.sealing.backoff import Backoff, described
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.lasting import Lasting
 from rollstream.consumers.sealing.threads import InlineExecutor
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
+from rollstream.store import StoreError
 from rollstream.streams.errors import BrokerUnavailable
 
 IN_LOOP = InlineExecutor()
+HANGS = (
+    "the job {!r} has not ended since {}, and what is due after it waits: does the store hang (an "
+    "NFS mount, a dying disk)? Mend it, then start this sealer again"
+)
+FAILS = "the job {!r} fails since {}, and is tried again: {}"
 _log = logging.getLogger("rollstream.sealer")
 
 # Begins what uses the partition's log. The loop calls it once nothing else uses the log.
@@ -37,6 +44,7 @@ class Chore:
         runs_in: runs the turns.
         timeout_s: of a turn.
         due_s: by the monotonic clock.
+        again_s: how long it waits at least after a failure.
     """
 
     name: str
@@ -44,6 +52,7 @@ class Chore:
     runs_in: Executor
     timeout_s: float
     due_s: float = 0.0
+    again_s: float = 0.0
 
 
 _Running = tuple[Chore, Job | Callable[[], float], Deadline]
@@ -55,7 +64,8 @@ class Chores:
 
     Args:
         of: what they are done for, in logs.
-        raises: whether ``advance`` raises what fails a job, but for ``BrokerUnavailable``.
+        raises: whether ``advance`` raises what fails a job, but for ``BrokerUnavailable`` and
+            ``StoreError``.
     """
 
     def __init__(
@@ -69,7 +79,9 @@ class Chores:
         self._running: _Running | None = None
         self._turn: Future[LogStep | Future[Any] | float] = Future()
         self._step: Future[Any] | None = None  # That the job yielded.
-        self._uses_log = self._is_late = False
+        self._lasting = Lasting(clock)
+        self._uses_log = False
+        self._hangs = ""
 
     def advance(self) -> Future[Any] | None:
         """Goes on without waiting; returns a log step that was begun. It is called again once that
@@ -85,13 +97,24 @@ class Chores:
             self._begin_turn(running, self._step if done else None)
         if self._turn.done():
             return self._end_turn(chore)
-        if self._turn.running() and deadline.passed() and not self._is_late:
-            self._is_late = True
-            _log.warning(
-                "%s: %s has not ended within %g s, and what is due after it waits",
-                *(self._of, chore.name, chore.timeout_s),
-            )
+        self._lasting.look(self._turn)
+        is_late = self._lasting.runs and self._lasting.is_long(chore.timeout_s)
+        if is_late and not self._hangs:
+            self._hangs = HANGS.format(chore.name, self._lasting.since)
+            _log.warning("%s: %s", self._of, self._hangs)
         return None
+
+    def trouble(self) -> str:
+        """Which job has not ended by its deadline, or fails again and again, in words; empty: none.
+        A broker that does not answer is told by others."""
+        failing = (
+            FAILS.format(name, backoff.since, described(backoff.error)[0])
+            for name, backoff in self._backoffs.items()
+            if backoff.is_trouble()
+            and backoff.error is not None
+            and not isinstance(backoff.error, BrokerUnavailable)
+        )
+        return self._hangs or next(failing, "")
 
     def hurry(self) -> None:
         """All are due now; one is begun, unless a job runs."""
@@ -122,19 +145,22 @@ class Chores:
             except Exception as error:  # noqa: BLE001, sealing goes on
                 self._fail(chore, error)
                 continue
-            if job is not None:
-                chore.due_s = math.inf
-                self._running = chore, job, deadline
-                self._begin_turn(self._running, None)
-                break
+            if job is None:
+                self._backoffs[chore.name].reset()  # Nothing is left that may fail.
+                continue
+            chore.due_s = math.inf
+            self._running = chore, job, deadline
+            self._begin_turn(self._running, None)
+            break
         return self._running
 
     def _begin_turn(self, running: _Running, step: Future[Any] | None) -> None:
         chore, job, deadline = running
-        self._step, self._is_late = None, False
+        self._step = None
         self._turn = chore.runs_in.submit(_run_turn, job, step, deadline)
 
     def _end_turn(self, chore: Chore) -> Future[Any] | None:
+        self._hangs = ""
         try:
             step = self._turn.result()
         except Exception as error:  # noqa: BLE001, sealing goes on
@@ -150,10 +176,15 @@ class Chores:
         return self._step if self._uses_log else None
 
     def _fail(self, chore: Chore, error: Exception) -> None:
-        self._running, chore.due_s = None, 0.0
-        if self._raises and not isinstance(error, BrokerUnavailable):
+        self._running, chore.due_s = None, self._clock.monotonic_s() + chore.again_s
+        if self._raises and not isinstance(error, BrokerUnavailable | StoreError):
             raise error
         self._backoffs[chore.name].record_failure(f"{self._of}: {chore.name}", error)
+
+
+def first_trouble(*tellers: Callable[[], str]) -> str:
+    """Returns in words the first trouble that any of them tells; empty: none does."""
+    return next(filter(None, (tell() for tell in tellers)), "")
 
 
 def asking_log(
@@ -164,16 +195,15 @@ def asking_log(
     Raises:
         BrokerUnavailable. What else ``ask`` raises, the partition is told too.
     """
-    error = yield partial(context.threads.claimers.submit, _unanswered, ask, context)
+    error = yield partial(context.threads.lookers.submit, unanswered, ask, context)
     if error is not None:
         raise error
 
 
-def _unanswered(
-    ask: Callable[[Deadline], None], context: SealerContext
-) -> BrokerUnavailable | None:
+def unanswered(ask: Callable[[Deadline], None], context: SealerContext) -> BrokerUnavailable | None:
+    """Asks a log; returns the error if it did not answer within ``ask_s``."""
     try:
-        ask(context.deadline())
+        ask(Deadline(context.ask_s, context.clock))
     except BrokerUnavailable as error:
         return error
     return None

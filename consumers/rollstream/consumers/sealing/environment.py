@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 
-from rollstream.consumers.sealing.chores import Chore, Chores
+from rollstream.consumers.sealing.chores import Chore, Chores, first_trouble
 from rollstream.consumers.sealing.context import ASK_S, SealerContext
 from rollstream.consumers.sealing.flush import FlushStep
 from rollstream.consumers.sealing.intake import Intake
@@ -23,6 +23,7 @@ from rollstream.consumers.sealing.score_files import ScoreFiles
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
+from rollstream.store import StoreError
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
@@ -144,7 +145,10 @@ class EnvironmentSealer:
             return
         written = self._context.threads.workers.submit(self._scores.bring_up, self._adopted())
         if not wait([written], deadline.left_s()).not_done:
-            written.result()
+            try:
+                written.result()
+            except (BrokerUnavailable, StoreError) as error:
+                _log.warning("late scores are left to the next sealer: %s", error)
 
     def busy(self) -> bool:
         """Whether any job runs beside the loop."""
@@ -221,8 +225,19 @@ class EnvironmentSealer:
             # One that was relinquished, and that the group did not revoke, is doubted.
             doubted = self._ask_at_s.pop(where, None) is not None
             self._partitions[where] = Partition(
-                self._context, self._steps, self._reader, where.partition, doubted=doubted
+                self._context,
+                *(self._steps, self._reader, where.partition),
+                doubted=doubted,
+                beside=partial(self._trouble_beside, where.partition),
             )
+
+    def _trouble_beside(self, number: int) -> str:
+        """What fails that is done for all partitions, or for the scores of this one, in words."""
+        aside, context = self._scores.aside.get(number), self._context
+        if aside:
+            return f"late scores of it are written to no file any more: {aside}"
+        scratch = [context.scratch.trouble] if context.memory.is_exceeded else []
+        return first_trouble(*scratch, self._chores.trouble, self._announced.trouble)
 
     def _log_unavailable(self, error: BrokerUnavailable) -> None:
         _log.warning("%s: %s; the next step asks again", self._context.environment, error)

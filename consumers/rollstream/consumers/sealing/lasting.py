@@ -8,6 +8,16 @@ from typing import Any
 
 from rollstream.runtime.clock import Clock
 
+HANGS = "{} has not ended since {}: does the store hang (an NFS mount, a dying disk)?"
+CLAIMS = "the seal log is read since {} to be claimed: it is long, or the broker is slow"
+APPENDS = "the broker has not confirmed since {} what is appended to the seal log: it is slow"
+WAITS = "a step waits since {} until those of other partitions have ended: what hinders them?"
+
+
+def time_of_day(us: int) -> str:
+    """Returns the time of the day of a wall clock's microseconds, in UTC."""
+    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%H:%M:%S} UTC"
+
 
 class Lasting:
     """Since when the same job runs, or waits to be run.
@@ -33,7 +43,20 @@ class Lasting:
         """Whether there is a job, and this was so for so long."""
         return self._job is not None and self._clock.monotonic_s() >= self._from_s + seconds
 
+    def told(self, store_step: str, *, claims: bool = False) -> str:
+        """Returns in words what has not ended for so long.
+
+        Args:
+            store_step: the step of the job that calls the store; empty: none does.
+            claims: whether the job claims the seal log.
+        """
+        if not self.runs:
+            return WAITS.format(self.since)
+        if store_step:
+            return HANGS.format(store_step, self.since)
+        return (CLAIMS if claims else APPENDS).format(self.since)
+
     @property
     def since(self) -> str:
         """The time of the day when it began."""
-        return f"{datetime.fromtimestamp(self._from_us // 1_000_000, UTC):%H:%M:%S} UTC"
+        return time_of_day(self._from_us)

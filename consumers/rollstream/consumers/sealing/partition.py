@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, auto
 from typing import Any
@@ -11,7 +12,7 @@ from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.sealing.backoff import Backoff
 from rollstream.consumers.sealing.cadence import FlushCadence
-from rollstream.consumers.sealing.chores import Chores
+from rollstream.consumers.sealing.chores import Chores, first_trouble, unanswered
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, FlushStep, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
@@ -23,6 +24,7 @@ from rollstream.consumers.sealing.owned_chores import owned_chores
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.store import RollUps, StoreError
@@ -40,15 +42,11 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
-from rollstream.streams.troubles import PUT_ASIDE
+from rollstream.streams.troubles import BESIDE, PUT_ASIDE
 
-TROUBLE_AFTER_S = 10.0  # What passes sooner is nobody's concern.
 STEP_LASTS_S = 8.0  # A flush takes less than a second.
 CLAIM_LASTS_S = 60.0  # A claim may read for long, or wait for others.
-HANGS = "{} has not ended since {}: does the store hang (an NFS mount, a dying disk)?"
-CLAIMS = "the seal log is read since {} to be claimed: it is long, or the broker is slow"
-APPENDS = "the broker has not confirmed since {} what is appended to the seal log: it is slow"
-WAITS = "a step waits since {} until those of other partitions have ended: what hinders them?"
+ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -94,6 +92,7 @@ class Partition:
 
     Args:
         doubted: the group is asked first whether the partition is this sealer's.
+        beside: returns in words what fails that is done for several partitions; empty: nothing.
 
     Attributes:
         source: the partition of the ingest log.
@@ -109,6 +108,7 @@ class Partition:
         number: int,
         *,
         doubted: bool,
+        beside: Callable[[], str],
     ) -> None:
         layout = context.layout
         self.address = PartitionAddress(context.environment, layout.generation, number)
@@ -119,6 +119,7 @@ class Partition:
         self._context = context
         self._steps = steps
         self._reader = reader
+        self._beside = beside
         self._log = OwnedLog(
             context.broker,
             layout.groups_log(self.address),
@@ -136,6 +137,7 @@ class Partition:
         self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
         self._lasting = Lasting(context.clock)
         self._claims_log = False  # The job that claims is done with the store.
+        self._answer_s = ANSWER_S
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
@@ -241,7 +243,10 @@ class Partition:
             case State.ASKING_GROUP:
                 self._ask_group()
             case State.CLAIMING if self._offset.is_known():
-                self._job = self._context.threads.claimers.submit(self._claim)
+                threads = self._context.threads
+                unclaimed = self._backoff.error is None
+                pool = threads.claimers if unclaimed else threads.lookers
+                self._job = pool.submit(self._claim)
             case State.PROJECTING:
                 self._job = self._context.threads.claimers.submit(self._complete_manifests)
             case State.READING if self._log.should_reclaim():
@@ -283,7 +288,7 @@ class Partition:
             _log.info("%s is tried again, as somebody asked", self.source)
             self._enter(State.TRYING_AGAIN)
         elif self._retry.is_due():
-            self._job = self._context.threads.claimers.submit(self._retry.look)
+            self._job = self._context.threads.lookers.submit(self._retry.look)
 
     def _enter(self, state: State) -> None:
         aside = self.state is State.ASIDE and state in FINAL_STATES
@@ -335,12 +340,17 @@ class Partition:
     # --- claims ---
 
     def _claim(self) -> None:
+        context, self._claims_log = self._context, True
+        answer = Deadline(self._answer_s, context.clock)
+        self._answer_s = min(2 * self._answer_s, context.timeout_s)  # For a leader that is slow.
+        context.clients.wait_for_leader(self._log.where, answer)
         self._claims_log = False
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
             self._require_log_of_manifests()
         self._claims_log = True
-        self._log.claim(self._context.deadline(), hint=self._offset.hint)
+        self._log.claim(context.deadline(), hint=self._offset.hint)
+        self._answer_s = ANSWER_S
 
     def _complete_manifests(self) -> None:
         if self._log.fold is not self._fold:
@@ -389,8 +399,8 @@ class Partition:
         if not self.intake.check_end():
             return None
         self._check_at_s = now_s + CHECK_EVERY_S
-        return self._context.threads.claimers.submit(
-            lambda: self._log.check_still_owner(self._context.deadline())
+        return self._context.threads.lookers.submit(
+            unanswered, self._log.check_still_owner, self._context
         )
 
     # --- flushes ---
@@ -462,18 +472,23 @@ class Partition:
             return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._offset.told  # `status` finds that by itself.
-        if self._backoff.has_failed_for(TROUBLE_AFTER_S):
+        if self._backoff.is_trouble():
             return self._backoff.why
         is_quick = self._lasting.runs and self.state is not State.CLAIMING
         lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
         if self.busy() and self._lasting.is_long(lasts_s):
-            return self._what_lasts()
-        return self.intake.trouble() if self.intake is not None else ""
+            claims = self.state is State.CLAIMING
+            return self._lasting.told(self._store_step(), claims=claims)
+        if self.intake is None:
+            return ""
+        beside = first_trouble(*(chores.trouble for chores in self._chores), self._beside)
+        return self.intake.trouble() or (beside and f"{BESIDE}{beside}")
 
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""
         is_long = self._lasting.runs and self._lasting.is_long(seconds)
-        return f"{self.source}: {self._what_lasts()}" if is_long and self._store_step() else ""
+        step = self._store_step() if is_long else ""
+        return f"{self.source}: {self._lasting.told(step)}" if step else ""
 
     def _store_step(self) -> str:
         """The name of the step that runs beside the loop and calls the store; empty: none does."""
@@ -482,12 +497,3 @@ class Partition:
         if self.state is State.FLUSHING and self._flush is not None:
             return "" if self._flush.appending is not None else self._flush.step
         return "project_missing" if self.state is State.PROJECTING else ""
-
-    def _what_lasts(self) -> str:
-        """What has not ended for so long."""
-        since = self._lasting.since
-        if not self._lasting.runs:
-            return WAITS.format(since)
-        if step := self._store_step():
-            return HANGS.format(step, since)
-        return (CLAIMS if self.state is State.CLAIMING else APPENDS).format(since)

@@ -19,7 +19,7 @@ from rollstream.store.score_files import (
     ScoreFile,
     ScoreOrigin,
 )
-from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
+from rollstream.streams.errors import LogLost, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
@@ -45,28 +45,29 @@ class ScoreFiles:
         """Writes what is new in these partitions, a job. What fails is left to a later one.
 
         Raises:
-            PermanentBrokerError: somebody must change something first.
+            PermanentBrokerError: somebody must change something first. BrokerUnavailable: the
+                scores that are left have no file yet. StoreError: likewise those of a partition.
         """
+        failed: StoreError | None = None
         environment, generation = self._context.environment, self._context.layout.generation
         # Another sealer may have written those that were given away meanwhile.
         self._written = {one: self._written[one] for one in partitions if one in self._written}
-        try:
-            topic = self._context.layout.scores(environment)
-            if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
-                return EVERY_S  # A deployment from before there were scores.
-            for number in partitions:
-                address = PartitionAddress(environment, generation, number)
-                if number in self.aside:
-                    continue
-                try:
-                    self.write(address)
-                except (UnreadableLog, OffsetLost) as error:
-                    self.aside[number] = str(error)
-                    _log.error("scores of %s are written no more: %s", address, error)
-                except StoreError as error:
-                    _log.warning("scores of %s are written later: %s", address, error)
-        except BrokerUnavailable as error:
-            _log.warning("scores of %s are written later: %s", environment, error)
+        topic = self._context.layout.scores(environment)
+        if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
+            return EVERY_S  # A deployment from before there were scores.
+        for number in partitions:
+            address = PartitionAddress(environment, generation, number)
+            if number in self.aside:
+                continue
+            try:
+                self.write(address)
+            except (UnreadableLog, OffsetLost) as error:
+                self.aside[number] = str(error)
+                _log.error("scores of %s are written no more: %s", address, error)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return EVERY_S
 
     def write(self, address: PartitionAddress) -> int:

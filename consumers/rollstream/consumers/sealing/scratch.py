@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from mmap import ACCESS_READ, mmap
-from tempfile import TemporaryFile
 from weakref import ref
 
 from rollstream.consumers.sealing.backoff import Backoff
@@ -13,6 +13,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.schemas.ingest.record import IngestRecord
 
 FILE_BYTES = 64 * 1024 * 1024  # Four of the largest records; each file takes a descriptor.
+IN_MEMORY = "payloads stay in memory, above sealers.memory_bytes"
 _Moved = list["ref[IngestRecord]"]
 
 
@@ -31,6 +32,15 @@ class Scratch:
         self._moved: _Moved = []  # What is in that file.
         self._full: list[_Moved] = []  # The same of files that are full and may be in use.
 
+    def trouble(self) -> str:
+        """Why no file takes payloads, for long, in words; empty: files do, or none was needed."""
+        if not self._backoff.is_trouble():
+            return ""
+        return (
+            f"{self._backoff.why}; this is so since {self._backoff.since}: make room in TMPDIR "
+            f"({tempfile.tempdir}), or start the sealer with another TMPDIR"
+        )
+
     def take(self, record: IngestRecord) -> bool:
         """Moves the payload of a record; False where it stays in memory."""
         if self._backoff.active():
@@ -40,7 +50,7 @@ class Scratch:
                 self._move_on()
             self._move(record)
         except OSError as error:
-            self._backoff.record_failure("payloads stay in memory, above memory_bytes", error)
+            self._backoff.record_failure(IN_MEMORY, error)
             return False
         self._backoff.reset()
         return True
@@ -95,7 +105,7 @@ class _File:
 
     def __init__(self, size: int) -> None:
         self.left = size
-        self._file = TemporaryFile()  # noqa: SIM115
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._file.truncate(size)
         self._mapped = memoryview(mmap(self._file.fileno(), size, access=ACCESS_READ))
 

@@ -18,7 +18,7 @@ from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import CLAIMERS, WORKERS, SealerThreads
+from rollstream.consumers.sealing.threads import CLAIMERS, LOOKERS, WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -101,7 +101,8 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
-        self._clients = OwnerClients(broker, CLAIMERS + WORKERS // 2)  # A flush needs one reader.
+        readers = CLAIMERS + LOOKERS + WORKERS // 2  # A flush needs one.
+        self._clients = OwnerClients(broker, readers)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
@@ -208,7 +209,8 @@ class Sealer:
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""
         threads, now = self._threads, Deadline(ASK_S, self._clock)
-        ended = [pool.end(now) for pool in (threads.workers, threads.claimers, threads.writers)]
+        pools = threads.workers, threads.claimers, threads.lookers, threads.writers
+        ended = [pool.end(now) for pool in pools]
         for environment in self._environments:
             environment.commit_last(Deadline(ASK_S, self._clock))
         # Each question has its own deadline, so they end.

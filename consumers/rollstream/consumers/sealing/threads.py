@@ -9,7 +9,8 @@ from typing import ParamSpec, Self, TypeVar
 from rollstream.runtime.deadline import Deadline
 
 WORKERS = 2  # They run flushes.
-CLAIMERS = 2  # They claim logs and read them, and wait for brokers that may be silent.
+CLAIMERS = 2  # They claim logs and read them, which may take long.
+LOOKERS = 2  # They wait for brokers that may be silent.
 ASKERS = 8  # They wait for answers of brokers, some of which may be silent.
 WRITERS = 4  # They write files, for all flushes: mostly they wait for a disk.
 _P = ParamSpec("_P")
@@ -60,7 +61,9 @@ class SealerThreads:
 
     Attributes:
         workers: for flushes.
-        claimers: for claims, and whatever else reads logs.
+        claimers: for claims, and whatever else reads logs for long.
+        lookers: for looks at logs, and claims whose last attempt had no answer: no other claim
+            waits behind a leader that is silent.
         askers: for answers of the broker.
         writers: for files.
         beside: for retention and late scores. One thread: what it reads is shared, and nobody
@@ -71,21 +74,23 @@ class SealerThreads:
         self,
         workers: Executor,
         claimers: Executor,
+        lookers: Executor,
         askers: Executor,
         writers: Executor,
         beside: Executor,
     ) -> None:
-        self.workers, self.claimers = Pool(workers), Pool(claimers)
+        self.workers, self.claimers, self.lookers = Pool(workers), Pool(claimers), Pool(lookers)
         self.askers, self.writers, self.beside = Pool(askers), Pool(writers), Pool(beside)
 
     @classmethod
     def of(cls, workers: Executor | None) -> Self:
         """Threads; where the caller gives ``workers``, everything else runs in its own thread."""
         if workers is not None:
-            return cls(workers, workers, *(InlineExecutor() for _ in range(3)))
+            return cls(workers, workers, workers, *(InlineExecutor() for _ in range(3)))
         return cls(
             ThreadPoolExecutor(WORKERS, "rollstream-flush"),
             ThreadPoolExecutor(CLAIMERS, "rollstream-claim"),
+            ThreadPoolExecutor(LOOKERS, "rollstream-look"),
             ThreadPoolExecutor(ASKERS, "rollstream-ask"),
             ThreadPoolExecutor(WRITERS, "rollstream-write"),
             ThreadPoolExecutor(1, "rollstream-retention"),

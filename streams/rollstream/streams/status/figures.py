@@ -50,6 +50,7 @@ class PartitionFigures:
         continuations: trajectories of which a segment waits for the rollout that it continues, for
             ten seconds or longer; ``continuing`` are those that wait longest.
         trouble: why its sealer seals nothing there, as that sealer says; empty: it says nothing.
+        beside: what fails while it seals, likewise.
     """
 
     environment: str
@@ -75,6 +76,7 @@ class PartitionFigures:
     foreign: int = 0
     aside: str = ""
     trouble: str = ""
+    beside: str = ""
     continuations: int = 0
     continuing: tuple[ContinuationFigures, ...] = ()
 

@@ -177,7 +177,7 @@ def _figures(
 ) -> PartitionFigures:
     now_us, fold, recent = sources.now_us, sealed.fold, sealed.recent
     where, sealers = sources.layout.rollouts_log(address), sources.sealers[address.environment]
-    waiting = sources.reported.waiting.get(address, NONE_WAITS)
+    waiting, note = sources.reported.waiting.get(address, NONE_WAITS), sources.notes[where]
     touched, touched_entries = fold.touched
     # A log that is read from within the last minute shows less than that.
     seconds = max(1.0, min(RECENT_US, now_us - sealed.since_us) / 1e6)
@@ -204,7 +204,8 @@ def _figures(
         recent_unreadable=recent[SettleReason.UNREADABLE],
         foreign=sealed.foreign,
         aside=sealed.aside,
-        trouble=sources.notes[where].trouble,
+        trouble="" if note.beside else note.trouble,
+        beside=note.beside,
         continuations=waiting.trajectories,
         continuing=tuple(
             ContinuationFigures(*one[:-1], max(0.0, (now_us - one.since_ts) / 1e6))

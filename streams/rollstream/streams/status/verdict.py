@@ -28,7 +28,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         level: ``WARNING`` where a partition is put aside and its rollouts are kept for long enough,
-            else ``ERROR``.
+            or something fails while it is sealed; else ``ERROR``.
     """
 
     stage: str
@@ -83,14 +83,13 @@ def _sealing(
     for one in partitions:
         if one.aside or (one.put_aside and not figures.over):
             yield _aside(one, config.kafka.retention_hours)
-    hindered: dict[str, list[PartitionFigures]] = {}
-    for one in partitions:
-        if one.trouble and not one.put_aside and not figures.over:
-            hindered.setdefault(one.trouble, []).append(one)
-    for trouble, those in hindered.items():
-        owners = ", ".join(sorted({one.owner for one in those if one.owner}))
-        names = _names(those)
-        yield Verdict("sealers", f"nothing of {names} is sealed; {owners} says why: {trouble}")
+    if not figures.over:
+        mine = [one for one in partitions if not one.put_aside]
+        for trouble, names, owners in _told([(one.trouble, one) for one in mine]):
+            yield Verdict("sealers", f"nothing of {names} is sealed; {owners} says why: {trouble}")
+        for trouble, names, owners in _told([(one.beside, one) for one in mine]):
+            told = f"{names} is sealed; {owners} says what else fails: {trouble}"
+            yield Verdict("sealers", told, WARNING)
     lost = [p for p in partitions if p.lost]
     if lost:
         yield Verdict(
@@ -123,6 +122,19 @@ def _sealing(
             f"{_wait(late)}, longer than any group may; their sealer ({owners}) runs and settles "
             "nothing: its log says why",
         )
+
+
+def _told(
+    troubles: Sequence[tuple[str, PartitionFigures]],
+) -> Iterator[tuple[str, str, str]]:
+    """Each trouble once, with the partitions and the owners that tell it."""
+    by_text: dict[str, list[PartitionFigures]] = {}
+    for trouble, one in troubles:
+        if trouble:
+            by_text.setdefault(trouble, []).append(one)
+    for trouble, those in by_text.items():
+        owners = sorted({one.owner for one in those if one.owner})
+        yield trouble, _names(those), ", ".join(owners)
 
 
 def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
