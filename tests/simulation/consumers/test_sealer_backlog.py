@@ -9,15 +9,18 @@ import pytest
 from harness.failing_blobs import FullBlobs
 from harness.held_workers import HeldWorkers
 from harness.history import problems_of
+from harness.rollouts import make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX
+from rollstream.runtime.config.sections import SealersConfig
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
 
 POLL_RECORDS = 4
 FLUSH_ROLLOUTS = 8
+MIB = 2**20
 DECIDED_MAX = BACKLOG_FLUSHES_MAX * FLUSH_ROLLOUTS + POLL_RECORDS
 
 
@@ -105,3 +108,27 @@ def test_a_loss_in_another_partition_ends_no_pause() -> None:
     workers.go_on()
     world.run(sealer)
     assert [position(sealer, partition) for partition in range(2)] == [100, 4]
+
+
+@pytest.mark.proves("I8")
+@pytest.mark.parametrize("memory_bytes", [1, 2**30])
+def test_reading_pauses_while_decisions_keep_large_records_of_which_they_have_little(
+    memory_bytes: int,
+) -> None:
+    world = SealWorld(partitions=1, max_flush_bytes=MIB, max_pending_bytes=64 * MIB)
+    sealers = SealersConfig(memory_bytes=memory_bytes)
+    world.config = world.config.model_copy(update={"sealers": sealers})
+    full = FullBlobs(world.blobs)
+    sealer = world.sealer(broker=SipBroker(world.logs), store=full)
+    for number in range(40):  # Of each record the duplicate alone is large.
+        key = {"example_id": f"e-{number}"}
+        world.publish_entries(
+            make_entry(rollout_uid=f"{number}-a", **key),
+            make_entry(rollout_uid=f"{number}-b", **key),
+            make_entry(rollout_uid=f"{number}-a", attachments={"page": bytes(MIB)}, **key),
+        )
+    world.run(sealer, seconds=5)
+    assert position(sealer) <= BACKLOG_FLUSHES_MAX + 1 + POLL_RECORDS
+    full.refusing = False
+    world.run(sealer, seconds=30)
+    assert position(sealer) == 40

@@ -262,7 +262,7 @@ def _check(life: Life) -> None:
     assert published <= life.seen, "not every one of them can be the duplicate of another"
     left = life.assembler
     assert (left.pending.entries, left.held.size, len(left.pending.by_key)) == (0, 0, 0)
-    assert (left.decided.entries, left.decided.size, left.decided.held) == (0, 0, 0)
+    assert (left.decided.entries, left.decided.size, left.decided.held.size) == (0, 0, 0)
 
 
 @pytest.mark.proves("I1", "I2")

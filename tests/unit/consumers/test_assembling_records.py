@@ -264,7 +264,7 @@ def test_no_more_is_reachable_than_is_counted(seed: int) -> None:
     while drive.commit() is not None:
         check_memory(drive)
     assembler = drive.assembler
-    assert (assembler.held.size, assembler.decided.held, reachable(drive)) == (0, 0, 0)
+    assert (assembler.held.size, assembler.decided.held.size, reachable(drive)) == (0, 0, 0)
     assert assembler.decided.watermark == assembler.position
 
 
@@ -284,7 +284,7 @@ def check_memory(drive: Drive) -> None:
     assembler = drive.assembler
     held = assembler.held
     assert held.size <= held.size_max
-    assert reachable(drive) <= held.size + assembler.decided.held
+    assert reachable(drive) <= held.size + assembler.decided.held.size
 
 
 def reachable(drive: Drive) -> int:

@@ -66,7 +66,7 @@ def test_a_plan_that_is_cut_stays_the_same_until_it_is_committed() -> None:
     rest = [uid for plan in plans_of(drive) for uid in uids_of(plan)]
     assert len(rest) == 2 * 4 * FLUSH_FILES_MAX + 1
     decided = drive.assembler.decided
-    assert (decided.entries, decided.size, decided.held) == (0, 0, 0)
+    assert (decided.entries, decided.size, decided.held.size) == (0, 0, 0)
     assert decided.committed == decided.end == 4 * VERSIONS + 1
 
 

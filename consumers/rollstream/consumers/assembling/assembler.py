@@ -100,7 +100,7 @@ class Assembler:
     @property
     def memory(self) -> int:
         """Bytes in memory of the records that are pending, or decided and not committed."""
-        return self.held.memory + self.decided.held
+        return self.held.memory + self.decided.held.memory
 
     def add(
         self,
@@ -156,7 +156,7 @@ class Assembler:
             if count == 0:
                 self.decided.begin_unread(stop)
                 stretch = UnreadRange(reason, first, stop)
-                self.decided.append(SealDecision(None, (), (), 1, 0, stretch), 0)
+                self.decided.append(SealDecision(None, (), (), 1, 0, stretch))
             elif len(settled) == count:
                 self.decided.pass_over(stop)
             else:

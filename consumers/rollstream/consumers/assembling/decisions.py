@@ -266,12 +266,30 @@ _offset_of_row = itemgetter(2)
 _offset_of_settlement = itemgetter(1)
 
 
+class Kept(NamedTuple):
+    """Bytes of records, and how many of these are in memory."""
+
+    size: int
+    memory: int
+
+    def plus(self, other: Kept) -> Kept:
+        """Returns the sum."""
+        return Kept(self.size + other.size, self.memory + other.memory)
+
+    def less(self, other: Kept) -> Kept:
+        """Returns the difference."""
+        return Kept(self.size - other.size, self.memory - other.memory)
+
+
+NOTHING_KEPT = Kept(0, 0)
+
+
 class _Queued(NamedTuple):
-    """A decision, how many were made before it, and bytes that are kept until it is committed."""
+    """A decision, how many were made before it, and what is kept until it is committed."""
 
     decision: SealDecision
     number: int
-    held: int
+    held: Kept
 
 
 class DecisionQueue:
@@ -282,7 +300,7 @@ class DecisionQueue:
         entries: that are decided and not committed; of these ``living`` say only that a producer
             lives.
         size: payload bytes that are decided and not committed.
-        held: bytes of the records that are kept in memory for these decisions alone.
+        held: bytes of the records that are kept for these decisions alone.
         end: how many decisions were made.
     """
 
@@ -292,7 +310,7 @@ class DecisionQueue:
         self.entries = 0
         self.living = 0
         self.size = 0
-        self.held = 0
+        self.held = NOTHING_KEPT
         self._queue: deque[_Queued] = deque()
         self._end = watermark
         self._planned = 0  # How many decisions were made up to the newest that a plan ever had.
@@ -337,9 +355,8 @@ class DecisionQueue:
             self._queue[-1] = queued._replace(decision=decision)
         else:
             self.begin_unread(stop)
-            self.append(
-                SealDecision(None, (), (), 1, 0, UnreadRange(SettleReason.ALIVE, first, stop)), 0
-            )
+            unread = UnreadRange(SettleReason.ALIVE, first, stop)
+            self.append(SealDecision(None, (), (), 1, 0, unread))
 
     def pass_over(self, stop: int) -> None:
         """Of the next offsets, up to ``stop``, others settled every entry."""
@@ -347,21 +364,21 @@ class DecisionQueue:
         self._end = stop
         self.watermark = self._next_unsettled({})
 
-    def append(self, decision: SealDecision, held: int) -> None:
+    def append(self, decision: SealDecision, held: Kept = NOTHING_KEPT) -> None:
         """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
         self._queue.append(_Queued(decision, self.end, held))
         self.end += 1
-        self.held += held
+        self.held = self.held.plus(held)
         self.entries += decision.entries
         self.living += _is_alive(decision)
         self.size += decision.size
 
-    def hold(self, size: int) -> None:
+    def hold(self, kept: Kept) -> None:
         """Records of so many bytes are kept by nothing but decisions of this queue, if any."""
         if self._queue:
             newest = self._queue[-1]
-            self._queue[-1] = newest._replace(held=newest.held + size)
-            self.held += size
+            self._queue[-1] = newest._replace(held=newest.held.plus(kept))
+            self.held = self.held.plus(kept)
 
     def plan(
         self,
@@ -425,9 +442,9 @@ class DecisionQueue:
             assert self._queue, "a plan is committed once, the newest only"
             held = self._queue.popleft().held
             if waiting:  # These may have the same records.
-                waiting[-1] = waiting[-1]._replace(held=waiting[-1].held + held)
+                waiting[-1] = waiting[-1]._replace(held=waiting[-1].held.plus(held))
             else:
-                self.held -= held
+                self.held = self.held.less(held)
             self.entries -= decision.entries
             self.living -= _is_alive(decision)
             self.size -= decision.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from rollstream.consumers.assembling.decisions import Row
+from rollstream.consumers.assembling.decisions import Kept, Row
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 # Of the bytes that may be pending: how many may be in records of which less than half is pending.
@@ -75,15 +75,15 @@ class HeldRecords:
 
     Args:
         size_max: the bound.
-        on_freed: told the bytes in memory of each record of which nothing is pending any more, but
-            for those that ``take`` tells of.
+        on_freed: told the bytes of each record of which nothing is pending any more, but for those
+            that ``take`` tells of.
         keep: asked once for each record.
 
     Attributes:
         size: bytes of these records, of which ``memory`` are in memory.
     """
 
-    def __init__(self, size_max: int, on_freed: Callable[[int], None], keep: Keep) -> None:
+    def __init__(self, size_max: int, on_freed: Callable[[Kept], None], keep: Keep) -> None:
         self.size = self.memory = 0
         self.size_max = size_max
         self._keep = keep
@@ -98,11 +98,11 @@ class HeldRecords:
         self.memory += memory
         return HeldRecord(record, offset, memory)
 
-    def take(self, rows: Iterable[PendingRow]) -> tuple[list[Row], int, int]:
-        """These entries are pending no more. Returns them, their bytes, and the bytes in memory of
-        records of which nothing is pending any more."""
+    def take(self, rows: Iterable[PendingRow]) -> tuple[list[Row], int, Kept]:
+        """These entries are pending no more. Returns them, their bytes, and the bytes of records of
+        which nothing is pending any more."""
         taken: list[Row] = []
-        size = freed = 0
+        size, freed = 0, Kept(0, 0)
         sparse = self._sparse
         for held, entry in rows:
             record = held.record
@@ -115,7 +115,7 @@ class HeldRecords:
             held.left -= 1
             held.left_size -= of_row
             if not held.left:
-                freed += self._forget(held)
+                freed = freed.plus(self._forget(held))
             elif 2 * held.left_size < record.size and held not in sparse:
                 sparse[held] = None
                 self._sparse_size += record.size
@@ -143,11 +143,11 @@ class HeldRecords:
         self.memory += held.memory
         return True
 
-    def _forget(self, held: HeldRecord) -> int:
+    def _forget(self, held: HeldRecord) -> Kept:
         size = held.record.size
         self.size -= size
         self.memory -= held.memory
         if held in self._sparse:
             del self._sparse[held]
             self._sparse_size -= size
-        return held.memory
+        return Kept(size, held.memory)

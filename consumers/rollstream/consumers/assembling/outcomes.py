@@ -292,7 +292,7 @@ class Outcomes:
             settled = [*settled, *settlements_of(rows, SettleReason.EXPIRED)]
         *parts, last = parts_of(SealDecision(due, settled, rows, entries, size), group, reason)
         for part in parts:
-            self.decided.append(part, 0)
+            self.decided.append(part)
         self.decided.append(last, freed)
 
 

@@ -242,7 +242,7 @@ class Intake:
         backlog = max(
             self.assembler.decided.entries / config.max_flush_rollouts,
             self.assembler.decided.size / config.max_flush_bytes,
-            self.assembler.decided.held / config.max_flush_bytes,
+            self.assembler.decided.held.size / config.max_flush_bytes,
         )
         if not self._paused and (backlog > BACKLOG_FLUSHES_MAX or not may_read):
             self._paused = True
