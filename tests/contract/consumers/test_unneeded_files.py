@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from harness.failing_blobs import PassingBlobs
 from harness.retention import NAME, RetentionWorld
-from rollstream.consumers.retention.owner import ORPHANS_EVERY_S
+from rollstream.consumers.retention.owner import ORPHANS_EVERY_S, READ_TIMEOUT_S
 from rollstream.consumers.retention.requests import EnvironmentPlan, plan_request
-from rollstream.consumers.retention.unneeded import unneeded_batches
+from rollstream.consumers.retention.unneeded import UNNAMED_S, unnamed_by_log, unneeded_batches
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
 from rollstream.sampler.history import check_from_files, replay_step
@@ -34,7 +34,11 @@ from rollstream.store.layout import (
     offset_in,
     rollups_prefix,
 )
+from rollstream.streams.broker import IDLE_S, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.sampler import state
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.reader import MemoryReader
 
 ADDRESS = PartitionAddress("math", 1, 0)
 
@@ -358,3 +362,38 @@ def test_batch_files_that_are_left_say_of_their_steps_what_all_said(
         assert standing_files(left) == said
     assert max(files) in left
     assert all(one in left for one in files if one[1] >= held_from)
+
+
+class SilentLeaders(MemoryBroker):
+    """Nobody says where these logs end, as their leaders are silent."""
+
+    def __init__(self, world: RetentionWorld) -> None:
+        super().__init__(world.logs)
+        self.asked_s: list[float] = []
+        self._clock = world.clock
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+
+        def no_bounds(
+            logs: Collection[TopicPartition], timeout_s: float
+        ) -> dict[TopicPartition, tuple[int, int]]:
+            self.asked_s.append(timeout_s)
+            self._clock.advance(timeout_s)
+            raise BrokerUnavailable("the test's leader is silent")
+
+        vars(reader).update(all_bounds=no_bounds)
+        return reader
+
+
+def test_orphans_of_logs_whose_leaders_are_silent_stay_and_keep_nobody_waiting() -> None:
+    world = world_of()
+    world.seal_groups(0, 1)
+    (old,) = world.sealed_files()
+    broker, deadline = SilentLeaders(world), Deadline(READ_TIMEOUT_S, world.clock)
+    paths = [old.replace("-p0-", f"-p{number}-") for number in range(40)]
+    assert unnamed_by_log(broker, world.layout, paths, deadline, answer_s=5.0) == []
+    assert max(broker.asked_s) < 5.1
+    assert READ_TIMEOUT_S - deadline.left_s() < UNNAMED_S + 5.1

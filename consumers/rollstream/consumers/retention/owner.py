@@ -285,6 +285,9 @@ def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool)
         if orphans_too:
             addresses = context.layout.addresses({address.environment: context.config.partitions})
             candidates = orphans(blobs, addresses, deadline, files.known)
-            unnamed = unnamed_by_log(context.broker, context.layout, candidates, deadline)
+            unnamed = unnamed_by_log(
+                *(context.broker, context.layout, candidates, deadline),
+                answer_s=context.ask_s,
+            )
     manifests = unneeded_manifests(blobs, address)
     return Unneeded(manifests=manifests, batches=batches, orphans=unnamed)

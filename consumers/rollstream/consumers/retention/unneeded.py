@@ -59,6 +59,7 @@ class HeldBatches(Protocol):
     def batches(self) -> Mapping[int, object]: ...
 
 
+UNNAMED_S = 60.0  # For all logs that are asked which files they name.
 STAGED_AGE_S = 86_400.0  # No write takes so long: what is older is of a writer that was killed.
 
 
@@ -186,10 +187,15 @@ def orphans(
 
 
 def unnamed_by_log(
-    broker: Broker, layout: Layout, paths: Sequence[str], deadline: Deadline
+    broker: Broker, layout: Layout, paths: Sequence[str], deadline: Deadline, answer_s: float
 ) -> list[str]:
     """Returns those of the row files that no event names, whatever manifests say: one may be lost.
-    Of a seal log that cannot be read, none."""
+    Of a seal log that cannot be read, none; nor once ``UNNAMED_S`` have passed: other jobs wait.
+
+    Args:
+        answer_s: how long a log's leader may take to answer.
+    """
+    within = Deadline(deadline.slice_s(UNNAMED_S), deadline.clock)
     by_address: defaultdict[PartitionAddress, dict[str, int]] = defaultdict(dict)
     for path in paths:
         writer = rows_writer_in(path)
@@ -197,9 +203,11 @@ def unnamed_by_log(
             by_address[writer.address][path] = writer.epoch
     found: list[str] = []
     for address, files in by_address.items():
+        if within.passed():
+            break
         try:
             found += files.keys() - _named_in_log(
-                broker, layout.groups_log(address), files, deadline
+                broker, layout.groups_log(address), files, within, answer_s
             )
         except (BrokerUnavailable, OffsetLost, UnreadableLog) as error:
             _log.warning("%s: orphans stay, since its seal log is not read: %s", address, error)
@@ -207,12 +215,16 @@ def unnamed_by_log(
 
 
 def _named_in_log(
-    broker: Broker, where: TopicPartition, files: Mapping[str, int], deadline: Deadline
+    broker: Broker,
+    where: TopicPartition,
+    files: Mapping[str, int],
+    deadline: Deadline,
+    answer_s: float,
 ) -> set[str]:
     """What events of these claims name. They stand behind their claim, and before the next one."""
     named: set[str] = set()
     with closing(Follower(broker, {where: min(files.values())})) as follower:
-        for confirmed in follower.read_to_end(deadline):
+        for confirmed in follower.read_to_end(deadline, ends_within_s=answer_s):
             event = confirmed.event
             if isinstance(event, Claimed) and confirmed.offset > max(files.values()):
                 break

@@ -20,7 +20,7 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import FLUSH_KINDS, Flushed, RequestKind, Retired
+from rollstream.schemas.events import FLUSH_KINDS, Flushed, Requested, RequestKind, Retired
 from rollstream.schemas.reasons import SealReason
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.seal import OpenRequest, SealFold
@@ -71,6 +71,7 @@ def request_flush(
     kind = RequestKind.FLUSH_FORCED if force else RequestKind.FLUSH
     asked = ask(broker, logs, kind, deadline)
     sealed = {where: [0, 0] for where in logs}
+    others: dict[TopicPartition, set[int]] = {where: set() for where in logs}
     answers: dict[Any, Retired] = {}
     aside: dict[TopicPartition, PutAside] = {}
 
@@ -78,11 +79,15 @@ def request_flush(
         return answers.keys() | aside.keys() >= set(logs)
 
     for where, offset, _, event in events_until(broker, logs, answered, deadline, aside):
-        if where in answers or offset < asked[where]:
+        if where in answers:
             continue
-        if isinstance(event, Retired) and event.request == asked[where]:
+        if isinstance(event, Requested) and event.kind in FLUSH_KINDS:
+            others[where].add(offset)
+        elif isinstance(event, Retired) and event.request == asked[where]:
             answers[where] = event
-        elif isinstance(event, Flushed):
+        elif isinstance(event, Retired) and event.request in others[where]:
+            sealed[where] = [0, 0]  # For that request: one is carried out after the other.
+        elif isinstance(event, Flushed) and offset > asked[where]:
             groups = [group for group in event.groups if group.seal_reason == SealReason.FLUSH]
             sealed[where][0] += len(groups)
             sealed[where][1] += sum(group.rows for group in groups)

@@ -144,3 +144,14 @@ def test_an_environment_that_is_not_configured_is_refused(line: Line) -> None:
     done = line.run("flush", "--environment", "maths")
     assert done.exit_code == 1
     assert "there is no [environments.maths] in this configuration, which has math" in done.stderr
+
+
+def test_of_two_requests_at_once_each_counts_the_groups_that_were_sealed_for_it(line: Line) -> None:
+    line.has_sealer = False
+    assert line.run("flush", "--environment", "math", "--timeout", "1").exit_code == 1
+    line.has_sealer = True
+    done = line.run("flush", "--environment", "math", "--force", "--json")
+    assert done.exit_code == 0, done.output
+    rows = [(one["partition"], one["groups"], one["rows"]) for one in json.loads(done.stdout)]
+    assert rows == [(0, 0, 0), (1, 1, 1)], "the others were sealed for the first request"
+    assert line.groups() == 3
