@@ -10,7 +10,7 @@ from operator import methodcaller
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerError
 from rollstream.streams.lending import Lender
 from rollstream.streams.reading import bounds_in_time
 
@@ -49,8 +49,10 @@ class OwnerClients:
         """Asks who leads the topic's logs now, if appends may go to an earlier leader that is
         silent: it would be noticed ``SILENT_MS_MAX`` after an append. Waits ``FIND_S`` at most."""
         writer = self._writer
-        for _ in range(0 if writer is None else FIND_TRIES):
-            with suppress(BrokerUnavailable):  # Each time another broker may be asked.
+        if writer is None:
+            return  # A new one asks by itself.
+        for _ in range(FIND_TRIES):
+            with suppress(BrokerError):  # Each time another broker may be asked; an append says it.
                 writer.partitions(topic, FIND_S / FIND_TRIES)
                 break
 
