@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import pytest
 
 from harness.failing_blobs import PassingBlobs
@@ -11,6 +13,10 @@ from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.store.errors import StoreHangs
+from rollstream.streams.broker import IDLE_S, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.reader import MemoryReader
 
 HANG_TIMEOUT_S = 300.0
 
@@ -112,3 +118,52 @@ def test_a_sealer_with_nothing_left_to_seal_leaves_a_store_that_hangs_behind(
     workers.holding = True
     sealer.close()
     assert sealer.is_hung, "the last scores were to be written, and the loop did not do it"
+
+
+class SilentLeader(MemoryBroker):
+    """Nobody says where the ``silent`` log ends, and a question takes all of its time."""
+
+    def __init__(self, world: SealWorld) -> None:
+        super().__init__(world.logs)
+        self.asked_s = list[float]()
+        self._clock = world.clock
+        self.silent: TopicPartition | None = None
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+        all_bounds = reader.all_bounds
+
+        def unless_silent(
+            logs: Collection[TopicPartition], timeout_s: float
+        ) -> dict[TopicPartition, tuple[int, int]]:
+            if self.silent not in logs:
+                return all_bounds(logs, timeout_s)
+            self.asked_s.append(timeout_s)
+            self._clock.advance(timeout_s)
+            raise BrokerUnavailable("the test's leader is silent")
+
+        vars(reader).update(all_bounds=unless_silent)
+        return reader
+
+
+@pytest.mark.proves("F24")
+def test_a_claim_without_an_answer_is_given_up_soon_and_tried_again_where_no_other_claim_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, lookers, inline = SealWorld(partitions=2), HeldWorkers(), InlineExecutor()
+    lookers.holding = True
+    threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    broker = SilentLeader(world)
+    sealer = world.sealer(broker=broker)
+    broker.silent = TopicPartition(world.layout.groups("math"), 0)
+    for uid in "ab":
+        world.publish(uid, partition=1, example_id="one")
+    world.run(sealer, seconds=10)
+    assert world.groups() == [("a", "b")]
+    assert sum(broker.asked_s) < 3.1, "of the first claim; the next one is held"
+    lookers.go_on()
+    world.run(sealer, seconds=1)
+    assert sum(broker.asked_s) > 6.0, "a leader that is slow has longer"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Position
 
 from rollstream.streams.broker import Committed, TopicPartition
@@ -258,6 +258,21 @@ def test_both_ends_of_a_log_are_asked_beside_the_consumer(monkeypatch: pytest.Mo
     assert member.asked.polled == 1, "what it logs piles up in it"
     member.reader.close()
     assert not member.asked.open
+
+
+def test_a_client_that_has_no_answer_about_offsets_gives_way_to_a_new_one() -> None:
+    """It would keep to the coordinator that it knows, which is silent."""
+    member = Member()
+    silent = member.asked
+
+    def no_answer(positions: list[Position], timeout_s: float) -> list[Any]:
+        member.asked = ToAsk(member.client)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    vars(silent)["committed"] = no_answer
+    member.client.stored[LEFT] = 5, "note"
+    assert member.reader.committed(LEFT, 5.0) == Committed(5, "note")
+    assert (silent.open, member.asked.open) == (False, True)
 
 
 def test_what_the_group_gave_to_another_is_not_this_members_though_it_takes_the_commit() -> None:
