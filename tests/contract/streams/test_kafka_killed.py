@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import NotEnoughGroups
 from rollstream.store.open import open_store
-from rollstream.streams.broker import LogReader, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
+from rollstream.streams.broker import GroupReader, LogReader, TopicPartition
+from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown, OffsetLost
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.kafka.faults import OVER_AFTER_S, REFUSED_OVER_AFTER_S
@@ -80,6 +81,36 @@ def test_a_member_polls_on_while_its_broker_answers_nothing(own_kafka: KafkaFact
             lambda: where in member.assigned() and commit(member, where, 3),
             lambda: member.poll(1, 0.05),
         )
+
+
+@pytest.mark.broker
+@pytest.mark.proves("F24")
+def test_a_member_that_lost_an_offset_polls_on_while_its_broker_answers_nothing(
+    own_kafka: KafkaFactory,
+) -> None:
+    kafka = own_kafka()
+    with KafkaBroker(kafka.bootstrap) as broker:
+        where = TopicPartition(new_topic(broker, 1, LOG_CONFIG), 0)
+        member = broker.group_reader("g", [where.topic], on_revoked=lambda _: None)
+        until(lambda: where in member.assigned(), lambda: member.poll(1, 0.05))
+        member.begin(where, 5)
+        with pytest.raises(OffsetLost):
+            until(lambda: False, lambda: member.poll(1, 0.05))
+        os.kill(kafka.pid, signal.SIGSTOP)
+        polls = Deadline(AWAY_S)
+        try:
+            for _ in range(10):
+                assert member.poll(10, 0.05) == []
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+        assert not polls.passed(), "it waited for an answer"
+        with pytest.raises(OffsetLost):
+            until(lambda: False, lambda: _poll_again(member))
+
+
+def _poll_again(member: GroupReader) -> None:
+    with suppress(BrokerUnavailable):
+        member.poll(1, 0.05)
 
 
 def _known(reader: LogReader, where: TopicPartition) -> bool:

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerError, BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
 from rollstream.streams.kafka.offsets import committed_offsets
 from rollstream.streams.kafka.properties import LOG
-from rollstream.streams.kafka.reader import KafkaReader, at_offset
+from rollstream.streams.kafka.reader import ANSWER_TIMEOUT_S, KafkaReader, at_offset
 from rollstream.streams.lending import Lender
 
 ASKING_MAX = 3  # Questions on their way.
@@ -66,6 +66,7 @@ class KafkaGroupReader(KafkaReader):
         self._clock = SystemClock()
         self._to_commit: dict[TopicPartition, confluent_kafka.TopicPartition] = {}
         self._may_commit = Deadline(0.0)
+        self._asked_bounds: dict[TopicPartition, Future[tuple[int, int]]] = {}
         # Without an answer, the oldest first, as answers come.
         self._commits: dict[TopicPartition, deque[tuple[int, Future[bool]]]] = {}
 
@@ -191,6 +192,27 @@ class KafkaGroupReader(KafkaReader):
                     answer.set_exception(as_request_error(failure, what))
                 if asked == offset:
                     break
+
+    def _bounds_of_lost(self, where: TopicPartition) -> tuple[int, int] | None:
+        """They are asked for beside ``poll``: a silent leader holds up no other's records."""
+        asked = self._asked_bounds.get(where)
+        if asked is None:
+            self._asked_bounds[where] = answer = Future[tuple[int, int]]()
+            ask = partial(self._ask_bounds, where, answer)
+            threading.Thread(target=ask, name="rollstream-bounds", daemon=True).start()
+        elif asked.done():
+            return self._asked_bounds.pop(where).result()
+        return None
+
+    def _ask_bounds(self, where: TopicPartition, answer: Future[tuple[int, int]]) -> None:
+        try:
+            answer.set_result(self.bounds(where, ANSWER_TIMEOUT_S))
+        except BrokerError as error:
+            answer.set_exception(error)
+
+    def _forget(self, where: TopicPartition) -> None:
+        super()._forget(where)
+        self._asked_bounds.pop(where, None)
 
     def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
         return self._lend(what, within, keeps_failed=True)

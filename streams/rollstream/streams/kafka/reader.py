@@ -21,7 +21,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.kafka.answers import as_request_error
 
-_ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
+ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
 _ATTEMPT_S = 1.0  # After it a request that has no answer is followed by the question why,
 _ATTEMPT_S_MAX = 8.0  # of others after the first at the latest after that.
@@ -239,7 +239,7 @@ class KafkaReader:
         """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
         for where in [where for where, offset in self._starts.items() if offset == END]:
             # librdkafka would find the end some time later; what is written after this call counts.
-            self._starts[where] = self.bounds(where, _ANSWER_TIMEOUT_S)[1]
+            self._starts[where] = self.bounds(where, ANSWER_TIMEOUT_S)[1]
         self._begun = True
         starts = {at: offset for at, offset in self._starts.items() if at not in self._paused}
         consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
@@ -340,7 +340,12 @@ class KafkaReader:
                 raise DamagedRecord(where, offset, f"{what}; {_DAMAGED_REMEDY}")
         # librdkafka reports a loss once; forgotten here, the partition would never move again.
         for where, wanted in self._lost.items():
-            raise OffsetLost(str(where), wanted, *self.bounds(where, _ANSWER_TIMEOUT_S))
+            if bounds := self._bounds_of_lost(where):
+                raise OffsetLost(str(where), wanted, *bounds)
+
+    def _bounds_of_lost(self, where: TopicPartition) -> tuple[int, int] | None:
+        """What an ``OffsetLost`` names; None: it is not known yet."""
+        return self.bounds(where, ANSWER_TIMEOUT_S)
 
 
 def _headers(found: Any) -> Headers:
