@@ -8,14 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from harness.kafka import HEAP_MIB, REQUEST_TIMEOUT_S, START_TIMEOUT_S
 from harness.sealing import TIMEOUT_S, SealWorld
