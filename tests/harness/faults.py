@@ -77,7 +77,8 @@ class FaultyBroker:
         appends: by all writers so far.
         doubts: how many doubts were reported so far.
         silent: whether polls keep doubts to themselves for now.
-        clock: on which a poll waits for reports that will never come; None: it does not wait.
+        clock: on which a poll or a flush waits for reports that will never come; None: it does not
+            wait.
     """
 
     def __init__(
@@ -196,6 +197,8 @@ class FaultyWriter:
     def flush(self, timeout_s: float) -> int:
         doubts, self._doubts = self._doubts, []
         _report_doubt(doubts)
+        if self._silent and self._broker.clock is not None:
+            self._broker.clock.wait(threading.Event(), timeout_s)
         return self._inner.flush(timeout_s) + len(self._silent)
 
     def partitions(self, topic: str, timeout_s: float) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from harness.failing_blobs import PassingBlobs
+from harness.faults import Fate, FaultyBroker
 from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
@@ -19,6 +20,7 @@ from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
 
 HANG_TIMEOUT_S = 300.0
+LEAVES_WITHIN_S = 1.0  # Nothing is on its way any more but reports.
 
 
 def sealer_with(
@@ -77,6 +79,24 @@ def test_a_letter_that_is_not_delivered_holds_its_own_partition_alone(
     askers.go_on()
     world.run(sealer, seconds=5)
     assert world.settled() == {"unreadable": 1}
+
+
+def test_a_sealer_leaves_at_once_though_no_report_arrives() -> None:
+    world = SealWorld()
+    reports = world.layout.reports("math")
+    broker = FaultyBroker(
+        world.new_broker(),
+        lambda append: Fate.DROP if append.topic == reports else Fate.PASS,
+        clock=world.clock,
+    )
+    sealer = world.sealer(broker=broker)
+    for uid in "ab":
+        world.publish(uid, partition=0, example_id="one")
+    world.run(sealer, seconds=5)
+    assert world.groups() == [("a", "b")]
+    began_s = world.clock.monotonic_s()
+    sealer.close()
+    assert world.clock.monotonic_s() - began_s < LEAVES_WITHIN_S
 
 
 @pytest.mark.proves("F24")

@@ -186,8 +186,8 @@ class EnvironmentSealer:
             if not partition.busy():
                 partition.release()
         self._partitions.clear()
-        self._context.reports.close(self._context.timeout_s)
         self._reader.close()
+        self._context.reports.close()
         if self._context.announced is not None:
             self._context.announced.close()
 
