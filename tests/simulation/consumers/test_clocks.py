@@ -1,14 +1,19 @@
-"""Time-outs go by the brokers' clocks, whatever the sealer's clock says."""
+"""Time-outs and ages go by the brokers' clocks, whatever the sealer's clock says."""
 
 from __future__ import annotations
 
 import pytest
 
+from harness.failing_blobs import PassingBlobs
 from harness.history import problems_of
+from harness.retention import RetentionWorld
 from harness.sealing import SealWorld
 from harness.wrong_clock import HOUR_US, WrongClock
+from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
+from rollstream.store import Blobs
 
 SEAL_TIMEOUT_S = 60.0
+HOUR_S = 3_600.0
 
 
 @pytest.mark.proves("F24")
@@ -44,3 +49,51 @@ def test_a_takeover_postpones_no_time_out() -> None:
     assert world.groups() == []
     world.run(successor, seconds=4)
     assert world.groups() == [("alone",)]
+
+
+@pytest.mark.proves("F24")
+def test_a_sealer_whose_clock_is_days_ahead_deletes_no_file_before_its_time() -> None:
+    world = RetentionWorld(partitions=1, retain_after_hours=24)
+    world.seal_groups(0, 4)
+    sampler = world.sampler()
+    sampler.next_batch(step=0, num_groups=2)
+    sampler.checkpointed(0)
+    with world.leaving(world.sealer(clock=WrongClock(world.clock, 48 * HOUR_US))) as sealer:
+        world.run_now_and_then(sealer, seconds=2 * SCHEDULE_EVERY_S)
+        assert world.retired_files() == []
+        world.clock.advance(23.5 * HOUR_S)
+        world.run(sealer, seconds=5)
+        assert world.retired_files() == [], "it is due, and none is a day old"
+        world.clock.advance(HOUR_S)
+        world.run(sealer, seconds=5)
+        assert len(world.retired_files()) == 2
+    assert world.problems() == []
+
+
+@pytest.mark.proves("F24")
+@pytest.mark.parametrize("ahead_us", [48 * HOUR_US, -48 * HOUR_US], ids=["ahead", "behind"])
+def test_a_sealer_whose_clock_is_wrong_deletes_no_file_that_is_being_written(
+    ahead_us: int,
+) -> None:
+    world = RetentionWorld(partitions=1)
+    blobs = AskedForStaged(world.blobs)
+    begun_us = world.clock.now_us()
+    with world.leaving(world.sealer(clock=WrongClock(world.clock, ahead_us), store=blobs)) as own:
+        world.run(own)
+        world.ask()
+        world.retain(own)
+    written_us = begun_us + min(0, ahead_us)  # By the clock of that machine.
+    assert [before_us for before_us in blobs.before_us if before_us > written_us] == []
+    assert blobs.before_us
+
+
+class AskedForStaged(PassingBlobs):
+    """Remembers up to which times unfinished files were deleted."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.before_us: list[int] = []
+
+    def delete_staged(self, before_us: int) -> int:
+        self.before_us.append(before_us)
+        return super().delete_staged(before_us)

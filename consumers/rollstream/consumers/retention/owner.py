@@ -37,6 +37,7 @@ from rollstream.consumers.retention.unneeded import (
 from rollstream.consumers.sealing.backoff import described
 from rollstream.consumers.sealing.chores import Chore, Chores, Job, LogStep, asking_log
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Requested, RequestKind, Retired, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
@@ -63,6 +64,7 @@ class PartitionFiles:
     """The files of a partition, for its owner.
 
     Attributes:
+        log_clock: decides how old files are, since a machine's clock may be days ahead.
         held: flushes that were held back when they were looked at, by offset.
         known: row files that are no orphans.
         projected: the newest ``Retired`` event that readers go by; None: not known.
@@ -73,6 +75,7 @@ class PartitionFiles:
     context: SealerContext
     address: PartitionAddress
     log: OwnedLog[SealFold]
+    log_clock: LogClock
     orphans_at_s: float
     held: dict[int, HeldFlush] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
@@ -87,6 +90,13 @@ class PartitionFiles:
         blobs, broker = self.context.blobs, self.context.broker
         project_retired(blobs, broker, self.log.where, self.address, offset, deadline)
         self.projected, self.left = offset, bool(retired_offsets(blobs, self.address))
+
+    @property
+    def log_now_us(self) -> int:
+        """Log time, in microseconds."""
+        now_us = self.log_clock.now_us()
+        assert now_us is not None, "the owner's claim has a log time"
+        return now_us
 
     def samplers(self, deadline: Deadline) -> Mapping[str, SamplerState]:
         """What they decided."""
@@ -103,11 +113,14 @@ class PartitionFiles:
 
 
 def retention_chores(
-    context: SealerContext, address: PartitionAddress, log: OwnedLog[SealFold]
+    context: SealerContext,
+    address: PartitionAddress,
+    log: OwnedLog[SealFold],
+    log_clock: LogClock,
 ) -> Chores:
     """What the owner of a partition does for its files, from its claim on."""
     clock, now_s = context.clock, context.clock.monotonic_s()
-    files = PartitionFiles(context, address, log, now_s + ORPHANS_EVERY_S)
+    files = PartitionFiles(context, address, log, log_clock, now_s + ORPHANS_EVERY_S)
     chore = partial(Chore, runs_in=context.threads.beside, timeout_s=READ_TIMEOUT_S)
     by_schedule = partial(_retire_by_schedule, files)
     chores = [
@@ -211,7 +224,9 @@ def _delete_unneeded(
     yield from asking_log(context, files.log.check_still_owner)
     found.delete(context.blobs)
     if orphans_too and files.address.partition == 0:
-        staged = context.blobs.delete_staged(context.clock.now_us() - round(STAGED_AGE_S * 1e6))
+        # Their times are of a machine's clock: files go that are old by it and by log time.
+        now_us = min(context.clock.now_us(), files.log_now_us)
+        staged = context.blobs.delete_staged(now_us - round(STAGED_AGE_S * 1e6))
     unfinished = f"unfinished files: {staged:,}" if staged else ""
     deleted = ", ".join(filter(None, (str(found), unfinished)))
     if not deleted:
@@ -254,9 +269,9 @@ def retired_event(
 
 def _plan(files: PartitionFiles, older_than_us: int, deadline: Deadline) -> RetentionPlan:
     clock, address, held = files.context.clock, files.address, files.held
-    # Ages are of log time, which follows the wall clock wherever a partition was read to its
-    # end; behind that a file counts as older than it is by what the sealers lag.
-    sealed_until_us = clock.now_us() - older_than_us
+    # Flushes have the log time of the partition, too. Where the sealer lags, a file counts as older
+    # than it is by as much.
+    sealed_until_us = files.log_now_us - older_than_us
     samplers = files.samplers(deadline)
     until = Deadline(PLAN_S, clock)
 

@@ -32,5 +32,5 @@ def owned_chores(
     return (
         Chores(str(address), clock, [chore("reports", now.report)]),
         Chores(str(address), clock, using_log),
-        retention_chores(context, address, log),
+        retention_chores(context, address, log, intake.log_clock),
     )
