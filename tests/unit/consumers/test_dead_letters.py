@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
-from harness.faults import Fate, FaultyBroker, always_pass
+from harness.faults import Append, Fate, FaultyBroker, always_pass
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.sealing import dead_letters
 from rollstream.consumers.sealing.dead_letters import (
@@ -25,18 +27,22 @@ from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import RECORD_BYTES_MAX
 
 TOPIC = "letters"
+WAIT_S = 30.0
 
 
 class Office:
     """Dead letters over a topic that takes records of ``record_bytes_max``."""
 
-    def __init__(self, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+    def __init__(
+        self, record_bytes_max: int = RECORD_BYTES_MAX, askers: Executor | None = None
+    ) -> None:
         self.clock = ManualClock()
         self.broker = MemoryBroker(MemoryLogs(self.clock))
         config = {"max.message.bytes": str(record_bytes_max)}
         self.broker.logs.create(TopicSpec(TOPIC, 1, config))
         self.faults = FaultyBroker(self.broker, clock=self.clock)
-        self.letters = DeadLetters(self.faults, TOPIC, self.clock, InlineExecutor())
+        askers = askers or InlineExecutor()
+        self.letters = DeadLetters(self.faults, TOPIC, self.clock, askers)
         self._offset = 0
 
     def write(self, value: bytes, detail: str, *, entry: int = 0) -> None:
@@ -193,3 +199,44 @@ def test_a_flood_of_letters_is_a_line_a_minute_with_their_number(
     office.letters.close()
     lines = [line for line in caplog.messages if "dead letters" in line]
     assert [line.split()[0] for line in lines] == ["1", "2000", "1"]
+
+
+class SlowlyCounted(bytes):
+    """Once it is sent, a thread that counts these bytes stands still until the loop went on."""
+
+    def __init__(self, value: bytes) -> None:
+        self.sent = False
+        self.counting, self.goes_on = threading.Event(), threading.Event()
+        self._loop = threading.get_ident()
+
+    def __len__(self) -> int:
+        if self.sent and threading.get_ident() != self._loop:
+            self.counting.set()
+            assert self.goes_on.wait(WAIT_S)
+        return super().__len__()
+
+
+def test_letters_that_come_while_others_are_delivered_count_towards_the_bound() -> None:
+    with ThreadPoolExecutor(1) as askers:
+        office, quarter = Office(askers=askers), bytes(LETTERS_BYTES_MAX // 4)
+        first = SlowlyCounted(quarter)
+
+        def sent(append: Append) -> Fate:
+            first.sent = True
+            return Fate.PASS
+
+        office.faults.decide = sent
+        office.write(first, "why")
+        assert not office.letters.are_delivered()
+        askers.submit(first.counting.set)
+        assert first.counting.wait(WAIT_S)
+        office.write(quarter, "while the first one is counted")
+        first.goes_on.set()
+        while not office.letters.are_delivered():
+            askers.submit(len, "").result()  # Behind the delivery.
+        assert office.letters.written == 2
+        office.faults.decide = lambda append: Fate.DROP
+        for _ in range(4):
+            office.write(quarter, "why")
+        with pytest.raises(BrokerUnavailable, match="4 dead letters wait"):
+            office.write(quarter, "too many")

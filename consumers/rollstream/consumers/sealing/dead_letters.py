@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
@@ -32,10 +33,23 @@ _SLICE_S = 0.1
 _log = logging.getLogger("rollstream.sealer")
 
 
+class _Delivery(NamedTuple):
+    """On its way beside the loop.
+
+    Attributes:
+        began_with: how many letters.
+        left: those that were not delivered so far. Only the delivery uses it, until it has ended.
+    """
+
+    began_with: int
+    left: list[DeadLetter]
+    ended: Future[None]
+
+
 class DeadLetters:
     """Writes dead letters, each at least once: an entry is settled as unreadable only after
     ``are_delivered``, and one that was not settled is read again, so its letter is written again.
-    Only the loop calls it.
+    Only the loop calls it, and only the loop counts.
 
     Args:
         askers: deliver beside the loop.
@@ -49,7 +63,7 @@ class DeadLetters:
         self._topic = topic
         self._clock = clock
         self._askers = askers
-        self._delivering: Future[None] | None = None
+        self._delivering: _Delivery | None = None
         self._unlogged = 0
         self._log_at_s = -math.inf
         self._writer: Writer | None = None
@@ -114,21 +128,20 @@ class DeadLetters:
             PermanentBrokerError, among them RecordTooLarge: the topic does not even take a letter
                 without the record's bytes.
         """
-        if self._letters or self._delivering is not None:
+        if self._letters:
             self._begin_delivery()
         return not self._letters
 
-    def _deliver(self, deadline: Deadline) -> None:
-        while self._letters:
-            self._deliver_all(deadline)
-            if self._letters and deadline.passed():
+    def _deliver(self, left: list[DeadLetter], deadline: Deadline) -> None:
+        """Removes from ``left`` what is delivered."""
+        while left:
+            self._deliver_all(left, deadline)
+            if left and deadline.passed():
                 raise BrokerUnavailable(
-                    f"{len(self._letters)} dead letters not delivered to {self._topic} within "
+                    f"{len(left)} dead letters not delivered to {self._topic} within "
                     f"{deadline.timeout_s} s; what they settle waits for them"
                 )
-            deadline.log_waiting(
-                lambda: f"{len(self._letters)} dead letters to reach {self._topic}"
-            )
+            deadline.log_waiting(lambda: f"{len(left)} dead letters to reach {self._topic}")
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""
@@ -149,14 +162,14 @@ class DeadLetters:
             self._writer.abandon()
             self._writer = None
 
-    def _deliver_all(self, deadline: Deadline) -> None:
+    def _deliver_all(self, left: list[DeadLetter], deadline: Deadline) -> None:
         if self._writer is None:
             self._writer = self._broker.writer()
         reports: dict[int, Delivery] = {}
         sent = 0  # How many of the first letters; kept until all of these are in the log.
         full = False
-        while sent < len(self._letters) and not full:  # More may come meanwhile.
-            letter = self._letters[sent]
+        while sent < len(left) and not full:
+            letter = left[sent]
             key = f"{letter.topic}/{letter.partition}".encode()
             report_as = partial(reports.__setitem__, sent)
             try:
@@ -164,7 +177,7 @@ class DeadLetters:
                     self._topic, codec.encode(letter), key=key, on_delivery=report_as
                 )
             except RecordTooLarge as error:
-                self._cut(sent, error)
+                left[sent] = _without_bytes(letter, error)
             except BufferFull:
                 full = True
             else:
@@ -177,20 +190,13 @@ class DeadLetters:
             self._abandon()
             for idx, refusal in failed.items():
                 if isinstance(refusal, RecordTooLarge):
-                    self._cut(idx, refusal)
+                    left[idx] = _without_bytes(left[idx], refusal)
                 elif isinstance(refusal, PermanentBrokerError):
                     raise refusal
             if not all(isinstance(refusal, RecordTooLarge) for refusal in failed.values()):
                 deadline.wait(_SLICE_S)  # A broker that refuses at once is not asked all the time.
         else:
-            self._bytes -= sum(len(letter.value or b"") for letter in self._letters[:sent])
-            del self._letters[:sent]
-            self.written += sent
-
-    def _cut(self, index: int, error: RecordTooLarge) -> None:
-        letter = self._letters[index]
-        self._letters[index] = _without_bytes(letter, error)
-        self._bytes -= len(letter.value or b"")
+            del left[:sent]
 
     def _are_too_many(self) -> bool:
         return len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX
@@ -199,12 +205,17 @@ class DeadLetters:
         """Delivers beside the caller; raises what the delivery before ended with, but for an
         outage, which it goes on to wait for."""
         if self._delivering is None:
-            deadline = Deadline(DELIVER_S, self._clock)
-            self._delivering = self._askers.submit(self._deliver, deadline)
-        if self._delivering.done():
-            delivered, self._delivering = self._delivering, None
+            left, deadline = [*self._letters], Deadline(DELIVER_S, self._clock)
+            ended = self._askers.submit(self._deliver, left, deadline)
+            self._delivering = _Delivery(len(self._letters), left, ended)
+        count, left, ended = self._delivering
+        if ended.done():
+            self._delivering = None
+            self._letters[:count] = left
+            self._bytes = sum(len(letter.value or b"") for letter in self._letters)
+            self.written += count - len(left)
             with suppress(BrokerUnavailable):
-                delivered.result()
+                ended.result()
 
 
 def _without_bytes(letter: DeadLetter, error: RecordTooLarge) -> DeadLetter:
