@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import orjson
 
+import rollstream
 from rollstream.schemas.digest import checksum
 from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.errors import BlobMissing, CorruptFile, NewerFile
 from rollstream.store.layout import (
     RETIRED,
     manifests_prefix,
@@ -90,7 +91,7 @@ def read_retired(data: bytes) -> RetiredFiles:
     """Decodes it.
 
     Raises:
-        CorruptFile: the bytes are none of this version.
+        CorruptFile: the bytes are damaged. NewerFile: a newer version of Rollstream wrote them.
     """
     first, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
@@ -101,7 +102,10 @@ def read_retired(data: bytes) -> RetiredFiles:
         )
     content = orjson.loads(body)
     if content["schema"] != _SCHEMA:
-        raise CorruptFile(f"retired files of schema {content['schema']!r}, not {_SCHEMA}")
+        raise NewerFile(
+            f"retired files of schema {content['schema']!r}; rollstream {rollstream.__version__} "
+            f"reads {_SCHEMA}: upgrade this process to the version of the sealers"
+        )
     return RetiredFiles(
         PartitionAddress(content["environment"], content["generation"], content["partition"]),
         content["offset"],
@@ -115,12 +119,12 @@ def load_retired(blobs: Blobs, path: str) -> RetiredFiles:
     """Reads one.
 
     Raises:
-        BlobMissing: there is none. CorruptFile: it cannot be read; the error names it.
+        BlobMissing: there is none. CorruptFile, NewerFile: it cannot be read; the error names it.
     """
     try:
         return read_retired(blobs.read(path))
-    except CorruptFile as error:
-        raise CorruptFile(f"{path}: {error}") from error
+    except (CorruptFile, NewerFile) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def retired_offsets(blobs: Blobs, address: PartitionAddress) -> list[int]:
@@ -133,7 +137,7 @@ def retired_of(blobs: Blobs, address: PartitionAddress) -> RetiredFiles:
     """What is retired of a partition; nothing where there is no blob.
 
     Raises:
-        CorruptFile: the newest one cannot be read.
+        CorruptFile, NewerFile: the newest one cannot be read.
     """
     while offsets := retired_offsets(blobs, address):
         try:
@@ -148,7 +152,7 @@ def all_retired(blobs: Blobs) -> Mapping[str, RetiredFiles]:
     blob a partition.
 
     Raises:
-        CorruptFile: as ``retired_of``.
+        CorruptFile, NewerFile: as ``retired_of``.
     """
     found: dict[str, RetiredFiles] = {}
     listed = [b.path for b in blobs.list(f"{RETIRED}/") if offset_in(b.path) is not None]

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import rollstream
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.arrow import whole_table
 from rollstream.store.blobs import Blobs
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.errors import BlobMissing, CorruptFile, NewerFile
 from rollstream.store.layout import score_range_in, scores_path, scores_prefix
 from rollstream.store.rollups import ROLLED_TOGETHER
 
@@ -41,7 +42,9 @@ SCHEMA = pa.schema(
         ("log_entry", pa.int32()),
     ]
 )
+VERSION_KEY, VERSION = b"rollstream.scores", b"1"  # In a file's metadata; old files have none.
 FILE_RECORDS_MAX = 65_536  # Of one file that is written: some 10 MB.
+FILE_BYTES_MAX = 64 * 1024 * 1024  # Likewise, in memory: a record may have megabytes of texts.
 LIST_EVERY_S = 3600.0  # So long readers that listed a file may take until they open it.
 
 
@@ -51,6 +54,19 @@ class LoggedScore(NamedTuple):
     offset: int
     logged_ts: int
     event: Scored
+
+    @property
+    def size(self) -> int:
+        """Bytes of its texts and rewards, in rows."""
+        event = self.event
+        named = len(event.group_id) + len(event.scorer) + len(event.attempt)
+        return sum(
+            named
+            + len(one.rollout_uid)
+            + sum(len(name) + 8 for name in one.rewards)
+            + sum(map(len, one.flags))
+            for one in event.scores
+        )
 
 
 class ScoreOrigin(NamedTuple):
@@ -93,6 +109,7 @@ class PartitionScores:
         self._address = address
         self.damaged: set[ScoreFile] = set()
         self._superseded: set[ScoreFile] = set()
+        self._full: set[ScoreFile] = set()  # As large as one may be, in fewer records.
         self._list(now_s)
 
     @property
@@ -120,28 +137,33 @@ class PartitionScores:
 
     def roll_up(self) -> None:
         """Joins the newest files where ``ROLLED_TOGETHER`` or more of them are smaller than one may
-        be. So what is opened is a file for each ``FILE_RECORDS_MAX`` records, and fewer than
-        ``ROLLED_TOGETHER`` more. Damaged files are left out, with those before them.
+        be. So what is opened is a file for each ``FILE_RECORDS_MAX`` records or ``FILE_BYTES_MAX``,
+        and fewer than ``ROLLED_TOGETHER`` more. Damaged files are left out, with those before them.
 
         Raises:
             StoreError: a file was not read or written.
         """
         small: list[ScoreFile] = []
         for file in self._in_turn:
-            fits = file.stop - file.first < FILE_RECORDS_MAX and file not in self.damaged
-            small = [*small, file] if fits else []
+            fits = file.stop - file.first < FILE_RECORDS_MAX
+            left_out = file in self.damaged or file in self._full
+            small = [*small, file] if fits and not left_out else []
         if len(small) < ROLLED_TOGETHER:
             return
-        first, tables = small[0].first, list[pa.Table]()
+        first, tables, size = small[0].first, list[pa.Table](), 0
         position = first
         for file in small:
-            if position - first >= FILE_RECORDS_MAX:
+            if position - first >= FILE_RECORDS_MAX or size >= FILE_BYTES_MAX:
                 break
             table = self._table(file, position)
             if table is None:
                 return
             tables.append(table)
+            size += table.nbytes
             position = file.stop
+        if len(tables) == 1:
+            self._full.add(small[0])
+            return
         path = scores_path(self._address, first, position)
         _write(self._blobs, path, pa.concat_tables(tables))
         self._add(ScoreFile(first, position, path))
@@ -203,14 +225,15 @@ def score_tables(blobs: Blobs, address: PartitionAddress) -> Iterator[pa.Table]:
     others, where these have it, and what one had that was deleted meanwhile from a longer one.
 
     Raises:
-        CorruptFile: a file is damaged, and no other one has what it had.
+        CorruptFile: a file is damaged, and no other one has what it had. NewerFile: likewise, of a
+            file that a newer version of Rollstream wrote.
     """
     files, position = list_files(blobs, address), 0
-    damaged: dict[ScoreFile, CorruptFile] = {}
+    damaged: dict[ScoreFile, CorruptFile | NewerFile] = {}
     while (file := next(read_in_turn(files - damaged.keys(), position), None)) is not None:
         try:
             table = _table(blobs, file, position)
-        except CorruptFile as error:
+        except (CorruptFile, NewerFile) as error:
             damaged[file] = error
         except BlobMissing:
             files = list_files(blobs, address)
@@ -249,7 +272,15 @@ def read_in_turn(files: Iterable[ScoreFile], position: int = 0) -> Iterator[Scor
 def _table(blobs: Blobs, file: ScoreFile, position: int) -> pa.Table:
     """The rows of a file from an offset on."""
     try:
-        table = whole_table(blobs.read(file.path)).select(SCHEMA.names)
+        table = whole_table(blobs.read(file.path))
+        version = (table.schema.metadata or {}).get(VERSION_KEY, VERSION)
+        if version != VERSION:
+            raise NewerFile(
+                f"{file.path} has scores of version {version.decode()}; rollstream "
+                f"{rollstream.__version__} reads {VERSION.decode()}: upgrade this process to the "
+                "version of the sealers"
+            )
+        table = table.select(SCHEMA.names).replace_schema_metadata()
         if position <= file.first:
             return table
         return table.filter(pc.greater_equal(table["log_offset"], position))
@@ -263,7 +294,8 @@ def _table(blobs: Blobs, file: ScoreFile, position: int) -> pa.Table:
 
 def _write(blobs: Blobs, path: str, table: pa.Table) -> None:
     out = BytesIO()
-    pq.write_table(table, out, compression="zstd")
+    versioned = table.replace_schema_metadata({VERSION_KEY: VERSION})
+    pq.write_table(versioned, out, compression="zstd")
     blobs.replace(path, out.getvalue())
 
 

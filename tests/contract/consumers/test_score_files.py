@@ -14,12 +14,28 @@ import pytest
 from harness.failing_blobs import PassingBlobs
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
+from rollstream.consumers.sealing import score_files as sealing_score_files
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import BlobInfo, Blobs, Bytes, CorruptFile, Pieces, StoreError, score_files
+from rollstream.store import (
+    BlobInfo,
+    Blobs,
+    Bytes,
+    CorruptFile,
+    NewerFile,
+    Pieces,
+    StoreError,
+    score_files,
+)
 from rollstream.store.layout import score_range_in, scores_of, scores_path, scores_prefix
-from rollstream.store.score_files import PartitionScores
+from rollstream.store.score_files import (
+    VERSION,
+    VERSION_KEY,
+    PartitionScores,
+    list_files,
+    read_in_turn,
+)
 from rollstream.store.scores import open_scores
 
 ADDRESS = PartitionAddress("math", 1, 0)
@@ -374,6 +390,58 @@ class RefusingBlobs(PassingBlobs):
         if self.refuses and self._part in path:
             raise StoreError("no space is left")
         super().replace(path, data)
+
+
+def test_records_of_many_bytes_fill_more_files(
+    world: SealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (score_files, sealing_score_files):
+        monkeypatch.setattr(module, "FILE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(score_files, "ROLLED_TOGETHER", 2)
+    for number in range(6):
+        score(world, float(number), attempt=400 * "a")
+    with world.sealer() as sealer:
+        world.run(sealer, seconds=4 * EVERY_S)
+        assert paths(world) == [scores_path(ADDRESS, *at) for at in ((0, 3), (3, 6))]
+        small_files(world, sealer, 4, attempt=600 * "b")
+    joined = [read.path for read in read_in_turn(list_files(world.blobs, ADDRESS))]
+    assert joined == [scores_path(ADDRESS, *at) for at in ((0, 3), (3, 6), (6, 8), (8, 10))]
+    assert [row["log_offset"] for row in rows(world)] == list(range(10))
+
+
+@pytest.mark.parametrize("lacks", ["reward", "log_entry"])
+def test_a_file_of_a_newer_version_is_not_damaged_and_stays_as_it_is(
+    world: SealWorld, lacks: str
+) -> None:
+    score(world, 1.0)
+    written(world)
+    (path,) = paths(world)
+    table = pq.read_table(BytesIO(world.blobs.read(path)))
+    newer = table.drop_columns([lacks]).replace_schema_metadata({VERSION_KEY: b"2"})
+    pq.write_table(newer, out := BytesIO())
+    world.blobs.replace(path, out.getvalue())
+    with pytest.raises(NewerFile, match=f"{path} has scores of version 2.*upgrade"):
+        rows(world)
+    score(world, 2.0)
+    written(world)
+    assert world.blobs.read(path) == out.getvalue()
+    assert paths(world) == [path]
+
+
+@pytest.mark.parametrize("metadata", [None, {VERSION_KEY: VERSION}])
+def test_files_without_a_version_and_with_more_columns_are_read(
+    world: SealWorld, metadata: dict[bytes, bytes] | None
+) -> None:
+    score(world, 1.0)
+    written(world)
+    (path,) = paths(world)
+    table = pq.read_table(BytesIO(world.blobs.read(path)))
+    more = table.append_column("new", pa.array([5])).replace_schema_metadata(metadata)
+    pq.write_table(more, out := BytesIO())
+    world.blobs.replace(path, out.getvalue())
+    score(world, 2.0)
+    written(world)
+    assert [row["reward"] for row in rows(world)] == [1.0, 2.0]
 
 
 def test_without_scores_there_are_no_files(world: SealWorld) -> None:

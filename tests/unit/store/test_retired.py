@@ -13,9 +13,10 @@ from harness.failing_blobs import PassingBlobs
 from harness.retiring import retired
 from harness.rollouts import make_columns, members
 from harness.sealed_files import flushed
+from rollstream.schemas.digest import checksum
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import CorruptFile, MemoryBlobs, RollUps, project, visible_files
+from rollstream.store import CorruptFile, MemoryBlobs, NewerFile, RollUps, project, visible_files
 from rollstream.store.layout import retired_path
 from rollstream.store.retired import (
     NamedFile,
@@ -135,4 +136,14 @@ def test_a_damaged_blob_is_an_error_that_names_it_and_not_what_it_hid() -> None:
     project(blobs, ADDRESS, 0, event_of(0))
     blobs.create(retired_path(ADDRESS, 100), b"torn")
     with pytest.raises(CorruptFile, match=r"retired/.*100\.json.*delete it"):
+        visible_files(blobs)
+
+
+def test_a_blob_of_a_later_version_is_no_damaged_one() -> None:
+    blobs = MemoryBlobs()
+    project(blobs, ADDRESS, 0, event_of(0))
+    body = b'{"schema":"retired.v2","left":[]}'
+    newer = b"%s\n%s\n" % (checksum(body).encode(), body)
+    blobs.create(retired_path(ADDRESS, 100), newer)
+    with pytest.raises(NewerFile, match=r"retired/.*100\.json.*retired\.v2.*upgrade"):
         visible_files(blobs)

@@ -13,6 +13,7 @@ from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.errors import StoreError
 from rollstream.store.score_files import (
+    FILE_BYTES_MAX,
     FILE_RECORDS_MAX,
     LoggedScore,
     PartitionScores,
@@ -80,7 +81,7 @@ class ScoreFiles:
         """
         context, where = self._context, self._context.layout.scores_log(address)
         written = self._written_of(address)
-        first, records = written.stop, list[LoggedScore]()
+        first, records, size = written.stop, list[LoggedScore](), 0
         begin = max(first - 1, 0)  # What was written last is compared.
         with closing(Follower(context.broker, {where: begin}, scores=[where])) as follower:
             events = follower.read_to_end(context.deadline())
@@ -88,9 +89,10 @@ class ScoreFiles:
                 self._require_log_of_files(address, first, next(events, None))
             for one in events:
                 records.append(_logged(one))
-                if len(records) == FILE_RECORDS_MAX:
+                size += records[-1].size
+                if len(records) == FILE_RECORDS_MAX or size >= FILE_BYTES_MAX:
                     first = self._write(address, first, records)
-                    records = []
+                    records, size = [], 0
         if records:
             first = self._write(address, first, records)
         written.roll_up()
