@@ -12,6 +12,7 @@ from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers.sealing.partition import STEP_LASTS_S
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.store.errors import StoreHangs
 from rollstream.streams.broker import IDLE_S, TopicPartition
@@ -122,6 +123,26 @@ def test_a_sealer_whose_store_hangs_gives_its_partitions_back(
         assert world.groups() == [("a", "b")]
     workers.go_on()
     assert problems_of(world, uids) == []
+
+
+def test_a_step_that_lasts_is_one_warning_with_its_partition(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = HeldWorkers(begins=True)
+    world = SealWorld()
+    sealer = sealer_with(world, monkeypatch, askers=HeldWorkers(), writers=workers)
+    world.run(sealer)
+    for part, seconds in ((0, STEP_LASTS_S - 2), (1, 3 * STEP_LASTS_S)):
+        workers.holding = True
+        for uid in "ab":
+            world.publish(f"{part}{uid}", partition=part, example_id="one")
+        world.run(sealer, seconds=seconds)
+        workers.go_on()
+        world.run(sealer)
+    lasting = [line for line in caplog.messages if "has not ended" in line]
+    (line,) = lasting
+    assert line.startswith(f"{world.source(1)}: put_files has not ended since ")
+    assert len(world.groups()) == 2
 
 
 @pytest.mark.proves("F24")

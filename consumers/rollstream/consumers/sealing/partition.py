@@ -468,14 +468,15 @@ class Partition:
 
     def _trouble(self) -> str:
         self._lasting.look(self._job)
+        is_quick = self._lasting.runs and self.state is not State.CLAIMING
+        lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
+        self._lasting.warn_once(str(self.source), self._store_step(), lasts_s)
         if self.aside:
             return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._offset.told  # `status` finds that by itself.
         if self._backoff.is_trouble():
             return self._backoff.why
-        is_quick = self._lasting.runs and self.state is not State.CLAIMING
-        lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
         if self.busy() and self._lasting.is_long(lasts_s):
             claims = self.state is State.CLAIMING
             return self._lasting.told(self._store_step(), claims=claims)
