@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.columns import columns
+from harness.digest_reference import reference_digest
 from harness.events import ROLLOUT
 from harness.rollouts import make_columns, make_entry, make_record, members
 from harness.strategies import segments
-from rollstream.schemas.columns import Components, Ragged
+from rollstream.schemas.columns import Columns, Components, Ragged
 from rollstream.schemas.digest import checksum, combined, row_digests
 from rollstream.schemas.fields import row_fields
 from rollstream.schemas.ingest.entry import Entry
@@ -30,6 +32,17 @@ def test_rows_have_the_digest_that_they_have_alone(rows: list[Entry], data: st.D
     cut = data.draw(st.integers(1, len(rows) - 1))
     together = row_digests(make_columns(rows), [0, cut])
     assert together == [digest_of(*rows[:cut]), digest_of(*rows[cut:])]
+
+
+drawn = st.one_of(columns(), st.lists(segments(), min_size=1, max_size=6).map(make_columns))
+
+
+@given(drawn, st.data())
+def test_digests_are_what_their_format_says(rows: Columns, data: st.DataObject) -> None:
+    cuts = data.draw(st.sets(st.integers(0, rows.rows - 1)))
+    starts = sorted({0, *cuts})
+    bounds = zip(starts, [*starts[1:], rows.rows], strict=True)
+    assert row_digests(rows, starts) == [reference_digest(rows, *bound) for bound in bounds]
 
 
 @given(st.lists(segments(), min_size=1, max_size=6))
