@@ -22,7 +22,7 @@ from rollstream.streams.broker import (
     TopicPartition,
     Writer,
 )
-from rollstream.streams.errors import DeliveryUnknown
+from rollstream.streams.errors import BufferFull, DeliveryUnknown
 
 WRITE_TIMEOUT_S = 30.0
 
@@ -91,6 +91,12 @@ class FaultyBroker:
         self.appends = self.doubts = 0
         self.silent = False
         self._held: list[Append] = []
+        self._writers: list[FaultyWriter] = []
+
+    def fail_writers(self) -> None:
+        """The clients of all writers fail for good: each makes another, as ``KafkaWriter``."""
+        for writer in self._writers:
+            writer.failed = True
 
     def land(self) -> int:
         """What was held reaches the log now, late; how many records."""
@@ -120,7 +126,9 @@ class FaultyBroker:
 
     def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
         inner = self.inner.writer(linger_ms=linger_ms, retries=retries)
-        return FaultyWriter(self, inner)
+        writer = FaultyWriter(self, inner)
+        self._writers.append(writer)
+        return writer
 
     def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
         return CountingReader(self, self.inner.reader(starts, idle_s=idle_s))
@@ -147,7 +155,14 @@ class FaultyBroker:
 
 
 class FaultyWriter:
-    """A ``Writer``."""
+    """A ``Writer``.
+
+    Attributes:
+        failed: it takes nothing before a poll, which says of all that is on its way that nobody
+            knows.
+    """
+
+    failed = False
 
     def __init__(self, broker: FaultyBroker, inner: Writer) -> None:
         self._broker = broker
@@ -165,6 +180,8 @@ class FaultyWriter:
         headers: Headers = (),
         on_delivery: OnDelivery | None = None,
     ) -> None:
+        if self.failed:
+            raise BufferFull(f"{topic}: the test's client failed")
         append = Append(topic, value or b"", key, partition, headers)
         forward = partial(
             self._inner.append, topic, value, key=key, partition=partition, headers=headers
@@ -185,6 +202,9 @@ class FaultyWriter:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         timeout_s = self._broker.before_poll(timeout_s)
+        if self.failed:
+            self.failed = False
+            self._doubts, self._silent = [*self._doubts, *self._silent], []
         doubts: list[tuple[Append, OnDelivery]] = []
         if not self._broker.silent:
             doubts, self._doubts = self._doubts, []

@@ -21,7 +21,7 @@ REACHED = {
     "upgrades": {"crashes", "adoptions", "newer records", "stopped", "went on"},
     "silences": {
         *("silent coordinators", "silent leaders", "hanging stores", "clocks ahead"),
-        *("unreadable records", "landed late", "adoptions"),
+        *("unreadable records", "landed late", "adoptions", "failed clients"),
     },
     "adopting": {
         *("crashes", "evictions", "adoptions", "payloads in scratch", "waits for room"),

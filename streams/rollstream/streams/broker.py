@@ -87,7 +87,8 @@ class Writer(Protocol):
         compaction removes what stood under the key. Readers get it with an empty value.
 
         Raises:
-            BufferFull: the queue is at its bound; ``poll`` makes room.
+            BufferFull: the queue is at its bound, or the client failed for good; ``poll`` makes
+                room, or another client.
             RecordTooLarge: over the client's limit; nothing was queued.
         """
 

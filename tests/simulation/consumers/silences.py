@@ -1,5 +1,5 @@
 """Sealers that nothing kills, while a coordinator or a leader is silent, a store hangs, a broker's
-clock is an hour ahead, or a seal log gets a record that nobody can read.
+clock is an hour ahead, a seal log gets a record that nobody can read, or a Kafka client fails.
 
 What is silent hinders its own partitions alone: groups that are whole are sealed at once in all
 others. Once everything answers again, the same sealers settle all that was published.
@@ -133,6 +133,9 @@ class Silences:
             self._unreadable[number] = self.world.logs.bounds(where)[1]
             self.world.logs.append(where, None, UNREADABLE)
             self._began("unreadable records")
+        elif roll >= 0.95:
+            self.dice.choice(self._lives).broker.fail_writers()
+            self._began("failed clients")
 
     def _began(self, what: str) -> None:
         self.faults += 1

@@ -32,7 +32,6 @@ PASSING = [
     KafkaError.REQUEST_TIMED_OUT,
     KafkaError._PURGE_QUEUE,  # Perhaps sent before, and put back to be sent again.
     KafkaError._PURGE_INFLIGHT,
-    KafkaError._FATAL,
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
 ]
 
@@ -49,8 +48,9 @@ def test_what_may_pass_is_unavailable_for_a_request_and_doubt_for_a_delivery(cod
     assert type(as_delivery_error(KafkaError(code, "text"), "where")) is DeliveryUnknown
 
 
-def test_a_full_queue_is_said_as_such_and_is_doubt_in_a_report() -> None:
-    error = KafkaError(KafkaError._QUEUE_FULL, "text")
+@pytest.mark.parametrize("code", [KafkaError._QUEUE_FULL, KafkaError._FATAL])
+def test_what_poll_makes_room_for_is_said_as_such_and_is_doubt_in_a_report(code: int) -> None:
+    error = KafkaError(code, "text")
     assert type(as_request_error(error, "what")) is BufferFull
     assert type(as_delivery_error(error, "where")) is DeliveryUnknown
 

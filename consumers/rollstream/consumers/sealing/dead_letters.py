@@ -182,6 +182,8 @@ class DeadLetters:
                 full = True
             else:
                 sent += 1
+        if full:
+            self._writer.poll(deadline.slice_s(_SLICE_S))
         while len(reports) < sent and not deadline.passed():
             self._writer.poll(deadline.slice_s(_SLICE_S))
         failed = {idx: report.error for idx, report in reports.items() if report.error is not None}

@@ -20,6 +20,7 @@ from rollstream.streams.errors import (
 
 _REMEDIES: dict[int, tuple[type[BrokerError], str]] = {
     KafkaError._QUEUE_FULL: (BufferFull, "the writer's queue is full; poll makes room"),
+    KafkaError._FATAL: (BufferFull, "this client sends no more; poll makes another"),
     **dict.fromkeys(
         (
             KafkaError.UNKNOWN_TOPIC_OR_PART,

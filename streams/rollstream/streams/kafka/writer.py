@@ -15,7 +15,8 @@ from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_M
 
 
 class KafkaWriter:
-    """A ``Writer``. The client is made at the first append.
+    """A ``Writer``. The client is made at the first append. If it fails for good, the next ``poll``
+    or ``flush`` throws it away: what is on its way is in doubt, and what comes then has a new one.
 
     confluent-kafka copies the record into each report that it makes, which costs a producer about
     0.1 ms a MB: no success is known without a report.
@@ -28,7 +29,7 @@ class KafkaWriter:
         self._make = make
         self._reached = reached
         self._producer: Producer | None = None
-        self._abandoned = False
+        self._abandoned = self._failed = False
 
     def append(
         self,
@@ -51,13 +52,17 @@ class KafkaWriter:
                 "poll makes room"
             ) from error
         except KafkaException as error:
+            self._failed |= error.args[0].code() == KafkaError._FATAL
             raise as_request_error(error.args[0], f"append to {topic}") from error
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        if self._producer is not None:
-            self._producer.poll(timeout_s)
+        self._replace_failed()
+        producer = self._producer  # An owner's clients poll in several threads.
+        if producer is not None:
+            producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> int:
+        self._replace_failed()
         return 0 if self._producer is None else self._producer.flush(timeout_s)
 
     def partitions(self, topic: str, timeout_s: float) -> int:
@@ -69,7 +74,16 @@ class KafkaWriter:
         return len(found.partitions)
 
     def abandon(self) -> None:
-        producer, self._producer, self._abandoned = self._producer, None, True
+        self._abandoned = True
+        self._drop()
+
+    def _replace_failed(self) -> None:
+        if self._failed:
+            self._failed = False
+            self._drop()
+
+    def _drop(self) -> None:
+        producer, self._producer = self._producer, None
         if producer is None:
             return
         producer.purge(in_queue=True, in_flight=True, blocking=True)
