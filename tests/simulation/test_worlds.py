@@ -22,6 +22,7 @@ REACHED = {
     "silences": {
         *("silent coordinators", "silent leaders", "hanging stores", "clocks ahead"),
         *("unreadable records", "landed late", "adoptions", "failed clients"),
+        "hangs told",
     },
     "adopting": {
         *("crashes", "evictions", "adoptions", "payloads in scratch", "waits for room"),

@@ -40,6 +40,7 @@ from simulation.broken.waiting import (
     EndingForOne,
     GoingByTheirClocks,
     NeverInDoubt,
+    NeverTelling,
     WaitingForCommits,
 )
 from simulation.consumers.adopting import Adopting
@@ -104,6 +105,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "silences/going_by_their_clocks": GoingByTheirClocks,
     "silences/never_in_doubt": NeverInDoubt,
     "silences/ending_for_one": EndingForOne,
+    "silences/never_telling": NeverTelling,
     "adopting/bound_for_each": BoundForEach,
     "adopting/expiring_without_room": ExpiringWithoutRoom,
     "carrying/not_held": NotHeld,

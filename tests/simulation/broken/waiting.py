@@ -15,6 +15,7 @@ from simulation.consumers.silences import Silences
 
 # By these names: an exception within a world counts as a defect that was caught.
 answer_to, now_us = CommittedOffset._answer_to, LogClock.now_us
+tell = CommittedOffset.tell
 begin, put_aside = Appends.begin, Partition.put_aside
 
 
@@ -64,4 +65,12 @@ class EndingForOne(Silences):
             raise error
 
         with patch.object(Partition, put_aside.__name__, end):
+            super().run()
+
+
+class NeverTelling(Silences):
+    """Nobody learns that a store hangs."""
+
+    def run(self) -> None:
+        with patch.object(CommittedOffset, tell.__name__, lambda offset, trouble: None):
             super().run()

@@ -1,8 +1,9 @@
 """Sealers that nothing kills, while a coordinator or a leader is silent, a store hangs, a broker's
 clock is an hour ahead, a seal log gets a record that nobody can read, or a Kafka client fails.
 
-What is silent hinders its own partitions alone: groups that are whole are sealed at once in all
-others. Once everything answers again, the same sealers settle all that was published.
+What is silent or hangs hinders its own partitions alone: groups that are whole are sealed at once
+in all others. That a store hangs is told beside the offsets of its partitions. Once everything
+answers again, the same sealers settle all that was published.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.held_workers import HeldWorkers
 from harness.history import claims, problems_of
 from harness.rollouts import encode_record, make_entry
-from harness.sealing import SealWorld
+from harness.sealing import TIMEOUT_S, SealWorld
 from harness.wrong_clock import HOUR_US, WrongClock
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.sealing.offsets import TELL_EVERY_S
+from rollstream.consumers.sealing.partition import STEP_LASTS_S
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.events import Flushed
@@ -28,6 +31,7 @@ from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import Committed, GroupReader, Headers, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.troubles import note_in
 from simulation.consumers.sealers import SETTLE_S, finish
 from simulation.world import Violation
 
@@ -36,6 +40,7 @@ TURN_S = 4.0
 PROMPT_S = 2.0  # In which a whole group is sealed where nothing hinders its partition.
 MEMBERS = 3
 SEAL_TIMEOUT_S = 10.0
+TOLD_S = STEP_LASTS_S + TELL_EVERY_S + PROMPT_S
 RECOVERY_S = 30.0  # After it nothing of a silence is left: what was in doubt is claimed over.
 UNREADABLE = MARKER + bytes(8) + b"newer"
 SILENT = BrokerUnavailable("the world's broker is silent")
@@ -79,6 +84,8 @@ class Silences:
         """
         self._work(TURN_S)
         problems = [problem for turn in range(TURNS) for problem in self._turn(turn)]
+        self._work(TOLD_S)
+        problems += self._not_told()
         self._end_silences()
         self.world.run_now_and_then(*(life.sealer for life in self._lives), seconds=SETTLE_S)
         for life in self._lives:
@@ -95,18 +102,29 @@ class Silences:
     def _turn(self, turn: int) -> Iterator[str]:
         """Something may begin or end; then groups are published, whole ones and others."""
         self._begin_or_end(turn)
-        count, whole = self.world.environment.partitions, []
+        count, whole = self.world.environment.partitions, dict[str, int]()
         for number in sorted(set(range(count)) - self.silent - self._unreadable.keys()):
-            whole.append(self._publish(number, f"whole-{turn}", MEMBERS))
+            whole[self._publish(number, f"whole-{turn}", MEMBERS)] = number
             if self.dice.random() < 0.5:
                 self._publish(number, f"part-{turn}", self.dice.randint(1, MEMBERS - 1))
         self._work(PROMPT_S)
         sealed = {uid for uids in self.world.groups() for uid in uids}
-        if not any(life.store.holding for life in self._lives):
-            for name in whole:
-                if f"{name}/0" not in sealed:
-                    yield f"{name} was not sealed within {PROMPT_S:g} s; silent: {self.silent}"
+        hindered = {number for life in self._lives for number in life.hindered()}
+        for name, number in whole.items():
+            if number not in hindered and f"{name}/0" not in sealed:
+                yield f"{name} was not sealed within {PROMPT_S:g} s; silent: {self.silent}"
         self._work(TURN_S - PROMPT_S)
+
+    def _not_told(self) -> Iterator[str]:
+        """Partitions of a store that hangs for long, and nobody knows."""
+        group, deaf = self.world.layout.sealer_group("math"), self.silent | self._unreadable.keys()
+        for life in self._lives if not self.coordinator_is_silent else ():
+            for number in life.hindered() - deaf:
+                where = self.world.source(number)
+                found = self.world.broker.admin().committed(group, [where], TIMEOUT_S)[where]
+                self.reached["hangs told"] += 1
+                if not note_in(found.metadata).trouble:
+                    yield f"nobody was told that the store of {where} hangs"
 
     def _begin_or_end(self, turn: int) -> None:
         roll, count = self.dice.random(), self.world.environment.partitions
@@ -216,6 +234,11 @@ class _Life:
         )
         with patch.object(SealerThreads, "of", lambda workers: threads):
             self.sealer = world.world.sealer(broker=self.broker, clock=clock(world.world.clock))
+
+    def hindered(self) -> set[int]:
+        """The partitions whose files cannot be written."""
+        held = self.sealer.stats().partitions if self.store.holding else ()
+        return {one.partition for one in held}
 
 
 class _Claimers(HeldWorkers):
