@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeated
-from rollstream.consumers.audit.manifests import Manifests, MissingManifests, RollUps
+from rollstream.consumers.audit.manifests import ComparedRollUps, Manifests, MissingManifests
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
 from rollstream.consumers.audit.retired import (
     LeftOut,
-    RetiredFile,
-    RetiredFiles,
     RetiredSince,
+    Retirement,
+    Retirements,
     hash_of,
 )
 from rollstream.runtime.clock import Clock, SystemClock
@@ -174,7 +174,7 @@ def audit(
 class _LookedFor(NamedTuple):
     """What is looked for while the files of flushes are compared."""
 
-    retired: RetiredFiles
+    retired: Retirements
     missing: MissingManifests
     left_out: LeftOut
 
@@ -191,12 +191,12 @@ class _Auditor:
     def audit_partition(self, address: PartitionAddress, ledger: Ledger) -> PartitionAudit:
         """The figures of one partition; its problems are in ``ledger`` afterwards."""
         where = self.layout.groups_log(address)
-        manifests, rollups = Manifests(self.blobs, address), RollUps(self.blobs, address)
+        manifests, rollups = Manifests(self.blobs, address), ComparedRollUps(self.blobs, address)
         aside: dict[TopicPartition, PutAside] = {}
         with (
             closing(Follower(self.broker, {where: 0}, aside=aside)) as follower,
             closing(self._ingest_records(address)) as records,
-            RetiredFiles(self._end(where)) as retired,
+            Retirements(self._end(where)) as retired,
         ):
             # That no broker answers is reported early, however long all of it may take.
             for _, offset, _, event in follower.read_to_end(
@@ -314,7 +314,7 @@ class _Auditor:
         return IngestRecords(self.broker, where, self.deadline, self.request_timeout_s)
 
 
-def _never_named(name: str, file: RetiredFile) -> str:
+def _never_named(name: str, file: Retirement) -> str:
     return (
         f"{name} event {file.event}: retires a file that flush {file.flush} does not name, or "
         "which was retired before"

@@ -91,7 +91,7 @@ class MissingManifests:
             yield f"{name}: flushes without a manifest {self._named}"
 
 
-class RollUps:
+class ComparedRollUps:
     """Those of one partition: damaged ones, and what says of a flush other files than it named."""
 
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:

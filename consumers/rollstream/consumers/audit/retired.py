@@ -13,13 +13,12 @@ from rollstream.consumers.audit.spilled import BUCKETS, SpilledRows
 from rollstream.schemas.events import Event, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, CorruptFile
-from rollstream.store.retired import NamedFile, retired_of
-from rollstream.store.retired import RetiredFiles as Projected
+from rollstream.store.retired import NamedFile, RetiredFiles, retired_of
 
 _HASH_MAX = (1 << 63) - 1
 
 
-class RetiredFile(NamedTuple):
+class Retirement(NamedTuple):
     """The flush that a retired file is of, a hash of its path, and the event that retired it."""
 
     flush: int
@@ -27,7 +26,7 @@ class RetiredFile(NamedTuple):
     event: int
 
 
-class RetiredFiles:
+class Retirements:
     """All are added first, and then asked for by rising flush.
 
     Args:
@@ -43,7 +42,7 @@ class RetiredFiles:
         self._rows = SpilledRows("<qqq")
         self._end = max(end, 1)
         self._sorted = self._by_flush()
-        self._next: RetiredFile | None = None
+        self._next: Retirement | None = None
 
     def add(self, event: int, flush: int, path: str) -> None:
         """The event at this offset retired a file that the flush named."""
@@ -51,7 +50,7 @@ class RetiredFiles:
         bucket = max(0, min(flush * BUCKETS // self._end, BUCKETS - 1))
         self._rows.add(bucket, flush, hash_of(path), event)
 
-    def up_to(self, flush: int) -> Iterator[RetiredFile]:
+    def up_to(self, flush: int) -> Iterator[Retirement]:
         """Yields those of flushes up to this one that were not yielded before."""
         while (row := self._next or next(self._sorted, None)) is not None:
             self._next = row
@@ -60,12 +59,12 @@ class RetiredFiles:
             self._next = None
             yield row
 
-    def _by_flush(self) -> Iterator[RetiredFile]:
+    def _by_flush(self) -> Iterator[Retirement]:
         for bucket in range(BUCKETS):
             rows = self._rows.rows(bucket)
             order = np.lexsort((rows[:, 2], rows[:, 0]))
             for row in order:
-                yield RetiredFile(*rows[row].tolist())
+                yield Retirement(*rows[row].tolist())
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +104,7 @@ class RetiredSince:
 
 
 def hash_of(path: str) -> int:
-    """As ``RetiredFile`` has it."""
+    """As ``Retirement`` has it."""
     return xxhash.xxh3_64_intdigest(path.encode()) & _HASH_MAX
 
 
@@ -120,7 +119,7 @@ class LeftOut:
     def __init__(self, blobs: Blobs, address: PartitionAddress, read_to: int) -> None:
         self._damaged = ""
         self._used, self._missing = Named(), Named()
-        projected = Projected(address)
+        projected = RetiredFiles(address)
         try:
             projected = retired_of(blobs, address)
         except CorruptFile as error:

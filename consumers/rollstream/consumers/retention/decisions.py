@@ -20,7 +20,7 @@ from rollstream.streams.topics.layout import Layout
 _NEVER = 1 << 62
 
 
-class UnknownSampler(RollstreamError):
+class UnregisteredSampler(RollstreamError):
     """A sampler has a decision log and the configuration does not name it, so it is not known what
     it still needs."""
 
@@ -50,13 +50,13 @@ class DecisionLogs:
         """The names of the samplers that are registered for it, sorted.
 
         Raises:
-            UnknownSampler: there is a decision log of another one. NoSampler: none is registered.
-            BrokerUnavailable: not answered by the deadline.
+            UnregisteredSampler: there is a decision log of another one. NoSampler: none is
+                registered. BrokerUnavailable: not answered by the deadline.
         """
         named = self._config.samplers
         for name in self._layout.sampler_names(self._broker.admin(), self._answer_s(deadline)):
             if name not in named:
-                raise UnknownSampler(
+                raise UnregisteredSampler(
                     f"sampler {name!r} has a decision log, but this configuration has no "
                     f"[samplers.{name}], so files that it needs could be deleted: add the section, "
                     f"or, where it is gone for good, delete the topic {self._layout.sampler(name)}"
@@ -74,7 +74,7 @@ class DecisionLogs:
         After an error the next call goes on where this one ended.
 
         Raises:
-            UnknownSampler, NoSampler, BrokerUnavailable: as ``registered``. UnknownTopic: a
+            UnregisteredSampler, NoSampler, BrokerUnavailable: as ``registered``. UnknownTopic: a
             sampler has no decision log yet. NewerEvent, CorruptLog: a log that cannot be read.
         """
         names = self.registered(environment, deadline)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.retention.decisions import NoSampler, UnknownSampler
+from rollstream.consumers.retention.decisions import NoSampler, UnregisteredSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import (
@@ -295,7 +295,7 @@ def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool)
     batches: Sequence[str] = ()
     unnamed: Sequence[str] = ()
     if address.partition == 0:
-        with suppress(UnknownSampler, NoSampler):  # Retiring says so.
+        with suppress(UnregisteredSampler, NoSampler):  # Retiring says so.
             batches = unneeded_batches(blobs, files.samplers(deadline))
         if orphans_too:
             addresses = context.layout.addresses({address.environment: context.config.partitions})

@@ -88,9 +88,9 @@ def plan_request(
     """What ``request_retention`` would retire now, one an environment. Writes nothing.
 
     Raises:
-        UnknownSampler, NoSampler, UnknownEnvironment: as ``request_retention``. RootMismatch: the
-        store's root is not the deployment's. BrokerUnavailable, StoreError: logs or manifests were
-        not read by the deadline, or cannot be.
+        UnregisteredSampler, NoSampler, UnknownEnvironment: as ``request_retention``. RootMismatch:
+        the store's root is not the deployment's. BrokerUnavailable, StoreError: logs or manifests
+        were not read by the deadline, or cannot be.
     """
     sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
     plans = []
@@ -150,7 +150,7 @@ def request_retention(
         environments: which; none: all of the configuration.
 
     Raises:
-        UnknownSampler, NoSampler: nothing was asked, as the message says. UnknownEnvironment.
+        UnregisteredSampler, NoSampler: nothing was asked, as the message says. UnknownEnvironment.
         BrokerUnavailable: the broker did not answer.
     """
     by_environment = addresses_of(config, environments)
