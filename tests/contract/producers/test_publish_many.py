@@ -171,6 +171,20 @@ def test_a_wrong_value_is_named_with_its_member_and_nothing_is_published(
     assert failures_of(stage.log()) == [(2, "left early")]
 
 
+@pytest.mark.parametrize("name", ["environment", "group_size", "group_uid", "example_id", "split"])
+def test_what_the_group_was_dispatched_with_is_refused(stage: Stage, name: str) -> None:
+    given = {**columns([arrays(2, number) for number in range(2)]), name: "code"}
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            with pytest.raises(TypeError, match=f"'{name}' is the group's"):
+                await group.publish_many(**POLICY, **given)
+
+    stage.play(scenario)
+    assert segments_of(stage.log()) == []
+    assert failures_of(stage.log()) == [(2, "left early")]
+
+
 def test_members_too_many_are_refused_together(stage: Stage) -> None:
     members = columns([arrays(2, number) for number in range(2)])
 

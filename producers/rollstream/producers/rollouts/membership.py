@@ -63,6 +63,7 @@ class Membership:
 
     async def publish_many(self, given: Mapping[str, Any], send: Send) -> list[str]:
         """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
+        _refuse_address(given)
         segments = self.outbox.together(given, self._stamped)
         outgoing = [self.outbox.rollout(one) for one in segments]
         uids = [one.rollout_uid for one in outgoing]
