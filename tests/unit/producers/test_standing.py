@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +12,11 @@ from rollstream.producers.admission.shares import Limit
 from rollstream.producers.admission.standing import ALIVE_S, TELL_AGAIN_S, Request, Standing
 
 
-def asked(standing: Standing, limit: int | None, groups: int = 1, group: str = "g") -> Request:
-    request = Request(groups, group, lambda: None, 0.0)
-    standing.ask(request, Limit(limit), 0.0)
+def asked(
+    standing: Standing, limit: int | None, groups: int = 1, group: str = "g", now_s: float = 0.0
+) -> Request:
+    request = Request(groups, group, lambda: None, now_s)
+    standing.ask(request, Limit(limit), now_s)
     return request
 
 
@@ -77,6 +80,68 @@ def test_requests_are_admitted_in_their_order_as_far_as_the_limit_goes(
         assert list(standing.waiting) == waiting
         assert standing.says() == ("p", begun, sum(one.groups for one in waiting))
         assert [one.waits for one in holding] == [False] * len(holding)
+
+
+def admitted(request: Request) -> bool:
+    return not request.waits
+
+
+def test_requests_that_fit_pass_one_that_does_not_in_every_other_turn() -> None:
+    standing, limit = Standing("p"), Limit(8)
+    large = asked(standing, 8, groups=1_000, now_s=100.0)
+    passed = []
+    for tenths in range(40 * 10):
+        now_s = 100.0 + tenths / 10
+        small = asked(standing, 8, now_s=now_s)
+        passed.append(admitted(small))
+        standing.end(small, 0)
+        standing.serve(limit, now_s)
+    turns = [(of, len([*many]) / 10) for of, many in groupby(passed)]
+    assert turns == [
+        (False, 1.0),
+        (True, 1.0),
+        (False, 2.0),
+        (True, 4.0),
+        (False, 8.0),
+        (True, 16.0),
+        (False, 8.0),
+    ]
+    assert not admitted(large)
+
+
+def test_those_that_wait_behind_one_that_does_not_fit_go_in_their_order() -> None:
+    standing, limit = Standing("p"), Limit(3)
+    large, *small = [asked(standing, 3, groups, now_s=100.0) for groups in (4, 2, 2, 1, 1)]
+    standing.serve(limit, 100.9)
+    assert not any(map(admitted, small))
+    standing.serve(limit, 101.0)
+    assert [*map(admitted, small)] == [True, False, True, False]
+    standing.serve(Limit(7), 101.5)  # Whoever came first is first in each turn.
+    assert admitted(large)
+    assert not admitted(small[1])
+
+
+@given(st.integers(1, 20), st.floats(0.1, 30.0))
+def test_a_large_request_is_admitted_within_five_times_as_long_as_its_room_takes(
+    groups: int, takes_s: float
+) -> None:
+    """Small ones hold all the room, and others of them always wait for it."""
+    standing, limit, ends_s = Standing("p"), Limit(groups), dict[Request, float]()
+    ends_s |= {asked(standing, groups, group="", now_s=0.0): takes_s for _ in range(groups)}
+    large = asked(standing, groups, groups, now_s=0.0)
+    waiting = [asked(standing, groups, group="", now_s=0.0) for _ in range(3 * groups)]
+    now_s, step_s = 0.0, takes_s / 16
+    while not admitted(large):
+        now_s += step_s
+        for one in [one for one, end_s in ends_s.items() if end_s <= now_s]:
+            del ends_s[one]
+            standing.end(one, 0)  # The sampler lets it begin another one.
+            waiting.append(asked(standing, groups, group="", now_s=now_s))
+        standing.serve(limit, now_s)
+        begun = [*filter(admitted, waiting)]
+        waiting = [one for one in waiting if one.waits]
+        ends_s |= dict.fromkeys(begun, now_s + takes_s)
+        assert now_s <= 5 * max(takes_s, 1.0) + step_s
 
 
 def test_it_tells_that_it_lives_only_while_something_is_open_or_waits() -> None:

@@ -68,6 +68,10 @@ class _Block(Generic[T]):
         self._request = wanted.admission.ask(wanted.groups, wanted.group, wake)
         return self._request
 
+    def _conclude(self, request: Request) -> None:
+        self._wanted.admission.conclude(request, self._wanted.timeout_s)
+        self._published = self._wanted.published()  # While it waited, others began groups.
+
     def end(self, begun: int) -> None:
         """The block has ended, with so many groups begun; the others are given back."""
         request, self._request = self._request, None
@@ -96,7 +100,7 @@ class Admitted(_Block[None]):
                 self._tell(wanted.environment)
             while not woken.wait(deadline.slice_s(_WAIT_S_MAX)) and not deadline.passed():
                 pass
-            wanted.admission.conclude(request, wanted.timeout_s)
+            self._conclude(request)
         except BaseException:
             self.end(0)
             raise
@@ -131,7 +135,7 @@ class AsyncAdmitted(_Block[Awaitable[None]]):
             with suppress(TimeoutError):
                 async with asyncio.timeout(deadline.left_s()):
                     await woken.wait()
-            wanted.admission.conclude(request, wanted.timeout_s)
+            self._conclude(request)
         except BaseException:
             self.end(0)
             raise

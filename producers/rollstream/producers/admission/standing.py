@@ -42,6 +42,11 @@ class Request:
 class Standing:
     """Admits requests, first come, first served. Callers hold a lock, where threads share it.
 
+    While there is no room for the first that waits, the others and it take turns. For a second
+    nobody passes it; then those may that fit. Each later turn lasts as long as the first has waited
+    until then. So the first is admitted within five times as long as its room takes to come free if
+    nobody passes it, however little comes free at a time.
+
     Attributes:
         waiting: requests that wait, in their order.
         groups_waiting: of these together.
@@ -57,6 +62,8 @@ class Standing:
         self._held = 0  # By blocks that name no group: neither begun nor given back so far.
         self._told_s = 0.0  # When it last told anything of itself, by the monotonic clock.
         self._told_waiting = 0
+        self._first: Request | None = None  # The one that waited first at the last look.
+        self._first_s = 0.0  # Since when there was no room for it.
 
     @property
     def used(self) -> int:
@@ -69,18 +76,22 @@ class Standing:
 
     def ask(self, request: Request, limit: Limit, now_s: float) -> None:
         """Admits the request, or lets it wait."""
-        if self.waiting or not self._admit(request, limit, now_s):
+        if not self._may_pass(now_s) or not self._admit(request, limit, now_s):
             request.waits = True
             self.waiting[request] = None
             self.groups_waiting += request.groups
 
     def serve(self, limit: Limit, now_s: float) -> None:
-        """Admits those that waited longest, as many as may begin."""
-        while self.waiting:
-            request = next(iter(self.waiting))
-            if not self._admit(request, limit, now_s):
+        """Admits those that may begin, in the order in which they came."""
+        while self.waiting and self._admit(first := next(iter(self.waiting)), limit, now_s):
+            self._stop_waiting(first)
+        if not self._may_pass(now_s):
+            return
+        for request in list(self.waiting):
+            if limit.groups is not None and self.used >= limit.groups:
                 return
-            self._stop_waiting(request)
+            if self._admit(request, limit, now_s):
+                self._stop_waiting(request)
 
     def refuse_over(self, most: int, error_of: Callable[[int], RollstreamError]) -> None:
         """Ends the waits of those that want more groups than that."""
@@ -153,6 +164,16 @@ class Standing:
             self._held += request.groups
         self.open[request] = None
         return True
+
+    def _may_pass(self, now_s: float) -> bool:
+        """Whether a request may be admitted before the first that waits."""
+        first = next(iter(self.waiting), None)
+        if first is None:
+            return True
+        if first is not self._first:
+            self._first, self._first_s = first, now_s
+        turn = int(now_s - self._first_s).bit_length()  # The seconds from 2**(turn - 1) to 2**turn.
+        return turn % 2 == 1
 
     def _tell(self, now_s: float) -> None:
         self._told_s, self._told_waiting = now_s, self.groups_waiting

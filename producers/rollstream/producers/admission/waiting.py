@@ -27,6 +27,7 @@ from rollstream.schemas.events import SharesGranted
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
 GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
+_LOOK_S = 1.0  # How late those that wait take their turns.
 _log = logging.getLogger("rollstream.admission")
 
 
@@ -116,6 +117,8 @@ class AdmissionQueue:
             request, limit = Request(groups, group, wake, now_s), self._limit(now_s)
             if limit.most is not None and groups > limit.most.most:
                 raise self._too_many(groups, limit.most)
+            if self._standing.waiting:
+                self._serve_those_that_wait(limit, now_s)
             self._standing.ask(request, limit, now_s)
             if request.waits and not self._is_served:
                 self._is_served = True
@@ -198,7 +201,7 @@ class AdmissionQueue:
                 self._is_served = False
                 return None
             self._log_waiting(limit, now_s)
-            return min(max(0.0, limit.changes_s - now_s), LOG_WAITING_EVERY_S)
+            return min(max(0.0, limit.changes_s - now_s), _LOOK_S)
 
     def _serve_those_that_wait(self, limit: Limit, now_s: float) -> None:
         """Admits those that may begin. Ends the waits if the run is over: nobody would train on

@@ -141,8 +141,8 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         ``dispatch``.
 
         Entering the ``with`` (``async with``) block waits as ``dispatch`` does, until all of the
-        groups may be begun. So ask for few at once. When the block ends, groups for which nothing
-        was published are given back.
+        groups may be begun. Smaller requests take turns with it meanwhile, so ask for few at once.
+        When the block ends, groups for which nothing was published are given back.
 
         Args:
             groups: how many.
