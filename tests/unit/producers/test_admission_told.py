@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from harness.admission import announce, announced
 from harness.brokers import TIMEOUT_S, until
+from harness.faults import Fate, FaultyBroker
 from harness.limited_worker import StillClock, Worker, play
-from harness.producers import AnyProducer, sampled
-from rollstream.producers import NotAdmitted
+from harness.producer_faults import Doubtful
+from harness.producers import PARTITIONS, AnyProducer, sampled
+from rollstream.producers import DeliveryFailed, NotAdmitted, ProducerClosed, RolloutProducer
+from rollstream.producers.admission import standing
+from rollstream.producers.engine import shell
 from rollstream.producers.engine.engine import LOOK_AGAIN_S
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.partitioning import partition_of
 
 kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
@@ -45,6 +52,42 @@ def test_not_admitted_names_the_outage_that_keeps_it_from_knowing(kind: str) -> 
         broker.away = False
 
     worker.play(kind, scenario, StillClock())
+
+
+def test_a_producer_says_that_it_lives_while_its_callers_wait_in_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (shell, standing):
+        monkeypatch.setattr(module, "ALIVE_S", 0.05)
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.LOSE_REPORT, "unanswered"))
+    worker = Worker(broker)
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=worker.layout.namespace, timeout_s=1.0
+    )
+
+    def flush() -> None:
+        with pytest.raises((DeliveryFailed, ProducerClosed)):
+            producer.flush(10 * TIMEOUT_S)
+
+    with producer.dispatch(example_id="ex", group_size=1) as group:
+        producer.flush(TIMEOUT_S)
+        # Of another partition than what says that it lives: an answer is awaited before the next
+        # record of one is sent.
+        own = partition_of(worker.granting.producer_id().encode(), PARTITIONS)
+        names = map("ex-{}".format, itertools.count())
+        other = next(one for one in names if partition_of(one.encode(), PARTITIONS) != own)
+        producer.publish(example_id=other, rollout_uid="unanswered", **sampled())
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        until(lambda: worker.count(EntryKind.SEGMENT) == 1)
+        lived = worker.count(EntryKind.ALIVE)
+        until(lambda: worker.count(EntryKind.ALIVE) >= lived + 3)
+        assert flushing.is_alive()
+        group.publish(**sampled())
+    with suppress(DeliveryFailed):  # One of the two calls is told.
+        producer.close()
+    flushing.join(TIMEOUT_S)
+    assert not flushing.is_alive()
 
 
 @kinds
