@@ -8,9 +8,10 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
-from harness.brokers import TIMEOUT_S
+from harness.brokers import TIMEOUT_S, until
 from rollstream.producers import (
     AsyncRolloutProducer,
+    FlushTimedOut,
     FollowedPolicy,
     Group,
     RolloutProducer,
@@ -176,6 +177,20 @@ def open_producer(kind: str, broker: Broker, layout: Layout, **arguments: Any) -
         return AwaitedProducer(RolloutProducer(broker=broker, **names))
     # Its arguments are spelled out; the tests here give them as they come.
     return cast(AnyProducer, AsyncRolloutProducer(broker=broker, **names))
+
+
+def flush_by_jumps(producer: RolloutProducer) -> None:
+    """Returns once all is in the log, of a producer whose clock jumps: by such a clock no call has
+    time to wait for the broker."""
+
+    def is_flushed() -> bool:
+        try:
+            producer.flush(0)
+        except FlushTimedOut:
+            return False
+        return True
+
+    until(is_flushed)
 
 
 def new_layout(

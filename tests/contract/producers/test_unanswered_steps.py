@@ -23,13 +23,13 @@ from rollstream.producers import (
     StepProducer,
 )
 from rollstream.producers.engine.gather import HELD_BYTES_MAX
-from rollstream.producers.steps.producer import ANSWER_S
 from rollstream.runtime.clock import SystemClock
 from rollstream.streams.topics.layout import Layout
 
 ENVIRONMENT = "web"
-GRACE_S = 0.9 * ANSWER_S  # A call that waits for the broker takes longer.
+GRACE_S = 1.0  # A loaded machine is slow; a call that waits for the broker takes longer.
 SHORT_S = 0.2
+CLOSE_S = 2.0
 LONG_S = 300.0
 RESUMED = announced(5, policy_epoch=1, policy_version="step-5.e1", offset=9, branches={1: 4})
 
@@ -120,7 +120,7 @@ def test_steps_are_queued_while_no_broker_answers_and_go_when_one_does(stage: St
     announce(stage.broker.inner, stage.layout.admission(ENVIRONMENT), RESUMED)
 
     async def scenario(producer: Any) -> None:
-        assert await took_s(producer.submit(step("a"))) < ANSWER_S + GRACE_S
+        assert await took_s(producer.submit(step("a"))) < GRACE_S
         assert await took_s(producer.submit(step("a", 1), step("b"))) < GRACE_S
         assert await took_s(producer.complete("a")) < GRACE_S
         with pytest.raises(FlushTimedOut) as late:
@@ -219,9 +219,9 @@ def test_a_close_ends_in_time_and_names_the_steps_that_no_broker_took(stage: Sta
                 await producer.close()
             assert told.value.uids == ("a", "b")
 
-        assert await took_s(close()) < 2 * ANSWER_S + GRACE_S
+        assert await took_s(close()) < CLOSE_S + GRACE_S
 
-    stage.play(scenario, timeout_s=2 * ANSWER_S)
+    stage.play(scenario, timeout_s=CLOSE_S)
 
 
 def test_steps_of_an_environment_without_a_topic_fail(stage: Stage) -> None:

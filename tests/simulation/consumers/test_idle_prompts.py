@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.producers import flush_by_jumps
 from harness.sealing import SealWorld
 from rollstream.producers import Step, StepProducer
 
@@ -24,6 +25,7 @@ def submit(world: SealWorld, uid: str, *, is_last: bool = True) -> None:
     )
     with StepProducer(broker=world.new_broker(), clock=world.clock) as producer:
         producer.submit_step(step, environment="math")
+        flush_by_jumps(producer)
 
 
 @pytest.mark.proves("B3")

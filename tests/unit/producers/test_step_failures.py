@@ -13,7 +13,7 @@ import pytest
 from harness.brokers import until
 from harness.faults import Fate, FaultyBroker, always_pass
 from harness.producer_faults import Doubtful, NarrowBroker, until_late
-from harness.producers import PARTITIONS, new_layout, published, segments_of
+from harness.producers import PARTITIONS, flush_by_jumps, new_layout, published, segments_of
 from rollstream.producers import (
     AsyncStepProducer,
     BufferFull,
@@ -248,7 +248,7 @@ def test_a_full_queue_is_refused_at_once_and_drops_nothing(kind: str) -> None:
     def with_sync() -> None:
         with StepProducer(**given) as producer:
             producer.submit_step(step("first"), environment=ENVIRONMENT)
-            producer.flush()
+            flush_by_jumps(producer)
             broker.refusals = 10_000
             for number in range(4):
                 producer.submit_step(step(f"w{number}", tokens=wide), environment=ENVIRONMENT)

@@ -32,11 +32,7 @@ from rollstream.streams.broker import Broker, Delivery
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
-# How long a call that queues waits for the broker to say what it needs to check steps. One that is
-# there has answered by then; while one is not, no other call waits.
-ANSWER_S = 1.0
-_AGAIN_S = 0.1  # Until a broker that does not answer is asked again by a call that waits.
-_ASK_AGAIN_S = 0.5  # The same where none does.
+_AGAIN_S = 0.1  # Until a broker that does not answer is asked again.
 
 
 class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
@@ -87,7 +83,7 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
             now_s = self._real.monotonic_s()
             if now_s < self._ask_again_s.get(environment, 0.0):
                 return None
-            self._ask_again_s[environment] = now_s + _ASK_AGAIN_S
+            self._ask_again_s[environment] = now_s + _AGAIN_S
             try:
                 log.wait(0, 0.0)
             except BrokerUnavailable:
@@ -112,7 +108,8 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         engine, topic = self._engine, outgoing[0].topic
         is_known = topic in engine.topics.partitions and all(one.said is None for one in outgoing)
         if topic in engine.holding or not is_known:
-            taken = engine.hold(outgoing, Deadline(self._timeout_s, self._clock))
+            # The broker's time, whatever the producer's clock.
+            taken = engine.hold(outgoing, Deadline(self._timeout_s))
         else:
             taken = engine.put(outgoing)
         if not taken:
@@ -170,11 +167,10 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         """Queues all of these steps, in their order, or none of them. It returns at once, and has
         copied the arrays by then.
 
-        The first call of an environment waits for the broker to name its partitions and policies,
-        at most 1 s. If no broker answers, it only queues, and so does each call while anything of
-        the environment is queued so. The steps are checked against the policies, and go, when a
-        broker answers. They fail after ``timeout_s``. ``flush``, or a later call, raises
-        ``DeliveryFailed`` for these, and for a step whose policy is wrong.
+        Steps are held until the broker has named the environment's partitions and policies, as at
+        the first call. Then they are checked against the policies, and go. They fail if that takes
+        ``timeout_s``. ``flush``, or a later call, raises ``DeliveryFailed`` for these, and for a
+        held step whose policy is wrong, or whose environment has no topic.
 
         Args:
             steps: of any trajectories of the environment.
@@ -188,9 +184,9 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
             BufferFull: the queue has no room now, or ``max_open_prompts`` are open and these steps
                 begin another one. Nothing was queued: submit them again later.
             DeliveryFailed: steps of earlier calls failed. This call queued nothing: repeat it too.
-            UnknownTopic, TopicMismatch: as for ``RolloutProducer.publish``.
+            TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        self._find_of(environment, policies=True)
+        self._topic_of(environment)
         self._submit(
             lambda: self._entries.steps(steps, environment, self._policies_of(environment))
         )
@@ -221,9 +217,9 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         Raises:
             InvalidRollout: ``prompt_uid`` is needed, or names field, value and remedy.
             Contradiction: the trajectory has another length, or another prompt, here.
-            BufferFull, DeliveryFailed, UnknownTopic, TopicMismatch: as for ``submit_steps``.
+            BufferFull, DeliveryFailed, TopicMismatch: as for ``submit_steps``.
         """
-        self._find_of(environment)
+        self._topic_of(environment)
         self._submit(partial(self._entries.end, environment, trajectory_uid, prompt_uid, steps))
 
     def fail_trajectory(
@@ -247,22 +243,9 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
             example_id: the problem, as in the prompt's steps. Empty: as in those that were
                 submitted here, else ``prompt_uid``.
         """
-        self._find_of(environment)
+        self._topic_of(environment)
         of = environment, trajectory_uid, prompt_uid
         self._submit(partial(self._entries.failure, *of, reason, n_rollouts, example_id))
-
-    def _find_of(self, environment: str, *, policies: bool = False) -> None:
-        """Waits for the environment's partitions, and policies, where the broker answers."""
-        topic = self._topic_of(environment)
-        if topic in self._engine.holding:
-            return
-        answer = Deadline(min(ANSWER_S, self._timeout_s))
-        with suppress(BrokerUnavailable):
-            self._find(topic, answer)
-            if policies and environment not in self._follows:
-                with suppress(UnknownTopic):  # As in an older deployment: none is known.
-                    self._admission(environment).wait(0, answer.left_s())
-                self._follows.add(environment)
 
     def _submit(self, made: Callable[[], Submission]) -> None:
         with self._submitting:
@@ -349,23 +332,19 @@ class AsyncStepProducer(
         await self._submit(failed, durable)
 
     async def _find_of(self, environment: str, durable: bool, *, policies: bool = False) -> None:
-        """Waits for the environment's partitions, and policies: a call that only queues, where the
-        broker answers; a durable one in any case, and for those that are held before it."""
+        """A durable call waits for the environment's partitions, and policies, and for those that
+        are held before it."""
         topic = self._topic_of(environment)
-        if topic in self._engine.holding and not durable:
+        if not durable:
             return
-        deadline = Deadline(self._timeout_s if durable else min(ANSWER_S, self._timeout_s))
-        try:
-            await self._find(topic, deadline.timeout_s)
-            if policies and environment not in self._follows:
-                await self._read_policies(environment, deadline)
-            while topic in self._engine.holding and durable:
-                if deadline.passed():
-                    raise unanswered(self._broker_name, topic, deadline.timeout_s)
-                await asyncio.sleep(deadline.slice_s(_AGAIN_S))
-        except BrokerUnavailable:
-            if durable:
-                raise
+        deadline = Deadline(self._timeout_s)
+        await self._find(topic, deadline.timeout_s)
+        if policies and environment not in self._follows:
+            await self._read_policies(environment, deadline)
+        while topic in self._engine.holding:
+            if deadline.passed():
+                raise unanswered(self._broker_name, topic, deadline.timeout_s)
+            await asyncio.sleep(deadline.slice_s(_AGAIN_S))
 
     async def _read_policies(self, environment: str, deadline: Deadline) -> None:
         """Reads what trainers announced so far; from then on it is followed."""

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.command_line import CONFIG, CommandLine
+from harness.producers import flush_by_jumps
 from harness.published_run import Run
 from harness.rollouts import make_entry
 from harness.sealed_files import seal
@@ -292,6 +293,7 @@ def test_a_segment_without_a_reward_adds_nothing_wherever_a_return_is_shown(
                 n_rollouts=1,
             )
             producer.submit_step(step, environment="math")
+        flush_by_jumps(producer)
     run.seal(1)
     (shown,) = run.read("show", "--lowest-reward", "9", "--from-files")
     assert (shown["trajectory_uid"], shown["reward"]) == ("t", pytest.approx(1.0))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.command_line import CONFIG
+from harness.producers import flush_by_jumps
 from harness.published_run import Run
 from harness.rollouts import encode_record, make_ended, make_step, step_uids
 from rollstream.producers import InvalidRollout, ScoreProducer, Step, StepProducer
@@ -47,6 +48,7 @@ def submit(run: Run, *steps: Step) -> None:
     """By a writer that knows nothing of the others."""
     with StepProducer(broker=run.line.broker(), clock=run.line.clock) as producer:
         producer.submit_steps(steps, environment="math")
+        flush_by_jumps(producer)
 
 
 def append(run: Run, *entries: Entry) -> None:
@@ -189,6 +191,7 @@ def test_a_prompt_of_older_and_newer_writers_ends_as_it_began(run: Run, old_firs
             one = step("rs3", index, uid="other", is_last=False, n_rollouts=2)
             producer.submit_step(one, environment="math")
         producer.complete_trajectory("other", environment="math")
+        flush_by_jumps(producer)
     run.seal(1)
     audited(run)
     uid = UID if old_first else FIRST
