@@ -22,15 +22,16 @@ from rollstream.schemas.metadata import ObjectText, object_text
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import (
     FLOAT32_MAX,
+    GROUP_SIZE_MAX,
     INT_MAX,
     LOGPROB_MAX,
+    LOGPROB_MIN,
     LONG_MAX,
     NAME_CHARS_MAX,
     UID_PATTERN,
     VERSION_BYTES_MAX,
 )
 
-N_ROLLOUTS_MAX = 65_536  # A group that waits for more than ever come is never whole.
 STEPS_MAX = 1_024  # Of one call, so that checking it holds the event loop for milliseconds.
 SIDES_MAX = 8
 _STEP_BYTES = 1_024  # Of its objects, about: three arrays, and the numbers.
@@ -39,7 +40,7 @@ _I4, _F4 = np.dtype("<i4"), np.dtype("<f4")
 
 _Whole = Annotated[int, Meta(ge=0, le=INT_MAX)]
 _Number = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
-_LogProb = Annotated[float, Meta(ge=-FLOAT32_MAX, le=LOGPROB_MAX)]
+_LogProb = Annotated[float, Meta(ge=LOGPROB_MIN, le=LOGPROB_MAX)]
 _Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 _FilledName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 # The writer checks the pattern.
@@ -48,7 +49,7 @@ _Version = Annotated[str, Meta(min_length=1, max_length=VERSION_BYTES_MAX)]
 _Int64 = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
 _Long = Annotated[int, Meta(ge=0, le=LONG_MAX)]
 _WeightStep = Annotated[int, Meta(ge=UNKNOWN_STEP, le=LONG_MAX)]
-_Size = Annotated[int, Meta(ge=1, le=N_ROLLOUTS_MAX)]
+_Size = Annotated[int, Meta(ge=1, le=GROUP_SIZE_MAX)]
 _Ints = Literal["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 _Floats = Literal["float16", "float32", "float64"]
 _B64 = "[A-Za-z0-9+/]"

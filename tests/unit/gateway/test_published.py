@@ -19,11 +19,11 @@ from harness.admission import announce, announced
 from harness.producers import new_layout, published, segments_of
 from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
-from rollstream.gateway.models import N_ROLLOUTS_MAX, TOKEN_ID_MAX
+from rollstream.gateway.models import TOKEN_ID_MAX
 from rollstream.producers import AsyncStepProducer
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import EntryKind
-from rollstream.schemas.rules import INT_MAX, LOGPROB_MIN, LONG_MAX
+from rollstream.schemas.rules import GROUP_SIZE_MAX, INT_MAX, LOGPROB_MIN, LONG_MAX
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
@@ -64,7 +64,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
         "logprobs": st.none() | logprobs,
         "reward": st.none() | REWARDS,
         "is_last": st.booleans(),
-        "n_rollouts": st.none() | st.integers(1, N_ROLLOUTS_MAX),
+        "n_rollouts": st.none() | st.integers(1, GROUP_SIZE_MAX),
         "metadata": st.none() | METADATA,
         "policy_epoch": st.integers(0, INT_MAX),
         "lineage": st.text(st.characters(codec="utf-8"), max_size=10),

@@ -22,7 +22,7 @@ from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, EntryKind
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
-from rollstream.schemas.rules import whole_number
+from rollstream.schemas.rules import INT_MAX, whole_number
 
 _RARE = ("metadata", "loss_mask", "token_arrays")
 # What a step leaves out of these is known from elsewhere, or not yet.
@@ -110,8 +110,8 @@ class StepEntries:
         """The end of a trajectory."""
         uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
         count = 0 if steps is None else whole_number("steps", steps)
-        if steps is not None and count < 1:
-            remedy = "give 1 or more, or None where each step is in the log by now"
+        if steps is not None and count not in range(1, INT_MAX + 1):
+            remedy = f"give 1 to {INT_MAX}, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
         end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
