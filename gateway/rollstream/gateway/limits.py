@@ -8,7 +8,9 @@ from typing import NamedTuple
 from rollstream.gateway.problems import Kind, Refused
 from rollstream.runtime.config.gateway import GatewayConfig
 
-_SHARES_MAX = 4  # A default share is at least a quarter of all.
+# A default share is at least a quarter of all. Half of all is kept for the environments, in equal
+# parts, so that few of many never take everything.
+_SHARES_MAX = 4
 
 
 class Limit:
@@ -19,16 +21,24 @@ class Limit:
         taken: what is counted, for messages.
         most: the limit of all.
         each: the limit of each environment.
+        kept: of all, how much nobody but an environment itself takes. Beyond it they share what is
+            left.
+        shared: how much that is.
         kind: of the problem if all is taken. If one environment has its limit, it is ``FULL``.
     """
 
-    def __init__(self, setting: str, taken: str, most: int, each: int, kind: Kind) -> None:
+    def __init__(
+        self, setting: str, taken: str, most: int, each: int, kept: int, shared: int, kind: Kind
+    ) -> None:
         self.in_all = 0
+        self._beyond = 0  # What environments have together beyond what is kept for each.
         self._of: Counter[str] = Counter()
         self._setting = setting
         self._taken = taken
         self._most = most
         self._each = each
+        self._kept = kept
+        self._shared = shared
         self._kind = kind
 
     def take(self, environment: str, size: int = 1, *, own: int | None = None) -> None:
@@ -44,16 +54,28 @@ class Limit:
         if self.in_all + size > self._most and self.in_all != own:
             raise _full(self._kind, f"{self.in_all} {self._taken}", self._setting, self._most)
         held, setting = self._of[environment], f"{self._setting}_per_environment"
-        if environment and held + size > self._each and held != own:
-            taken = f"{held} {self._taken} of environment {environment}"
-            raise _full(Kind.FULL, taken, setting, self._each)
+        more = self._more_beyond(environment, held, size)
+        if environment and held != own:
+            if held + size > self._each:
+                taken = f"{held} {self._taken} of environment {environment}"
+                raise _full(Kind.FULL, taken, setting, self._each)
+            if more and self._beyond + more > self._shared:
+                taken = f"{self._beyond} {self._taken} beyond {self._kept} of each environment"
+                raise _full(Kind.FULL, taken, self._setting, self._most)
         self._of[environment] += size
+        self._beyond += more
         self.in_all += size
 
     def give(self, environment: str, size: int = 1) -> None:
         """Counts so much less."""
+        self._beyond += self._more_beyond(environment, self._of[environment], -size)
         self._of[environment] -= size
         self.in_all -= size
+
+    def _more_beyond(self, environment: str, held: int, size: int) -> int:
+        if not environment:
+            return 0
+        return max(0, held + size - self._kept) - max(0, held - self._kept)
 
 
 class Limits(NamedTuple):
@@ -69,9 +91,12 @@ class Limits(NamedTuple):
 
         def limit(setting: str, taken: str, kind: Kind, least: int = 1) -> Limit:
             most: int = getattr(config, setting)
+            each: int | None = getattr(config, f"{setting}_per_environment")
+            if each is not None:
+                return Limit(setting, taken, most, each, 0, most, kind)
             share = max(least, most // max(1, min(environments, _SHARES_MAX)))
-            own: int | None = getattr(config, f"{setting}_per_environment")
-            return Limit(setting, taken, most, own or share, kind)
+            kept = max(least, most // (2 * max(1, environments)))
+            return Limit(setting, taken, most, share, kept, most - environments * kept, kind)
 
         return cls(
             limit("max_pending_bytes", "bytes on their way", Kind.FULL, config.max_body_bytes),

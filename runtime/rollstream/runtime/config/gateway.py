@@ -25,18 +25,19 @@ class GatewayConfig(Section):
     max_pending_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
     """Most bytes of bodies that have come and of steps on their way to the broker, else 429."""
     max_pending_bytes_per_environment: int | None = Field(default=None, ge=1024)
-    """Most of these bytes of one environment, else 429. Default: its share, which is an equal one
-    of up to 4 environments, and a quarter if there are more."""
+    """Most of these bytes of one environment, else 429. Default: an equal share of up to 4
+    environments, and a quarter of more. Then half of all is kept for the environments, in equal
+    parts, so that each has some whatever the others take."""
     max_requests: int = Field(default=256, ge=1)
     """Most requests that are answered at once, else 503."""
     max_requests_per_environment: int | None = Field(default=None, ge=1)
-    """Most of these requests of one environment, else 429. Default: its share."""
+    """Most of these requests of one environment, else 429. Default: likewise."""
     max_connections: int = Field(default=4096, ge=1)
     """Most open connections, else 503. The process needs a file descriptor for each. If all are
     open, a new one takes the place of the oldest that has not sent a token."""
     max_connections_per_environment: int | None = Field(default=None, ge=1)
-    """Most open connections whose last call was one environment's, else 429. Default: its
-    share."""
+    """Most open connections whose last call was one environment's, else 429. Default:
+    likewise."""
     max_open_prompts: int = Field(default=16_384, ge=1)
     """Most prompts of each environment that began here and have not ended, else 429."""
     timeout_s: FiniteFloat = Field(default=30.0, gt=0)
