@@ -130,7 +130,7 @@ def _wrongs(value: Any, kind: Any, path: str) -> Iterator[_Wrong]:
         elif isinstance(value, dict) and get_origin(one) is dict:
             for name, each in value.items():
                 yield from _wrongs(each, get_args(one)[1], f"{path}.{name}")
-        elif isinstance(value, dict) and issubclass(one, msgspec.Struct):
+        elif isinstance(value, dict) and _is_object(one):
             yield from _wrongs_of_object(value, one, f"{path}." if path else "")
     if not _fits(value, kind):
         yield _Wrong(path, value, f"give {_wanted(inspect.type_info(kind))}")
@@ -153,7 +153,7 @@ def _wrongs_of_object(value: Mapping[str, Any], kind: type, start: str) -> Itera
 def _suspects(value: list[Any], kind: Any) -> Iterable[int]:
     """The indexes of what may be wrong in a list; of many numbers or texts the first one."""
     low, high = 0, len(value)
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if _is_object(kind):
         return range(high)
     if _fits(value, list[kind]):
         return ()
@@ -164,6 +164,10 @@ def _suspects(value: list[Any], kind: Any) -> Iterable[int]:
         else:
             high = middle
     return (low,)
+
+
+def _is_object(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _no_json(value: Any, path: str) -> Iterator[_Wrong]:
