@@ -212,7 +212,11 @@ async def _admitted(request: Request, environment: str) -> Intake:
 
 _Admitted = Annotated[Intake, Depends(_admitted)]
 _Query = Annotated[CallQuery, Query()]
-_QUERIES: dict[str, type[BaseModel]] = {"newest_policy": PolicyQuery, "score_trajectory": NoQuery}
+_NoQuery = Annotated[NoQuery, Query()]
+_QUERIES: dict[str, type[BaseModel]] = {
+    "newest_policy": PolicyQuery,
+    **dict.fromkeys(("score_trajectory", "healthz", "readyz"), NoQuery),
+}
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
@@ -299,7 +303,7 @@ async def fail_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
 
 
 @_post(f"{_PATH}/score", ScoreBody, SCORE, "The score is in the log", accepts=False)
-async def score_trajectory(trajectory: _Trajectory, query: Annotated[NoQuery, Query()]) -> Response:
+async def score_trajectory(trajectory: _Trajectory, query: _NoQuery) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
     scores = trajectory.request.app.state.gateway.scores
@@ -320,15 +324,15 @@ async def newest_policy(
 
 
 @_probes.head("/healthz", include_in_schema=False)
-@_probes.get("/healthz", responses={200: _holds(Health)})
-async def healthz() -> Response:
+@_probes.get("/healthz", responses={200: _holds(Health), **_problems(400, 422)})
+async def healthz(query: _NoQuery) -> Response:
     """Answers 200 while the process lives."""
     return answer(Health(status="ok"))
 
 
 @_probes.head("/readyz", include_in_schema=False)
-@_probes.get("/readyz", responses={200: _holds(Health), **_problems(503)})
-async def readyz(request: Request) -> Response:
+@_probes.get("/readyz", responses={200: _holds(Health), **_problems(400, 422, 503)})
+async def readyz(request: Request, query: _NoQuery) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
     gateway: _Gateway = request.app.state.gateway

@@ -168,7 +168,7 @@ def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
     value = shown(problem["input"])
     if problem["type"] == "extra_forbidden":
         names = ", ".join(model.model_fields)
-        remedy = f"leave it out, or correct its name: {names}"
+        remedy = f"leave it out, or correct its name: {names}" if names else "leave it out"
         return Refused(Kind.QUERY, f"there is no query parameter {name!r}", remedy, name, value)
     remedy = "give true or false"
     return Refused(Kind.QUERY, f"the query parameter {name!r} is {value}", remedy, name, value)

@@ -64,6 +64,7 @@ WRONG_VALUES: list[tuple[str, Any, str, str, str]] = [
     ("prompt_ids", None, "prompt_ids", "null", TOKENS),
     ("prompt_ids", "AAAA", "prompt_ids", "'AAAA'", TOKENS),
     ("prompt_ids", {}, "prompt_ids.dtype", "", 'give "int32"'),
+    ("prompt_ids", {"dtype": {}}, "prompt_ids.dtype", "an object of 0", 'give "int32"'),
     ("prompt_ids", packed(b"1234", "int64"), "prompt_ids.dtype", "'int64'", 'give "int32"'),
     ("prompt_ids", packed(b"12345"), "prompt_ids.base64", "5", "give 4 for each value"),
     ("prompt_ids", packed(b"\0\0\0\xff"), "prompt_ids[0]", "-16777216", "not negative"),
@@ -301,3 +302,10 @@ def test_only_plain_json_is_read(
 def test_what_is_not_there_is_a_problem_too(client: TestClient) -> None:
     assert fields(problem(client.get("/v2"), 404)) == ("path", "'/v2'")
     assert fields(problem(client.get(STEPS), 405)) == ("method", "'GET'")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_probe_takes_no_query_parameters(client: TestClient, path: str) -> None:
+    refused = problem(client.get(f"{path}?verbose=1"), 400)
+    assert refused["detail"] == "there is no query parameter 'verbose'; leave it out"
+    assert refused["field"] == "verbose"
