@@ -36,7 +36,7 @@ _READ_S = 0.5  # How long a thread may read on when nobody waits for it any more
 class _Answer(asyncio.Future[None]):
     """The end of an awaited call.
 
-    A publish that is cancelled before its entry left takes it out at once: the end of the turn
+    A publish that is cancelled before its entry left takes it out at once: the end of the tick
     might send it before the coroutine runs again.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Answer(asyncio.Future[None]):
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmitted]):
     """Publishes rollouts with ``await``: each call returns once the broker has the rollout.
 
-    All coroutines of one event loop may share it. Rollouts that are published in one turn of the
+    All coroutines of one event loop may share it. Rollouts that are published in one tick of the
     loop share records. The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole
     publish, the broker's answer included. ``flush`` has a time of its own, and librdkafka's
     ``message.timeout.ms`` is five minutes. A publish that is cancelled before it was sent is not in
@@ -71,7 +71,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     """
 
     def _start(self) -> None:
-        self._turn_ends = False  # Whether the end of this turn of the loop will send.
+        self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
         self._reading: dict[AdmissionQueue, asyncio.Task[None]] = {}  # One reads for all.
         self._begin(self._outbox.failure, self._post, lingers=False)
@@ -240,7 +240,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         """Gathers the entries, or lets them wait for room and for the topic."""
         wait = self._wait(self._timeout_s, self._clock, outgoing)
         if self._engine.put(outgoing, wait):
-            self._send_at_end_of_turn()
+            self._send_at_end_of_tick()
         return wait
 
     async def _concluded(self, wait: Wait) -> None:
@@ -248,7 +248,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         try:
             await _future(wait)
         except asyncio.CancelledError:
-            if not _future(wait).cancelled():  # It came in the same turn.
+            if not _future(wait).cancelled():  # It came in the same tick.
                 self._failures.keep(wait.failed)
             raise
         if wait.error is not None:
@@ -259,14 +259,14 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
                 raise only
             raise self._outbox.failure(wait.failed)
 
-    def _send_at_end_of_turn(self) -> None:
-        if not self._turn_ends:
-            self._turn_ends = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
+    def _send_at_end_of_tick(self) -> None:
+        if not self._tick_ends:
+            self._tick_ends = True
+            asyncio.get_running_loop().call_soon(self._end_tick)
 
-    def _end_turn(self) -> None:
-        """Nothing else of this turn publishes: what it gathered goes."""
-        self._turn_ends = False
+    def _end_tick(self) -> None:
+        """Nothing else of this tick publishes: what it gathered goes."""
+        self._tick_ends = False
         self._engine.send()
 
     def _post(self, ended: Sequence[Wait]) -> None:

@@ -31,6 +31,10 @@ class Reader:
     def limit(self) -> Limit:
         return self._allowance.limit(self.newest, self.begun, self.clock.monotonic_s())
 
+    def taken(self, sampler: str, total: int, needed: int = 0) -> Granted:
+        """The sampler's newest shares, with what the producer is given by them."""
+        return self.newest[sampler]._replace(total=total, needed=needed)
+
     def groups(self) -> int | None:
         return self.limit().groups
 
@@ -85,9 +89,9 @@ def test_of_several_samplers_the_smallest_total_holds_while_it_is_valid() -> Non
     reader = Reader()
     reader.read(granted(1, {ME: 2}, sampler="a", valid_s=10.0))
     reader.read(granted(1, {ME: 9}, sampler="b", valid_s=20.0))
-    assert reader.limit() == Limit(2, reader.newest["a"], None, 10.0)
+    assert reader.limit() == Limit(2, reader.taken("a", 2), None, 10.0)
     reader.clock.advance(10.0)
-    assert reader.limit() == Limit(9, reader.newest["b"], None, 20.0)
+    assert reader.limit() == Limit(9, reader.taken("b", 9), None, 20.0)
 
 
 def test_shares_are_valid_from_when_they_were_read_whatever_other_clocks_say() -> None:
@@ -98,7 +102,7 @@ def test_shares_are_valid_from_when_they_were_read_whatever_other_clocks_say() -
     reader.clock.advance(9.9)
     assert reader.limit().away_s is None
     reader.clock.advance(0.1)
-    assert reader.limit() == Limit(4, reader.newest["a"], 3_610.0, 4_210.0)
+    assert reader.limit() == Limit(4, reader.taken("a", 4), 3_610.0, 4_210.0)
 
 
 def test_the_last_samplers_total_stays_and_grows_once_each_idle_time() -> None:
@@ -123,7 +127,7 @@ def test_a_sampler_that_leaves_names_nobody_and_its_total_stays() -> None:
     reader.read(granted(1, {ME: 4}))
     assert reader.groups() == 4
     reader.read(granted(2, {}, valid_s=0.0, idle_groups=5))
-    assert reader.limit() == Limit(4, reader.newest["a"], 0.0, 600.0)
+    assert reader.limit() == Limit(4, reader.taken("a", 4), 0.0, 600.0)
     reader.clock.advance(600.0)
     assert reader.groups() == 9
 
@@ -172,7 +176,7 @@ def test_nobody_who_waits_is_held_by_one_who_does_not() -> None:
     reader = Reader()
     reader.read(granted(1, {ME: 4}, sampler="idle", valid_s=60.0))
     reader.read(granted(1, {"x": 9, ME: 12}, {"x": 8, ME: 6}, sampler="waits", valid_s=20.0))
-    assert reader.limit() == Limit(6, reader.newest["waits"], None, 20.0)
+    assert reader.limit() == Limit(6, reader.taken("waits", 12, 6), None, 20.0)
     reader.read(granted(1, {ME: 5}, sampler="idle", valid_s=60.0))
     assert reader.groups() == 6
     reader.read(granted(1, {ME: 7}, sampler="idle", valid_s=60.0))

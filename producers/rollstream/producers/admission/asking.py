@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, Wanted
 from rollstream.producers.errors import IF_NO_TOPIC, NoPolicy, RunOver
-from rollstream.producers.rollouts.blocks import Steps
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, UnknownTopic
 
-Wait = Callable[[int, float], Steps[int]]
+Wait = Callable[[int, float], Coroutine[Any, Any, int]]
 """As ``AdmissionLog.wait``."""
-Pause = Callable[[float], Steps[None]]
+Pause = Callable[[float], Coroutine[Any, Any, None]]
 """Waits so many seconds."""
 
 _SHARED_S = 1.0  # The end of a process waits for a thread that waits, at most so long.

@@ -200,9 +200,7 @@ class FollowedAdmission(AdmissionLog):
     def _has_valid_shares(self) -> bool:
         """Whether the second generation has any."""
         now_s = self._clock.monotonic_s()
-        return any(
-            now_s < one.read_s + one.shares.valid_s for one in self._newest.shares_by_producer()
-        )
+        return any(now_s < one.ends_s for one in self._newest.shares_by_producer())
 
     def _read(self) -> tuple[bool, int]:
         """Reads what has come: whether anything is another than before, and how many records."""

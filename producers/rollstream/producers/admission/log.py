@@ -19,10 +19,19 @@ class Granted(NamedTuple):
         read_s: when this process read them, by its monotonic clock: from then on they are valid
             for ``shares.valid_s``, whatever any other clock says. Of those that the log held at
             the first read, earlier by how much newer the log's last record is, in log time.
+        total: how many groups the producer may have begun by them, as ``Allowance`` takes them.
+        needed: of these, how many whatever other samplers grant.
     """
 
     shares: SharesGranted
     read_s: float
+    total: int = 0
+    needed: int = 0
+
+    @property
+    def ends_s(self) -> float:
+        """Until when they are valid, by this process's monotonic clock."""
+        return self.read_s + self.shares.valid_s
 
 
 class AdmissionLog(Protocol):

@@ -32,19 +32,6 @@ class Limit(NamedTuple):
     most: SharesGranted | None = None
 
 
-class _Grant(NamedTuple):
-    """One sampler's newest shares, as this producer takes them."""
-
-    granted: Granted
-    total: int
-    needed: int
-    ends_s: float
-
-    @property
-    def lineage(self) -> str:
-        return self.granted.shares.lineage
-
-
 class Allowance:
     """What the samplers of one lineage allow one producer.
 
@@ -64,8 +51,8 @@ class Allowance:
         self._environment = environment
         self._producer_id = producer_id
         self._lineage = lineage
-        self._known: dict[str, _Grant] = {}  # Of each sampler, of whatever lineage.
-        self._stays: tuple[_Grant, int] | None = None  # The last ones, and the total that stays.
+        self._known: dict[str, Granted] = {}  # Of each sampler, of whatever lineage.
+        self._stays: tuple[Granted, int] | None = None  # The last ones, and the total that stays.
 
     def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
         """The limit by the newest shares of each sampler.
@@ -79,33 +66,37 @@ class Allowance:
         """
         for sampler, granted in newest.items():
             known = self._known.get(sampler)
-            if known is None or known.granted is not granted:
+            if (
+                known is None
+                or known.shares is not granted.shares
+                or known.read_s != granted.read_s
+            ):
                 self._take(sampler, granted)
         named = self._lineage
-        shares = [one for one in self._known.values() if named in (None, one.lineage)]
+        shares = [one for one in self._known.values() if named in (None, one.shares.lineage)]
         if not shares:
             return Limit(None)
         valid = [one for one in shares if now_s < one.ends_s]
-        if len(lineages := {one.lineage for one in valid}) > 1:
+        if len(lineages := {one.shares.lineage for one in valid}) > 1:
             raise SeveralLineages(self._environment, sorted(lineages), "RolloutProducer(lineage=…)")
         if valid:
             self._stays = None
             least = min(valid, key=lambda share: share.total)
             needs = max(valid, key=lambda share: share.needed)
             ends_s = min(share.ends_s for share in valid)
-            each = [share.granted.shares for share in valid]
+            each = [share.shares for share in valid]
             most = max(each, key=lambda shares: shares.most) if all(s.most for s in each) else None
             if needs.needed > least.total:
-                return Limit(needs.needed, needs.granted, None, ends_s, most)
-            return Limit(least.total, least.granted, None, ends_s, most)
+                return Limit(needs.needed, needs, None, ends_s, most)
+            return Limit(least.total, least, None, ends_s, most)
         last = max(shares, key=lambda share: (share.ends_s, -share.total))
         if self._stays is None or self._stays[0] is not last:
             # A producer that was granted less than it has begun already may go on, too.
             self._stays = last, max(last.total, begun)
-        idle_s = max(last.granted.shares.idle_s, _IDLE_S_MIN)
+        idle_s = max(last.shares.idle_s, _IDLE_S_MIN)
         periods = int((now_s - last.ends_s) // idle_s)
-        groups = self._stays[1] + periods * last.granted.shares.idle_groups
-        return Limit(groups, last.granted, last.ends_s, last.ends_s + (periods + 1) * idle_s)
+        groups = self._stays[1] + periods * last.shares.idle_groups
+        return Limit(groups, last, last.ends_s, last.ends_s + (periods + 1) * idle_s)
 
     def _take(self, sampler: str, granted: Granted) -> None:
         shares = granted.shares
@@ -117,5 +108,4 @@ class Allowance:
         else:  # It does not know this producer (any more); one that leaves need not name any.
             total = known.total if known is not None and not shares.valid_s else 0
         if shares.valid_s >= 0:  # Else it takes no part: as if it had never granted anything.
-            ends_s = granted.read_s + shares.valid_s
-            self._known[sampler] = _Grant(granted, total, needed, ends_s)
+            self._known[sampler] = granted._replace(total=total, needed=needed)

@@ -241,7 +241,7 @@ class AdmissionQueue:
 
     def _describe(self, groups: int, limit: Limit, now_s: float) -> str:
         assert limit.by is not None, "nothing else limits it"
-        shares, read_s = limit.by
+        shares, read_s = limit.by.shares, limit.by.read_s
         # A record is new when totals change; what is begun of them since then makes none.
         if shares.capacity:
             room = (

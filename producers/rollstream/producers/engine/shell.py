@@ -289,8 +289,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             if environment in self._admitting or environment in self._warned_of:
                 continue
             granted = any(
-                now_s < one.read_s + one.shares.valid_s
-                and self._outbox.lineage in (None, one.shares.lineage)
+                now_s < one.ends_s and self._outbox.lineage in (None, one.shares.lineage)
                 for one in log.shares().values()
             )
             if granted and self._engine.topics.gathered[self._outbox.topic(environment)]:

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 from rollstream.producers.engine.outbox import Outgoing
 
 T = TypeVar("T")
-Steps = Coroutine[Any, Any, T]
-Send = Callable[[Sequence[Outgoing]], Steps[None]]
+Sends = Coroutine[Any, Any, T]
+Send = Callable[[Sequence[Outgoing]], Sends[None]]
 """Gets entries of one group on their way, all of them or none, or raises; of an async producer,
 into the log."""
 
@@ -21,14 +21,14 @@ into the log."""
 class Queue(Protocol):
     """``Send`` of a producer that queues, which never waits for the loop."""
 
-    def __call__(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> Steps[None]:
+    def __call__(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> Sends[None]:
         """``raise_earlier``: earlier failures are raised first, and then nothing is queued."""
 
 
-def at_once(steps: Steps[T]) -> T:
-    """What the steps return, or raise; they send by a ``Queue``."""
+def at_once(sends: Sends[T]) -> T:
+    """What these sends return, or raise; they go by a ``Queue``."""
     try:
-        steps.send(None)
+        sends.send(None)
     except StopIteration as done:
         result: T = done.value
         return result

@@ -372,7 +372,7 @@ class AsyncStepProducer(
             self._queue_now(outgoing)
         elif not self._engine.put(outgoing, wait, at_once=True):
             raise self._engine.full("no room now")
-        self._send_at_end_of_turn()
+        self._send_at_end_of_tick()
         remember()
         if wait is not None:
             try:
