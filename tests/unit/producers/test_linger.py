@@ -10,14 +10,14 @@ import threading
 import pytest
 
 from harness.brokers import TIMEOUT_S, until
-from harness.faults import Fate, FaultyBroker, FaultyWriter
+from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producer_faults import NEVER_S, never_linger
 from harness.producers import new_layout, published, records_of, sampled
-from rollstream.producers import ProducerDied, RolloutProducer
+from rollstream.producers import DeliveryFailed, ProducerDied, RolloutProducer
 from rollstream.producers.engine.engine import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.streams.broker import Writer
+from rollstream.streams.broker import OnDelivery, Writer
 from rollstream.streams.memory import MemoryBroker
 
 PROGRAM = """
@@ -211,3 +211,57 @@ def test_what_ends_sending_on_a_callers_thread_is_an_error_at_the_next_call() ->
     with pytest.raises(ProducerDied, match="make a new one"):
         producer.close()
     assert len(published(broker, layout)) == published_before
+
+
+class InterruptedBroker(FaultyBroker):
+    """Appends, or polls, on the thread that publishes, are interrupted like by Ctrl-C."""
+
+    interrupted = ""
+
+    def interrupt(self, call: str) -> None:
+        if self.interrupted == call and threading.current_thread() is threading.main_thread():
+            self.interrupted = ""
+            raise KeyboardInterrupt
+
+    def before_append(self, append: Append, on_delivery: OnDelivery | None) -> OnDelivery | None:
+        self.interrupt("append")
+        return on_delivery
+
+    def before_poll(self, timeout_s: float) -> float:
+        self.interrupt("poll")
+        return timeout_s
+
+
+@pytest.mark.proves("F20")
+@pytest.mark.parametrize("call", ["append", "poll"])
+def test_an_entry_whose_sending_is_interrupted_is_sent_or_named(call: str) -> None:
+    clock, broker = ManualClock(), InterruptedBroker(MemoryBroker())
+    layout = new_layout(broker)
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, clock=clock
+    )
+    count = 0
+
+    def interrupted() -> bool:
+        nonlocal count
+        clock.advance(2 * NEVER_S)  # An entry alone waits for no others.
+        broker.interrupted = call
+        count += 1
+        try:
+            producer.publish(example_id="ex", rollout_uid=f"uid-{count}", **sampled())
+        except KeyboardInterrupt:
+            return True
+        broker.interrupted = ""
+        producer.flush()
+        return False
+
+    until(interrupted)
+    if call == "append":
+        with pytest.raises(DeliveryFailed, match=f"uid-{count}.*KeyboardInterrupt"):
+            producer.flush(TIMEOUT_S)
+        count -= 1
+    else:
+        until(lambda: len(published(broker, layout)) == count)  # Nobody calls again.
+    producer.publish(example_id="ex", **sampled())
+    producer.close()
+    assert len(published(broker, layout)) == count + 1

@@ -363,17 +363,19 @@ class Engine:
     def _send_here(self, outgoing: Sequence[Outgoing]) -> None:
         """Sends entries that wait for no others on the caller's thread, which costs less than to
         wake the engine's. That one goes on with what is left, and looks for the answer."""
-        if self._working.acquire(blocking=False):
-            try:
-                if self.refusal is None:
-                    self._work()
-            except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
-                self._die(error)
-            finally:
-                self._working.release()
-        if self._sleeps_s > UNWATCHED_S or not outgoing[-1].left:
-            with self._lock:
-                self._wake()
+        try:
+            if self._working.acquire(blocking=False):
+                try:
+                    if self.refusal is None:
+                        self._work()
+                except Exception as error:  # noqa: BLE001, whatever it is, the next call raises it
+                    self._die(error)
+                finally:
+                    self._working.release()
+        finally:  # A signal may have ended it.
+            if self._sleeps_s > UNWATCHED_S or not outgoing[-1].left:
+                with self._lock:
+                    self._wake()
 
     def _die(self, error: BaseException) -> None:
         with self._lock:

@@ -23,7 +23,8 @@ class Holding:
     """Holds the entries of calls that nobody waits for, by topic and in their order, until the
     broker has answered. They count as gathered: in the bound on bytes, and for ``flush``.
 
-    Whoever calls ``add`` and ``refuse`` holds the lock; the other calls come from one thread.
+    Whoever calls ``add`` and ``refuse`` holds the lock; the other calls come from one thread at a
+    time.
 
     Args:
         lock: held while anything shared is used, and not while a hook is called.

@@ -21,7 +21,8 @@ class Encoded(NamedTuple):
 
 
 class Hooks:
-    """What a producer does beside sending; called on the engine's thread, without its lock."""
+    """What a producer does beside sending; called without the engine's lock, on its thread or on
+    one that publishes, by one of them at a time."""
 
     def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         """The record of these entries, of a topic of ``partitions``."""

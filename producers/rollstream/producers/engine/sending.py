@@ -14,7 +14,13 @@ from rollstream.producers.errors import RolloutTooLarge
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import Delivery, Writer
-from rollstream.streams.errors import BrokerError, BrokerUnavailable, BufferFull, RecordTooLarge
+from rollstream.streams.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    BufferFull,
+    DeliveryUnknown,
+    RecordTooLarge,
+)
 
 Settle = Callable[[Sequence[Outgoing], Delivery | None, RollstreamError | None], None]
 
@@ -83,9 +89,9 @@ class Sender:
                 record = self.gatherer.take(address)
             if not record:
                 return sent
-            value, headers, key = self._hooks.encode(record, self._topics.partitions[topic])
             on_delivery = partial(self._answer, record)
             try:
+                value, headers, key = self._hooks.encode(record, self._topics.partitions[topic])
                 self._writer.append(
                     topic,
                     value,
@@ -101,13 +107,22 @@ class Sender:
                 return sent
             except BrokerError as error:
                 self._answer(record, Delivery(topic, partition, -1, error, value=value))
+            except BaseException as error:  # Also what a signal raises on a caller's thread.
+                given_up = [*record]
+                record.clear()  # The writer may have it, and report it later.
+                doubt = DeliveryUnknown(f"{error!r} was raised while it was sent")
+                self._answer(given_up, Delivery(topic, partition, -1, doubt))
+                raise
             else:
                 for one in record:
                     one.entry = None  # The writer has it: payloads are held there alone.
             sent = True
 
     def _answer(self, record: Sequence[Outgoing], delivery: Delivery) -> None:
-        """Settles a record, or makes it ready to be sent in parts."""
+        """Settles a record, or makes it ready to be sent in parts; one of no entries was given
+        up."""
+        if not record:
+            return
         error: RollstreamError | None = delivery.error
         if isinstance(error, RecordTooLarge):
             if len(record) > 1:
