@@ -15,7 +15,6 @@ from rollstream.runtime.entropy import Entropy
 from rollstream.schemas.events import Claimed, Event, OwnedEvent
 from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import (
-    BrokerError,
     BrokerUnavailable,
     ClaimFailed,
     DeliveryUnknown,
@@ -241,7 +240,8 @@ class OwnedLog(Generic[F]):
         Raises:
             Fenced: a newer claim stands before it. DeliveryUnknown: time-out or lost report: claim
             again, then ``fold`` shows whether it is there. PermanentBrokerError: it is certainly
-            not there. BrokerError: any other; it is in doubt too.
+            not there. BrokerError: any other; it is in doubt too. So it is if anything else is
+            raised, such as ``UnreadableLog`` of a record before it.
         """
         if ticket.offset is not None:
             return ticket.offset
@@ -253,8 +253,10 @@ class OwnedLog(Generic[F]):
             )
         try:
             return self._confirm(ticket, deadline)
-        except BrokerError as error:
-            self._enter(State.IN_DOUBT, f"{error}; claim again")
+        except Fenced:
+            raise
+        except BaseException as error:  # Also an interrupt, or an unreadable record.
+            self._enter(State.IN_DOUBT, f"{str(error) or repr(error)}; claim again")
             raise
 
     def check_still_owner(self, deadline: Deadline) -> None:
