@@ -12,13 +12,21 @@ import pytest
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producer_faults import NEVER_S, never_linger
-from harness.producers import new_layout, published, records_of, sampled
-from rollstream.producers import DeliveryFailed, ProducerDied, RolloutProducer
+from harness.producers import PARTITIONS, new_layout, published, records_of, sampled
+from rollstream.producers import (
+    DeliveryFailed,
+    ProducerDied,
+    RolloutProducer,
+    Step,
+    StepProducer,
+)
+from rollstream.producers.engine import engine
 from rollstream.producers.engine.engine import LOOK_AGAIN_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import OnDelivery, Writer
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.partitioning import partition_of
 
 PROGRAM = """
 import atexit
@@ -265,3 +273,45 @@ def test_an_entry_whose_sending_is_interrupted_is_sent_or_named(call: str) -> No
     producer.publish(example_id="ex", **sampled())
     producer.close()
     assert len(published(broker, layout)) == count + 1
+
+
+class MutedBroker(FaultyBroker):
+    """Its writers report nothing while it is ``muted``."""
+
+    muted = False
+
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+        return MutedWriter(self, self.inner.writer())
+
+
+class MutedWriter(FaultyWriter):
+    def __init__(self, broker: MutedBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._muted_by = broker
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        if not self._muted_by.muted:
+            super().poll(timeout_s)
+
+
+def test_what_waits_behind_a_record_does_not_wait_for_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "UNWATCHED_S", NEVER_S)
+    clock, broker = ManualClock(), MutedBroker(MemoryBroker())
+    layout = new_layout(broker)
+    prompts = {partition_of(f"{number}".encode(), PARTITIONS): f"{number}" for number in range(50)}
+    busy, free, *_ = prompts.values()
+
+    def step(prompt: str, index: int) -> Step:
+        return Step([1], [2], 1.0, "trajectory", prompt, index, "v", 0)
+
+    with StepProducer(broker=broker, namespace=layout.namespace, clock=clock) as producer:
+        producer.submit_step(step(busy, 0), environment="math")
+        producer.flush()  # It was alone.
+        broker.muted = True
+        for steps in ([step(busy, 1)], [step(busy, 2), step(free, 0)]):
+            clock.advance(2 * engine.LINGER_S)
+            producer.submit_steps(steps, environment="math")
+        broker.muted = False
+        until(lambda: len(published(broker, layout)) == 4)

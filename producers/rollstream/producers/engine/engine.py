@@ -373,7 +373,7 @@ class Engine:
                 finally:
                     self._working.release()
         finally:  # A signal may have ended it.
-            if self._sleeps_s > UNWATCHED_S or not outgoing[-1].left:
+            if self._sleeps_s > UNWATCHED_S or not all(one.left for one in outgoing):
                 with self._lock:
                     self._wake()
 
