@@ -12,7 +12,7 @@ import pytest
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producer_faults import NEVER_S, never_linger
-from harness.producers import PARTITIONS, new_layout, published, records_of, sampled
+from harness.producers import PARTITIONS, flush_by_jumps, new_layout, published, records_of, sampled
 from rollstream.producers import (
     DeliveryFailed,
     ProducerDied,
@@ -308,7 +308,7 @@ def test_what_waits_behind_a_record_does_not_wait_for_the_next_look(
 
     with StepProducer(broker=broker, namespace=layout.namespace, clock=clock) as producer:
         producer.submit_step(step(busy, 0), environment="math")
-        producer.flush()  # It was alone.
+        flush_by_jumps(producer)  # It was alone.
         broker.muted = True
         for steps in ([step(busy, 1)], [step(busy, 2), step(free, 0)]):
             clock.advance(2 * engine.LINGER_S)

@@ -19,6 +19,8 @@ from rollstream.producers.rollouts.validate import (
     UNSTAMPED,
     GroupAddress,
     Segment,
+    common_of,
+    own_of,
     segment,
 )
 from rollstream.runtime.clock import Clock
@@ -153,7 +155,8 @@ class Outbox:
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
-        return segment(given, stamped or self._stamped, self._clock.now_us(), self.new_uid)
+        common = common_of(given, stamped or self._stamped, self._clock.now_us())
+        return segment(common, own_of(common.whole), self.new_uid)
 
     def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""

@@ -6,7 +6,6 @@ NumPy arrays of the right dtype cost no copy besides the bytes. A value that bre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -74,46 +73,13 @@ def packed_logprobs(name: str, values: Any) -> bytes | None:
     if values is None:
         return None
     array = _floats(name, values)
-    if array.size and not _are_logprobs(array):
+    # The least of several is NaN where any is.
+    if array.size and not (
+        array.item(array.argmin()) >= LOGPROB_MIN and array.item(array.argmax()) <= LOGPROB_MAX
+    ):
         _check_finite(name, values, array)
         check_logprobs(name, array)
     return array.tobytes()
-
-
-def tokens_together(values: Sequence[Any]) -> list[memoryview] | None:
-    """``packed_tokens`` of each, checked and copied in one pass; None: one is to be looked at by
-    itself, since it is wrong, or needs more than a copy."""
-    return _together(values, _I4, lambda joined: joined.item(joined.argmin()) >= 0)
-
-
-def logprobs_together(values: Sequence[Any]) -> list[memoryview] | None:
-    """``packed_logprobs`` of each, likewise."""
-    return _together(values, _F4, _are_logprobs)
-
-
-def _together(
-    values: Sequence[Any], dtype: np.dtype[Any], are_right: Callable[[NDArray[Any]], bool]
-) -> list[memoryview] | None:
-    for one in values:
-        if one.__class__ is not np.ndarray or one.ndim != 1 or one.dtype is not dtype:
-            return None
-    try:
-        data = memoryview(b"".join(values))
-    except TypeError:  # One has strides.
-        return None
-    if not data or not are_right(np.frombuffer(data, dtype)):
-        return None
-    parts, end = list[memoryview](), 0
-    for one in values:
-        begin, end = end, end + one.nbytes
-        parts.append(data[begin:end])
-    return parts
-
-
-def _are_logprobs(array: NDArray[Any]) -> bool:
-    # The least of several is NaN where any is.
-    least, most = array.item(array.argmin()), array.item(array.argmax())
-    return bool(least >= LOGPROB_MIN and most <= LOGPROB_MAX)
 
 
 def _floats(name: str, values: Any) -> NDArray[np.float32]:

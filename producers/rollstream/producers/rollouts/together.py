@@ -1,5 +1,4 @@
-"""The arguments of ``publish_many`` to segments: what they share is checked once, and their arrays
-are in one pass. Pure."""
+"""The arguments of ``publish_many`` to segments; what they share is checked once. Pure."""
 
 from __future__ import annotations
 
@@ -7,27 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from rollstream.producers.rollouts.arrays import (
-    logprobs_together,
-    packed_tokens,
-    tokens_together,
-)
-from rollstream.producers.rollouts.validate import (
-    OWN,
-    Common,
-    Segment,
-    common_of,
-    plain_segments,
-    segment,
-)
+from rollstream.producers.rollouts.arrays import packed_tokens
+from rollstream.producers.rollouts.validate import OWN, Segment, common_of, own_of, segment
 from rollstream.schemas.errors import InvalidRollout, shown
 
 _OWN = frozenset(OWN)
-_TOGETHER = {
-    "prompt_tokens": tokens_together,
-    "output_tokens": tokens_together,
-    "logprobs": logprobs_together,
-}
 _FOR_ALL = ("policy", "policy_version", "weight_step", "policy_epoch", "lineage")
 
 
@@ -52,40 +35,27 @@ def segments_together(
             finding = f"has {len(values)} values, and output_tokens {count}"
             raise InvalidRollout(name, None, "give one for each member", finding)
     for_all = {name: value for name, value in given.items() if name not in columns}
+    common, prompt = None, None
     if columns.keys() <= _OWN:
         common = common_of(for_all, stamped, created_ts)
-        plain = _plain(common, columns, count, new_uid)
-        if plain is not None:
-            return plain
+        if "prompt_tokens" not in columns:
+            prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
+        each = [columns.get(name, repeat(common.whole[name], count)) for name in OWN]
+    else:
+        each = [*columns.values()]
     found = list[Segment]()
     try:
-        for values in zip(*columns.values(), strict=True):
-            own = dict(zip(columns, values, strict=True))
-            found.append(segment({**for_all, **own}, stamped, created_ts, new_uid))
+        for values in zip(*each, strict=True):
+            if common is not None:
+                found.append(segment(common, values, new_uid, prompt))
+            else:
+                own = dict(zip(columns, values, strict=True))
+                one = common_of({**for_all, **own}, stamped, created_ts)
+                found.append(segment(one, own_of(one.whole), new_uid))
     except InvalidRollout as wrong:
         wrong.index, wrong.of = len(found), "members"
         raise
     return found
-
-
-def _plain(
-    common: Common,
-    columns: Mapping[str, Sequence[Any]],
-    count: int,
-    new_uid: Callable[[], str],
-) -> list[Segment] | None:
-    """The segments of members that have what most have, which is looked at in one pass over all;
-    None: one of them has not, or is wrong."""
-    if "logprobs" not in columns and common.whole["logprobs"] is not None:
-        return None
-    own: dict[str, Any] = {name: repeat(common.whole[name], count) for name in OWN}
-    prompt = packed_tokens("prompt_tokens", common.whole["prompt_tokens"])
-    own["prompt_tokens"] = repeat(prompt, count)
-    for name, values in columns.items():
-        own[name] = _TOGETHER[name](values) if name in _TOGETHER else values
-        if own[name] is None:
-            return None
-    return plain_segments(common, zip(*own.values(), strict=True), new_uid)
 
 
 def _count(outputs: Any) -> int:
@@ -102,14 +72,10 @@ def _count(outputs: Any) -> int:
 
 def _has_one_each(name: str, values: Any) -> bool:
     """Whether it has a value for each member, and not one for all of them."""
-    if name in _FOR_ALL or (values.__class__ is not list and _is_one(values)):
+    if name in _FOR_ALL or isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
         return False
     if name != "prompt_tokens":
         return True
     if isinstance(values, Sequence):
         return bool(len(values)) and hasattr(values[0], "__len__")
     return getattr(values, "ndim", 1) > 1
-
-
-def _is_one(values: Any) -> bool:
-    return isinstance(values, str | Mapping) or not hasattr(values, "__len__")

@@ -5,7 +5,7 @@ A correct array costs one pass; only a wrong one is searched for the value to na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from operator import is_not, itemgetter
 from types import MappingProxyType
@@ -126,22 +126,27 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
 
 
 def segment(
-    given: Mapping[str, Any],
-    stamped: Mapping[str, Any],
-    created_ts: int,
-    new_uid: Callable[[], str],
+    common: Common, own: Sequence[Any], new_uid: Callable[[], str], prompt: bytes | None = None
 ) -> Segment:
     """One segment, checked and copied: its environment, the entry, and about how many bytes of a
     record it takes (fewer only where a name is long, and each such name has a bound). What
-    arguments usually are costs few calls. Arguments and errors are those of ``common_of``."""
-    common = common_of(given, stamped, created_ts)
+    arguments usually are costs few calls.
+
+    Args:
+        own: what it has of its own, in the order of ``OWN``.
+        prompt: its tokens, packed, where others have the same.
+
+    Raises:
+        InvalidRollout: names field, value and remedy.
+    """
     whole, rare, extras, shared, example_id, group_uid, created_ts = common
-    uid, tokens, output, logprobs, reward = _own_of(whole)
+    uid, tokens, output, logprobs, reward = own
     if uid != "":
         uid = _name("rollout_uid", uid)
     if reward is not None and (reward.__class__ is not float or not abs(reward) <= _FLOAT32_MAX):
         reward = checked_reward("reward", reward)
-    prompt = arrays.packed_tokens("prompt_tokens", tokens)
+    if prompt is None:
+        prompt = arrays.packed_tokens("prompt_tokens", tokens)
     output = arrays.packed_tokens("output_tokens", output)
     if not prompt and not output and whole["split"] != "eval":
         raise InvalidRollout("prompt_tokens", None, *_WITHOUT_TOKENS)
@@ -166,38 +171,6 @@ def segment(
     plain = (example_id, group_uid, uid, metadata, index, is_last, created_ts, *sampled)
     entry = _new(Entry, (shared, plain, extras or _NO_EXTRAS, _SEGMENT, None))
     return whole["environment"], entry, size
-
-
-def plain_segments(
-    common: Common, members: Iterable[Sequence[Any]], new_uid: Callable[[], str]
-) -> list[Segment] | None:
-    """``segment`` of each of several that have nothing but ``OWN`` besides what is common; None:
-    one has more, or is wrong.
-
-    Args:
-        members: what each has of its own, in this order, its arrays checked and packed.
-    """
-    whole, rare, extras, shared, example_id, group_uid, created_ts = common
-    if rare or extras:
-        return None
-    metadata, index, is_last, mask = _NOTHING_RARE
-    environment, found = whole["environment"], list[Segment]()
-    size = _ENTRY_BYTES + len(example_id) + len(group_uid)
-    for own_uid, prompt, output, sampled, reward in members:
-        length = len(output)
-        is_usual = reward.__class__ is float and abs(reward) <= _FLOAT32_MAX and length
-        if not is_usual or (own_uid != "" and not _is_usual_name(own_uid)):
-            return None
-        if sampled is not None and len(sampled) != length:
-            return None
-        uid = own_uid or new_uid()
-        counts = len(prompt) >> 2, length >> 2
-        about = example_id, group_uid, uid, metadata, index, is_last, created_ts
-        plain = (*about, *counts, reward, prompt, output, sampled, mask)
-        entry = _new(Entry, (shared, plain, _NO_EXTRAS, _SEGMENT, None))
-        bytes_ = size + len(uid) + len(prompt) + length + len(sampled or b"")
-        found.append((environment, entry, bytes_))
-    return found
 
 
 def policy_of(segment: Segment) -> PolicyRef:
@@ -277,12 +250,10 @@ def _of_many_groups(environment: Any, group_size: Any, split: Any) -> tuple[str,
 
 def _name(field: str, name: Any) -> str:
     """The name, once it was checked; what names usually are costs little."""
-    return str(name if _is_usual_name(name) else checked(field, name))
-
-
-def _is_usual_name(name: Any) -> bool:
     is_short = name.__class__ is str and 0 < len(name) <= rules.NAME_CHARS_MAX
-    return is_short and name.isascii() and name.isprintable()
+    if is_short and name.isascii() and name.isprintable():
+        return str(name)
+    return str(checked(field, name))
 
 
 @lru_cache(_COMBINATIONS_KEPT, typed=True)
@@ -386,7 +357,7 @@ UNSTAMPED: Mapping[str, Any] = {**_GIVEN_NOTHING, **_NO_TOKENS}
 _RARE_PLAIN = ("metadata", "segment_idx", "is_last_segment", "loss_mask")
 _NOTHING_RARE: tuple[Any, ...] = ("{}", 0, True, None)
 OWN = ("rollout_uid", "prompt_tokens", "output_tokens", "logprobs", "reward")
-_own_of = itemgetter(*OWN)
+own_of = itemgetter(*OWN)
 _RARE = FIELDS.keys() - {*SHARED, *_NAMES, *OWN, "environment"}
 assert (
     *(*_NAMES, "metadata", "segment_idx", "is_last_segment", "created_ts", "prompt_count"),
