@@ -32,6 +32,8 @@ class HeldWorkers(InlineExecutor):
             future.set_running_or_notify_cancel()
 
         def run() -> None:
+            if future.cancelled():
+                return
             done = super(HeldWorkers, self).submit(fn, *args, **kwargs)
             error = done.exception()
             if error is None:

@@ -12,7 +12,7 @@ from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
-from rollstream.consumers.sealing.partition import STEP_LASTS_S
+from rollstream.consumers.sealing.partition import CHECK_EVERY_S, STEP_LASTS_S
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.store.errors import StoreHangs
 from rollstream.streams.broker import IDLE_S, TopicPartition
@@ -208,3 +208,23 @@ def test_a_claim_without_an_answer_is_given_up_soon_and_tried_again_where_no_oth
     lookers.go_on()
     world.run(sealer, seconds=1)
     assert sum(broker.asked_s) > 6.0, "a leader that is slow has longer"
+
+
+@pytest.mark.proves("F24")
+def test_a_look_that_waits_behind_silent_leaders_holds_up_no_flush_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, lookers, inline = SealWorld(partitions=1), HeldWorkers(), InlineExecutor()
+    threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    sealer = world.sealer()
+    world.run(sealer)
+    lookers.holding = True
+    world.run(sealer, seconds=2 * CHECK_EVERY_S)
+    for uid in "ab":
+        world.publish(uid, partition=0, example_id="one")
+    world.run(sealer, seconds=5)
+    assert world.groups() == [("a", "b")]
+    lookers.go_on()
+    world.run(sealer, seconds=2 * CHECK_EVERY_S)
+    assert problems_of(world, ["a", "b"]) == []

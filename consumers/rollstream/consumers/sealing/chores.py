@@ -24,6 +24,7 @@ HANGS = (
     "the job {!r} has not ended since {}, and what is due after it waits: does the store hang (an "
     "NFS mount, a dying disk)? Mend it, then start this sealer again"
 )
+NOT_ASKED = "the log was not asked, since others wait for leaders that are silent"
 FAILS = "the job {!r} fails since {}, and is tried again: {}"
 _log = logging.getLogger("rollstream.sealer")
 
@@ -190,7 +191,8 @@ def first_trouble(*tellers: Callable[[], str]) -> str:
 def asking_log(
     context: SealerContext, ask: Callable[[Deadline], None]
 ) -> Generator[LogStep, Any, None]:
-    """A log step that asks. No answer in time fails the job, and not the partition.
+    """A log step that asks. No answer in time fails the job, and not the partition; so does a
+    flush that was due before a thread was free to ask.
 
     Raises:
         BrokerUnavailable. What else ``ask`` raises, the partition is told too.
@@ -219,7 +221,7 @@ def _run_turn(
     try:
         if step is None:
             return next(job)
-        error = step.exception()
+        error = BrokerUnavailable(NOT_ASKED) if step.cancelled() else step.exception()
         return job.send(step.result()) if error is None else job.throw(error)
     except StopIteration as ended:
         return float(ended.value)

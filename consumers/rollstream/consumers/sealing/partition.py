@@ -45,6 +45,7 @@ from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.troubles import BESIDE, PUT_ASIDE
 
 STEP_LASTS_S = 8.0  # A flush takes less than a second.
+QUEUED_S = 0.5  # A look that no thread took by then waits for silent leaders.
 CLAIM_LASTS_S = 60.0  # A claim may read for long, or wait for others.
 ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
@@ -237,16 +238,15 @@ class Partition:
             self.intake.log_clock.saw(self._log.confirmed_us)
             self.intake.pause_or_resume()
             self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
+            self._drop_queued_look(self.intake.assembler.decided.entries)
         if self._job is not None or self._backoff.active():
             return
         match self.state:
             case State.ASKING_GROUP:
                 self._ask_group()
             case State.CLAIMING if self._offset.is_known():
-                threads = self._context.threads
-                unclaimed = self._backoff.error is None
-                pool = threads.claimers if unclaimed else threads.lookers
-                self._job = pool.submit(self._claim)
+                threads, failed = self._context.threads, self._backoff.error is not None
+                self._job = (threads.lookers if failed else threads.claimers).submit(self._claim)
             case State.PROJECTING:
                 self._job = self._context.threads.claimers.submit(self._complete_manifests)
             case State.READING if self._log.should_reclaim():
@@ -358,13 +358,10 @@ class Partition:
         project_missing(self._context, self.address, self._log.fold.flushes)
 
     def _require_log_of_manifests(self) -> None:
-        context = self._context
+        broker, blobs = self._context.broker, self._context.blobs
+        deadline = self._context.deadline()
         require_log_of_manifests(
-            context.layout.groups_log(self.address),
-            self.address,
-            broker=context.broker,
-            blobs=context.blobs,
-            deadline=context.deadline(),
+            self._log.where, self.address, broker=broker, blobs=blobs, deadline=deadline
         )
 
     def _begin_reading(self, fold: SealFold) -> None:
@@ -399,9 +396,14 @@ class Partition:
         if not self.intake.check_end():
             return None
         self._check_at_s = now_s + CHECK_EVERY_S
-        return self._context.threads.lookers.submit(
-            unanswered, self._log.check_still_owner, self._context
-        )
+        lookers, ask = self._context.threads.lookers, self._log.check_still_owner
+        return lookers.submit(unanswered, ask, self._context)
+
+    def _drop_queued_look(self, decided: int) -> None:
+        """A look at the log that waits behind silent leaders holds up no flush."""
+        waits = self.state is State.READING and self._lasting.is_long(QUEUED_S)
+        if decided and waits and self._job is not None and self._job.cancel():
+            self._job = None
 
     # --- flushes ---
 
@@ -415,9 +417,8 @@ class Partition:
         return decided.entries - flush.plan.entries, decided.living - flush.plan.alive
 
     def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
-        decided = assembler.decided
-        context, now_s = self._context, self._context.clock.monotonic_s()
-        announced = context.announced
+        context, decided = self._context, assembler.decided
+        announced, now_s = context.announced, context.clock.monotonic_s()
         if decided.entries == 0 or not (draining or announced is None or announced.loaded):
             return
         self._cadence.waiting(decided.entries, decided.living, now_s)
@@ -478,8 +479,7 @@ class Partition:
         if self._backoff.is_trouble():
             return self._backoff.why
         if self.busy() and self._lasting.is_long(lasts_s):
-            claims = self.state is State.CLAIMING
-            return self._lasting.told(self._store_step(), claims=claims)
+            return self._lasting.told(self._store_step(), claims=self.state is State.CLAIMING)
         if self.intake is None:
             return ""
         beside = first_trouble(*(chores.trouble for chores in self._chores), self._beside)
