@@ -95,7 +95,7 @@ class Limits(NamedTuple):
             if each is not None:
                 return Limit(setting, taken, most, each, 0, most, kind)
             share = max(least, most // max(1, min(environments, _SHARES_MAX)))
-            kept = max(least, most // (2 * max(1, environments)))
+            kept = most // (2 * max(1, environments))  # Of very many environments it may be none.
             return Limit(setting, taken, most, share, kept, most - environments * kept, kind)
 
         return cls(

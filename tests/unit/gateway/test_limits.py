@@ -28,8 +28,19 @@ def takes(limit: Limit, environment: str) -> Iterator[None]:
 
 
 def test_an_environment_takes_its_share_and_of_many_at_most_a_quarter() -> None:
-    most = {number: sum(1 for _ in takes(requests_of(number), "a")) for number in (1, 2, 4, 5, 10)}
-    assert most == {1: 100, 2: 50, 4: 25, 5: 25, 10: 25}
+    counts = (1, 2, 4, 5, 10, 90, 100, 400)
+    most = {number: sum(1 for _ in takes(requests_of(number), "a")) for number in counts}
+    assert most == {1: 100, 2: 50} | dict.fromkeys(counts[2:], 25)
+
+
+def test_of_many_environments_one_may_have_a_quarter_of_the_bytes_if_others_have_none() -> None:
+    bodies = {"max_body_bytes": 4_000, "max_pending_bytes": 256_000}
+    for environments in (10, 60, 100):
+        limit = Limits.of(GatewayConfig(**bodies), environments).pending_bytes  # type: ignore[arg-type]
+        for _ in range(16):
+            limit.take("a", 4_000)
+        with pytest.raises(Refused):
+            limit.take("a", 4_000)
 
 
 @pytest.mark.parametrize("environments", [2, 3, 4, 5, 10, 50])
