@@ -1,8 +1,10 @@
-"""A Kafka client that fails for good is made anew."""
+"""A Kafka client that fails for good is made anew, and threads share one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +46,9 @@ class FakeProducer:
     def purge(self, **what: bool) -> None:
         self._purged = True
 
+    def list_topics(self, topic: str, timeout_s: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=[0])})
+
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -83,3 +88,24 @@ def test_what_is_on_its_way_in_a_client_that_failed_for_good_is_in_doubt_and_oth
     clients.poll()
     assert (reports[2].offset, reports[2].error) == (7, None)
     assert len(broker.made) == 2
+
+
+def test_an_append_and_a_question_of_two_threads_have_one_client() -> None:
+    made, reports = list[FakeProducer](), list[Delivery]()
+    begun, go_on = Event(), Event()
+
+    def make() -> Any:
+        made.append(FakeProducer())
+        begun.set()
+        go_on.wait(0.2)  # Long enough for the other thread to find none.
+        return made[-1]
+
+    writer = KafkaWriter(make, reached=lambda: None)
+    with ThreadPoolExecutor(2) as threads:
+        append = threads.submit(writer.append, "logs", b"event", on_delivery=reports.append)
+        assert begun.wait(10)
+        asked = threads.submit(writer.partitions, "logs", 1.0)
+        append.result()
+        assert asked.result() == 1
+    writer.poll()
+    assert len(made) == len(reports) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_M
 class KafkaWriter:
     """A ``Writer``. The client is made at the first append. If it fails for good, the next ``poll``
     or ``flush`` throws it away: what is on its way is in doubt, and what comes then has a new one.
+    Several threads may use it.
 
     confluent-kafka copies the record into each report that it makes, which costs a producer about
     0.1 ms a MB: no success is known without a report.
@@ -28,8 +30,10 @@ class KafkaWriter:
     def __init__(self, make: Callable[[], Producer], *, reached: Callable[[], None]) -> None:
         self._make = make
         self._reached = reached
+        self._lock = threading.Lock()  # Held while a client is made, or taken away.
         self._producer: Producer | None = None
-        self._abandoned = self._failed = False
+        self._failed: Producer | None = None  # Sends no more.
+        self._abandoned = False
 
     def append(
         self,
@@ -43,27 +47,31 @@ class KafkaWriter:
     ) -> None:
         number = -1 if partition is None else partition  # -1: the key decides.
         report = None if on_delivery is None else partial(self._report, topic, on_delivery)
+        producer: Producer | None = None
         try:
             given: Any = [*headers] or None
-            self._client().produce(topic, value, key, number, report, headers=given)
+            producer = self._client()
+            producer.produce(topic, value, key, number, report, headers=given)
         except BufferError as error:
             raise BufferFull(
                 f"{topic}: {QUEUED_RECORDS_MAX} records or {QUEUED_KIB_MAX} KiB are queued; "
                 "poll makes room"
             ) from error
         except KafkaException as error:
-            self._failed |= error.args[0].code() == KafkaError._FATAL
+            if error.args[0].code() == KafkaError._FATAL:
+                self._failed = producer
             raise as_request_error(error.args[0], f"append to {topic}") from error
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        self._replace_failed()
-        producer = self._producer  # An owner's clients poll in several threads.
+        self._drop(self._failed)
+        producer = self._producer
         if producer is not None:
             producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> int:
-        self._replace_failed()
-        return 0 if self._producer is None else self._producer.flush(timeout_s)
+        self._drop(self._failed)
+        producer = self._producer
+        return 0 if producer is None else producer.flush(timeout_s)
 
     def partitions(self, topic: str, timeout_s: float) -> int:
         with request(topic, timeout_s):
@@ -75,17 +83,16 @@ class KafkaWriter:
 
     def abandon(self) -> None:
         self._abandoned = True
-        self._drop()
+        self._drop(self._producer)
 
-    def _replace_failed(self) -> None:
-        if self._failed:
-            self._failed = False
-            self._drop()
-
-    def _drop(self) -> None:
-        producer, self._producer = self._producer, None
+    def _drop(self, producer: Producer | None) -> None:
+        """Throws it away, unless another thread has."""
         if producer is None:
             return
+        with self._lock:
+            if producer is not self._producer:
+                return
+            self._producer = self._failed = None
         producer.purge(in_queue=True, in_flight=True, blocking=True)
         # What was purged is reported at once; nothing is waited for from the broker.
         while len(producer):
@@ -106,7 +113,11 @@ class KafkaWriter:
             on_delivery(Delivery(topic, partition, -1, failure, value=value))
 
     def _client(self) -> Producer:
-        if self._producer is None:
-            assert not self._abandoned, "an abandoned writer is not used again"
-            self._producer = self._make()
-        return self._producer
+        producer = self._producer
+        if producer is not None:
+            return producer
+        with self._lock:
+            if self._producer is None:
+                assert not self._abandoned, "an abandoned writer is not used again"
+                self._producer = self._make()
+            return self._producer
