@@ -9,9 +9,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker, always_pass
+from harness.held_workers import HeldWorkers
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.sealing import dead_letters
 from rollstream.consumers.sealing.dead_letters import (
+    DELIVER_S,
     DETAIL_CHARS_MAX,
     LETTERS_BYTES_MAX,
     LOG_EVERY_S,
@@ -130,6 +132,18 @@ def test_letters_that_a_writer_has_no_room_for_follow_the_others(
         office.write(b"x", "why")
     office.deliver()
     assert [letter.offset for letter in office.delivered()] == [0, 1, 2, 3, 4]
+
+
+def test_a_delivery_that_waited_long_for_a_thread_has_its_whole_time() -> None:
+    askers = HeldWorkers()
+    office = Office(askers=askers)
+    askers.holding = True
+    office.write(b"x", "why")
+    assert not office.letters.are_delivered()
+    office.clock.advance(2 * DELIVER_S)
+    askers.go_on()
+    office.deliver()
+    assert office.letters.written == len(office.delivered()) == 1
 
 
 @pytest.mark.parametrize("fate", [Fate.DOUBT, Fate.DOUBT_AND_DROP, Fate.LOSE_REPORT, Fate.DROP])

@@ -134,6 +134,7 @@ class DeadLetters:
 
     def _deliver(self, left: list[DeadLetter], deadline: Deadline) -> None:
         """Removes from ``left`` what is delivered."""
+        deadline.restart()  # It may have waited for a thread.
         while left:
             self._deliver_all(left, deadline)
             if left and deadline.passed():
