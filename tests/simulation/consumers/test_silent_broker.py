@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -228,3 +230,29 @@ def test_a_look_that_waits_behind_silent_leaders_holds_up_no_flush_of_its_partit
     lookers.go_on()
     world.run(sealer, seconds=2 * CHECK_EVERY_S)
     assert problems_of(world, ["a", "b"]) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_claim_that_waits_behind_silent_leaders_does_not_begin_once_its_sealer_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
+    world, inline = SealWorld(partitions=1), InlineExecutor()
+    kafka = world.config.kafka.model_copy(update={"timeout_s": 0.2})
+    world.config = world.config.model_copy(update={"kafka": kafka})
+    go_on, lookers = Event(), ThreadPoolExecutor(1)
+    lookers.submit(go_on.wait)  # For another leader.
+    threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    broker = SilentLeader(world)
+    sealer = world.sealer(broker=broker)
+    broker.silent = where = TopicPartition(world.layout.groups("math"), 0)
+    try:
+        world.run(sealer, seconds=10)
+        broker.silent = None
+        sealer.close()
+        end = world.logs.bounds(where)[1]
+    finally:
+        go_on.set()
+        lookers.shutdown()
+    assert world.logs.bounds(where)[1] == end

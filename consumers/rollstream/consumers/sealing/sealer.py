@@ -209,8 +209,9 @@ class Sealer:
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""
         threads, now = self._threads, Deadline(ASK_S, self._clock)
-        pools = threads.workers, threads.claimers, threads.lookers, threads.writers
-        ended = [pool.end(now) for pool in pools]
+        ended = [pool.end(now) for pool in (threads.workers, threads.writers)]
+        # A claim that has not begun would fence the next owner.
+        ended += [pool.end(now, cancel=True) for pool in (threads.claimers, threads.lookers)]
         for environment in self._environments:
             environment.commit_last(Deadline(ASK_S, self._clock))
         # Each question has its own deadline, so they end.
