@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import END, Committed, Record, TopicPartition
-from rollstream.streams.errors import BrokerError, BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
 from rollstream.streams.kafka.offsets import committed_offsets
 from rollstream.streams.kafka.properties import LOG
@@ -207,7 +207,7 @@ class KafkaGroupReader(KafkaReader):
     def _ask_bounds(self, where: TopicPartition, answer: Future[tuple[int, int]]) -> None:
         try:
             answer.set_result(self.bounds(where, ANSWER_TIMEOUT_S))
-        except BrokerError as error:
+        except Exception as error:  # noqa: BLE001, the next poll raises it
             answer.set_exception(error)
 
     def _forget(self, where: TopicPartition) -> None:
