@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from rollstream.consumers.assembling.decisions import Kept, Row
+from rollstream.consumers.assembling.decisions import NOTHING_KEPT, Kept, Row
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 
 # Of the bytes that may be pending: how many may be in records of which less than half is pending.
@@ -102,7 +102,7 @@ class HeldRecords:
         """These entries are pending no more. Returns them, their bytes, and the bytes of records of
         which nothing is pending any more."""
         taken: list[Row] = []
-        size, freed = 0, Kept(0, 0)
+        size, freed = 0, NOTHING_KEPT
         sparse = self._sparse
         for held, entry in rows:
             record = held.record

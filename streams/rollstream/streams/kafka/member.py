@@ -128,7 +128,7 @@ class KafkaGroupReader(KafkaReader):
         self, where: TopicPartition, what: str, within: Deadline
     ) -> Committed | None:
         """A client keeps to a coordinator that is silent: one without an answer asks no more."""
-        with self._lend(what, within, keeps_failed=False) as consumer:
+        with self._to_ask(what, within, keeps_failed=False) as consumer:
             return committed_offsets(consumer, [where], what, within.left_s()).get(where)
 
     def close(self) -> None:
@@ -214,11 +214,8 @@ class KafkaGroupReader(KafkaReader):
         super()._forget(where)
         self._asked_bounds.pop(where, None)
 
-    def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
-        return self._lend(what, within, keeps_failed=True)
-
-    def _lend(
-        self, what: str, within: Deadline, *, keeps_failed: bool
+    def _to_ask(
+        self, what: str, within: Deadline, *, keeps_failed: bool = True
     ) -> AbstractContextManager[Consumer]:
         why_not = f"{what}: {ASKING_MAX} other questions have no answer"
         return self._asking.lend(why_not, within, keeps_failed=keeps_failed)
