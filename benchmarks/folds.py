@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import (
@@ -32,7 +33,6 @@ from rollstream.schemas.events import (
     TouchedOffsets,
 )
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.folds.seal import SealFold
 
 ROLLOUTS = 10_000_000

@@ -42,8 +42,8 @@ from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import AsyncRolloutProducer, NotAdmitted, RunOver
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import SamplerClient
-from rollstream.sampler.serving.client import actor_name
-from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.api.client import actor_name
 
 PROCESSES, COROUTINES = 8, 20
 GROUP_SIZE, TOKENS = 4, 64

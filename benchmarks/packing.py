@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from benchmarks.scenarios import GROUPS_PER_BATCH
 from benchmarks.workload import LOGNORMAL_MAX, LOGNORMAL_MEAN, LOGNORMAL_SIGMA, PROMPT_TOKENS
 from rollstream.sampler import Batch, Examples, PackPlan, Packs, plan_packs
-from rollstream.sampler.shaping.packs.plan import ATTENTION_WEIGHT
-from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.sampler.batch.token_arrays import TokenArrays
+from rollstream.sampler.training.packs.plan import ATTENTION_WEIGHT
 from rollstream.store.warm_memory import keep_memory_warm
 
 BATCHES = 1_000

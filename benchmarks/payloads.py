@@ -24,7 +24,7 @@ from benchmarks.systems.rollstream_source import SAMPLER
 from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import RolloutProducer
 from rollstream.sampler import SamplerClient
-from rollstream.sampler.deciding.batches import PayloadsBy
+from rollstream.sampler.decide.batches.next_batch import PayloadsBy
 
 TOKENS = (256, 8_192)
 GROUP_SIZE = 8

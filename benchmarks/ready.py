@@ -21,14 +21,14 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.folds import BATCH_GROUPS, CHOOSING, GROUP_SIZE, LOG, flushes
+from rollstream.folds.saved_state import copied, from_bytes, to_pieces
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.collection import without_collection
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Now
-from rollstream.sampler.deciding.trainer import MarkCheckpointed
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Now
+from rollstream.sampler.decide.trainer.commands import MarkCheckpointed
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed, Flushed
-from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 READY = (10_000, 100_000, 1_000_000)

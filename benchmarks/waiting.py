@@ -39,7 +39,7 @@ from benchmarks.workload import ENVIRONMENT
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Batch, SamplerClient
-from rollstream.sampler.serving.configuration import seal_logs_of
+from rollstream.sampler.configuration import seal_logs_of
 from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower

@@ -24,14 +24,16 @@ MAY_IMPORT = {
     "store": {"schemas", "runtime"},
     "streams": {"schemas", "runtime"},
     "producers": {"streams", "schemas", "runtime"},
-    "consumers": {"streams", "store", "schemas", "runtime"},
-    "sampler": {"streams", "store", "schemas", "runtime"},
-    "torch": {"sampler", "streams", "schemas", "runtime"},
+    "folds": {"streams", "schemas", "runtime"},
+    "status": {"folds", "streams", "schemas", "runtime"},
+    "consumers": {"folds", "streams", "store", "schemas", "runtime"},
+    "sampler": {"folds", "streams", "store", "schemas", "runtime"},
+    "torch": {"sampler", "folds", "streams", "schemas", "runtime"},
     "trl": {"sampler", "schemas", "runtime"},
     "verl": {"sampler", "schemas", "runtime"},
     "gateway": {"producers", "consumers", "sampler", "streams", "store", "schemas", "runtime"},
     "console": {
-        *("gateway", "producers", "consumers", "sampler"),
+        *("gateway", "producers", "consumers", "sampler", "status", "folds"),
         *("streams", "store", "schemas", "runtime"),
     },
 }
@@ -52,9 +54,9 @@ PURE = (
     "streams/rollstream/streams/folds",
     "streams/rollstream/streams/owned/fence.py",
     "consumers/rollstream/consumers/assembling",
-    "sampler/rollstream/sampler/admission",
-    "sampler/rollstream/sampler/deciding",
-    "sampler/rollstream/sampler/shaping",
+    "folds/rollstream/folds",
+    "sampler/rollstream/sampler/decide",
+    "sampler/rollstream/sampler/batch",
 )
 IMPURE = ("time", "random", "os", "confluent_kafka", "pyarrow", "ray")
 # Outside of the console, which drives processes and terminals, these are asked in one place each.
@@ -131,12 +133,13 @@ def test_env_workers_need_only_the_base_install(package: str) -> None:
     assert wrong == []
 
 
-def test_ray_stays_in_the_serving_of_the_sampler() -> None:
-    serving = package_folder("sampler") / "serving"
+def test_ray_stays_in_the_actor_of_the_sampler_and_its_client() -> None:
+    sampler = package_folder("sampler")
+    loads_ray = {*(sampler / "actor").rglob("*.py"), sampler / "api" / "client.py"}
     wrong = [
         line
         for _, path in all_sources()
-        if serving not in path.parents
+        if path not in loads_ray
         for line in imports_of(path, "ray")
     ]
     assert wrong == []
@@ -165,7 +168,7 @@ def test_environment_variables_are_read_in_one_file() -> None:
     allowed = {
         "runtime/rollstream/runtime/config/load.py",
         # Ray is told some things by no other way.
-        "sampler/rollstream/sampler/serving/loopback_ray.py",
+        "sampler/rollstream/sampler/actor/loopback_ray.py",
     }
     wrong = [
         relative(path)

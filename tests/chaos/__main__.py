@@ -25,8 +25,8 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.serving.client import actor_name
-from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.api.client import actor_name
 
 KILLS = 20
 SHOWN_MAX = 5

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, FaultyBroker
 from rollstream.consumers.sealing import STEPS, Flush, FlushStep
-from rollstream.sampler.serving import snapshots
+from rollstream.sampler.engine import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.store import Bytes, Pieces, open_store

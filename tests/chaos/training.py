@@ -17,7 +17,7 @@ from chaos.settings import BATCH_GROUPS, CHECKPOINT_EVERY, SAMPLER
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, SamplerClient
-from rollstream.sampler.deciding.batches import PayloadsBy
+from rollstream.sampler.decide.batches.next_batch import PayloadsBy
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 AGAIN = 0.1  # Of the steps are asked a second time at once.

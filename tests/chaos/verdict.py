@@ -18,6 +18,9 @@ from chaos.training import Journal
 from harness.history import segments_not_once
 from harness.serving_history import groups_of, serving_problems
 from rollstream.consumers import audit
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group.scored import Given
+from rollstream.folds.state import FINAL_BATCHES_KEPT, SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
@@ -27,9 +30,6 @@ from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.state import FINAL_BATCHES_KEPT, SamplerState
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout

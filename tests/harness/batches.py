@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of, group_columns
-from rollstream.sampler.deciding.choose import ALGORITHM
-from rollstream.sampler.shaping.assembled import AssembledBatch, assemble
-from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.joining import GroupRows
-from rollstream.sampler.shaping.requested import agreed_signatures, token_array_names
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import known_groups
+from rollstream.sampler.batch.assembled import AssembledBatch, assemble
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.joining import GroupRows
+from rollstream.sampler.batch.requested import agreed_signatures, token_array_names
+from rollstream.sampler.decide.choosing.choose import ALGORITHM
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.known import known_groups
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def batch_event(step: int) -> BatchServed:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import xxhash
 
-from rollstream.sampler.deciding.choose import Asked, quotas
+from rollstream.folds.group.known import Key, KnownGroup
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.choosing.choose import Asked, quotas
 from rollstream.schemas.choosing import Choosing
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.known import Key, KnownGroup
-from rollstream.streams.folds.sampler.state import SamplerState
 
 Matches = Callable[[KnownGroup], bool]
 Age = tuple[int, int, GroupRef]

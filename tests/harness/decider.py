@@ -9,16 +9,20 @@ from harness.groups import GroupSpec, flush_of
 from harness.in_flight import report
 from harness.retiring import retired
 from harness.sampler_worlds import config_of
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group.known import KnownGroup
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
-from rollstream.sampler.deciding.batches import BatchCommand, NextBatch
-from rollstream.sampler.deciding.command import Command, Now, R, ResultContext, read
-from rollstream.sampler.deciding.dropping import after_sealed
-from rollstream.sampler.deciding.progress import AskProgress, Progress
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch
+from rollstream.sampler.decide.choosing.dropping import after_sealed
+from rollstream.sampler.decide.command import Command, Now, R, ResultContext, read
+from rollstream.sampler.decide.queries.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
-from rollstream.sampler.serving.ahead import LooksAhead, MakesAhead
-from rollstream.sampler.serving.payloads import Payloads
-from rollstream.sampler.shaping.share import Share
+from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.payloads import Payloads
 from rollstream.schemas.events import (
     Flushed,
     ProducerInFlight,
@@ -31,10 +35,6 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.folds.reported import ReportedNow
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.known import KnownGroup
-from rollstream.streams.folds.sampler.served import ServedBatch
-from rollstream.streams.folds.sampler.state import SamplerState
 
 LOGS = [
     PartitionAddress("code", 1, 0),

@@ -8,13 +8,13 @@ from contextlib import closing
 
 from harness.history import EntryRef
 from harness.sealing import TIMEOUT_S, SealWorld
+from rollstream.folds.life.dispatched import DispatchedGroups
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
-from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.reading import read_between
 

@@ -22,10 +22,15 @@ from typing import Any
 
 import xxhash
 
+import rollstream.folds
 import rollstream.schemas.events
 import rollstream.streams.folds
 from harness.events import GOLDEN
 from harness.golden_decisions import codec_of
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group.scored import Given
+from rollstream.folds.saved_state import FOLD_VERSION, from_bytes, to_pieces
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import encode
@@ -33,10 +38,6 @@ from rollstream.schemas.events import Claimed, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.wire_schemas import shipped
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.saved_state import FOLD_VERSION, from_bytes, to_pieces
-from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout
@@ -51,7 +52,8 @@ def fold_sources() -> list[Path]:
     """The files of the code that folds, and that says which events count."""
     streams = Path(rollstream.streams.folds.__file__).parents[1]
     schemas = Path(rollstream.schemas.events.__file__).parents[1]
-    folders = (streams / "folds", streams / "owned", schemas)
+    sampler = Path(rollstream.folds.__file__).parent
+    folders = (sampler, streams / "folds", streams / "owned", schemas)
     return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
 
 

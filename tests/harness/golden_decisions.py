@@ -16,14 +16,14 @@ from typing import Any, get_args
 from harness.events import GOLDEN
 from harness.groups import GroupSpec
 from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, config_of
+from rollstream.folds.group.eligible import Accept
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler.deciding.choose import ALGORITHM
+from rollstream.sampler.decide.choosing.choose import ALGORITHM
 from rollstream.schemas.codec import EventCodec, encode
 from rollstream.schemas.events import Event
 from rollstream.schemas.wire_schemas import SchemaRegistry, shipped
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition, TopicSpec
-from rollstream.streams.folds.sampler.eligible import Accept
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 SAMPLER = "trainer-a"

@@ -11,8 +11,8 @@ import ray
 
 from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, config_of, new_name
 from rollstream.sampler import SamplerApi, SamplerClient
-from rollstream.sampler.serving.client import actor_name
-from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.api.client import actor_name
 from rollstream.store.local import LocalBlobs
 from rollstream.streams.kafka import KafkaBroker
 

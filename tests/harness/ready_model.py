@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import groupby
 
+from rollstream.folds.group.known import Key, KnownGroup
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.known import Key, KnownGroup
 
 Policies = tuple[PolicyRef, ...]
 Age = tuple[tuple[int, int], int, GroupRef]

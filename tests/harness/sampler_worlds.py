@@ -13,8 +13,8 @@ from harness.groups import GroupWriter
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import Sampler, SamplerApi
-from rollstream.sampler.deciding.command import Command, R, Reply
-from rollstream.sampler.serving.rank_reader import RankReader
+from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.rows.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs

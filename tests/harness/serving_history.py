@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
+from rollstream.folds import state
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.state import SamplerState
 from rollstream.schemas.events import (
     Acked,
     BatchServed,
@@ -18,9 +21,6 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef, ref_of
-from rollstream.streams.folds.sampler import state
-from rollstream.streams.folds.sampler.served import ServedBatch
-from rollstream.streams.folds.sampler.state import SamplerState
 
 
 def serving_problems(

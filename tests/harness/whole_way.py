@@ -23,8 +23,8 @@ from rollstream.console.app import build
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Batch, SamplerClient
-from rollstream.sampler.serving.client import actor_name
-from rollstream.sampler.serving.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
+from rollstream.sampler.api.client import actor_name
 
 TIMEOUT_S = 90.0
 GROUPS = 6

@@ -11,7 +11,7 @@ from typing import Any
 
 import coverage
 
-import rollstream.streams.folds.sampler
+import rollstream.folds
 from harness.fold_version import FOLDED, PINNED, GoldenEvents, golden_runs, pin, state_beside
 from harness.shaped_run import RUNS
 from rollstream.streams.memory import MemoryBroker
@@ -27,7 +27,7 @@ SAMPLERS = {
     "admission": "first",
 }
 """By world. That of snapshots has the logs of ``sampler``."""
-SOURCES = Path(rollstream.streams.folds.sampler.__file__).parent
+SOURCES = Path(rollstream.folds.__file__).parent
 
 Branch = tuple[str, int, int]
 

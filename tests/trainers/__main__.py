@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).with_name("verified.txt")
 COVERED = (
     "constraints.txt",
-    "sampler/rollstream/sampler/shaping/**/*.py",
-    "sampler/rollstream/sampler/serving/ready_packs.py",
+    "sampler/rollstream/sampler/batch/**/*.py",
+    "sampler/rollstream/sampler/training/**/*.py",
     "trainers/**/*.py",
     "tests/trainers/*.py",
     "tests/harness/ready_packs_rank.py",

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from harness.source_tree import ROOT
 from rollstream.sampler import Examples, Packs, plan_packs
-from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.sampler.batch.token_arrays import TokenArrays
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 pytest.importorskip("transformers", reason="needs transformers: make test-torch")

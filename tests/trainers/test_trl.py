@@ -16,7 +16,7 @@ from harness.batches import batch_of
 from harness.groups import GroupSpec
 from harness.sampler_worlds import memory_world
 from rollstream.sampler import Batch, InvalidRequest
-from rollstream.sampler.shaping.examples import Examples
+from rollstream.sampler.training.examples.examples import Examples
 
 REASON = "needs PyTorch and TRL: make test-torch"
 torch = pytest.importorskip("torch", reason=REASON)

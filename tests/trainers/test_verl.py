@@ -10,7 +10,7 @@ import pytest
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import memory_world
 from rollstream.sampler import Batch
-from rollstream.sampler.shaping.examples import Examples
+from rollstream.sampler.training.examples.examples import Examples
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 from rollstream.verl import proto_arguments  # noqa: E402

@@ -15,6 +15,7 @@ import numpy as np
 
 from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.consumers.positions import Position, Positions
+from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -29,7 +30,6 @@ from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, DamagedRecord, OffsetLost, UnreadableLog
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.topics.layout import Layout

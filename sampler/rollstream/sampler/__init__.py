@@ -2,12 +2,17 @@
 
 Map:
 
-- ``deciding/``  the commands: what each decides, and what it returns (pure)
-- ``admission/`` how many more groups env workers may begin (pure)
-- ``shaping/``   ``Batch``, and how it is joined from groups' rows (pure)
-- ``serving/``   executes commands: ``Sampler`` in process, ``SamplerClient`` over a Ray actor;
-  ``SamplerView`` for who only looks
+- ``batch/``     ``Batch``, and how it is joined from groups' rows (pure)
+- ``decide/``    the commands: what each decides, and what it returns (pure)
+- ``rows/``      groups' rows: read from the store, cached, replaced where files are lost
+- ``engine/``    the owner of a sampler: claims its log, decides, confirms, tells others
+- ``actor/``     the owner as a Ray actor, and the calls to it (the only one that imports ray,
+  besides ``api/client``)
+- ``api/``       ``Sampler`` in process, ``SamplerClient`` over the actor; ``SamplerView`` for who
+  only looks
+- ``training/``  what a trainer makes of batches: makers, packs, ready packs, pools
 - ``history/``   ``replay``: served batches recomputed; ``lineage``: where they came from
+- ``configuration``, ``forked``  a sampler's part of the configuration; refuses forked processes
 - ``errors``     every error that a sampler raises
 - ``arguments``  checks of a caller's arguments
 
@@ -23,10 +28,16 @@ from typing import TYPE_CHECKING, Any
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.extras import how_to_install
-from rollstream.sampler.deciding.evaluation import Earned, Evaluation
-from rollstream.sampler.deciding.progress import Progress
-from rollstream.sampler.deciding.queries import BatchSummary, SamplerStats
-from rollstream.sampler.deciding.sampling import GroupSummary
+from rollstream.sampler.api.api import SamplerApi
+from rollstream.sampler.api.local import Sampler
+from rollstream.sampler.api.view import SamplerView
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.carried import CarriedGroup, Shaping
+from rollstream.sampler.batch.padded import Padded
+from rollstream.sampler.decide.queries.evaluation import Earned, Evaluation
+from rollstream.sampler.decide.queries.looks import BatchSummary, SamplerStats
+from rollstream.sampler.decide.queries.progress import Progress
+from rollstream.sampler.decide.queries.sampling import GroupSummary
 from rollstream.sampler.errors import (
     ArrayMissing,
     ArraysDiffer,
@@ -48,31 +59,25 @@ from rollstream.sampler.errors import (
     UnknownSampler,
     UnknownStep,
 )
-from rollstream.sampler.serving.api import SamplerApi
-from rollstream.sampler.serving.local import Sampler
-from rollstream.sampler.serving.ready_packs import ChannelA, ChannelB, ReadyPacks
-from rollstream.sampler.serving.training_batches import TrainingBatch, TrainingBatches
-from rollstream.sampler.serving.trajectory_pool import PoolBatch, TrajectoryPool
-from rollstream.sampler.serving.view import SamplerView
-from rollstream.sampler.shaping.advantages import Advantage, advantages_of
-from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
-from rollstream.sampler.shaping.examples import Examples, RLExample
-from rollstream.sampler.shaping.makers.grpo import GrpoBatchMaker
-from rollstream.sampler.shaping.makers.interface import BatchMaker, MadeBatch, Rollout
-from rollstream.sampler.shaping.makers.mixture import MixedBatch, StableMixtureBatchMaker
-from rollstream.sampler.shaping.makers.rloo import RlooBatchMaker
-from rollstream.sampler.shaping.makers.rollouts import examples_of, make_batch, rollouts_of
-from rollstream.sampler.shaping.packs.filled import Packs
-from rollstream.sampler.shaping.packs.plan import PackPlan, plan_packs
-from rollstream.sampler.shaping.padded import Padded
+from rollstream.sampler.training.examples.advantages import Advantage, advantages_of
+from rollstream.sampler.training.examples.examples import Examples, RLExample
+from rollstream.sampler.training.makers.grpo import GrpoBatchMaker
+from rollstream.sampler.training.makers.interface import BatchMaker, MadeBatch, Rollout
+from rollstream.sampler.training.makers.mixture import MixedBatch, StableMixtureBatchMaker
+from rollstream.sampler.training.makers.rloo import RlooBatchMaker
+from rollstream.sampler.training.makers.rollouts import examples_of, make_batch, rollouts_of
+from rollstream.sampler.training.packs.filled import Packs
+from rollstream.sampler.training.packs.plan import PackPlan, plan_packs
+from rollstream.sampler.training.ready_packs.steps import ChannelA, ChannelB, ReadyPacks
+from rollstream.sampler.training.training_batches import TrainingBatch, TrainingBatches
+from rollstream.sampler.training.trajectory_pool import PoolBatch, TrajectoryPool
 from rollstream.schemas.errors import MissingExtra
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 
 if TYPE_CHECKING:
-    from rollstream.sampler.serving.aio import AsyncSamplerClient
-    from rollstream.sampler.serving.client import SamplerClient
+    from rollstream.sampler.api.aio import AsyncSamplerClient
+    from rollstream.sampler.api.client import SamplerClient
 
 __all__ = [
     "Advantage",
@@ -140,8 +145,8 @@ __all__ = [
 ]
 
 _OVER_RAY = {
-    "AsyncSamplerClient": "rollstream.sampler.serving.aio",
-    "SamplerClient": "rollstream.sampler.serving.client",
+    "AsyncSamplerClient": "rollstream.sampler.api.aio",
+    "SamplerClient": "rollstream.sampler.api.client",
 }
 
 

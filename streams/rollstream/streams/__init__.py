@@ -17,6 +17,5 @@ Map:
 - ``troubles``    what a sealer commits beside an offset: its claim, and what hinders it
 - ``tracing``     where rollouts are, by the logs that sealers read and write
 - ``owned/``      a partition with one owner at a time: claim, append, fence, follow
-- ``folds/``      state from events: settled entries, dedupe, a sampler's decisions
-- ``status/``     how far each stage is, and which one is stuck
+- ``folds/``      state from events: settled entries, dedupe, what sealers report
 """

@@ -15,6 +15,7 @@ from harness.retention import NAME, RetentionWorld
 from rollstream.consumers.retention.owner import ORPHANS_EVERY_S, READ_TIMEOUT_S
 from rollstream.consumers.retention.requests import EnvironmentPlan, plan_request
 from rollstream.consumers.retention.unneeded import UNNAMED_S, unnamed_by_log, unneeded_batches
+from rollstream.folds import state
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
 from rollstream.sampler.history import check_from_files, replay_step
@@ -36,7 +37,6 @@ from rollstream.store.layout import (
 )
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.folds.sampler import state
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.reader import MemoryReader
 

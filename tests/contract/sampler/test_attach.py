@@ -20,7 +20,7 @@ from harness.groups import GroupSpec
 from harness.ray_world import RayWorld
 from harness.sampler_worlds import log_end
 from rollstream.sampler import ConfigurationDiffers, Fenced, SamplerClient
-from rollstream.sampler.serving.loopback_ray import ADDRESS_FILE, LOOPBACK
+from rollstream.sampler.actor.loopback_ray import ADDRESS_FILE, LOOPBACK
 
 pytestmark = [pytest.mark.broker, pytest.mark.proves("F20")]
 WAIT_S = 30.0

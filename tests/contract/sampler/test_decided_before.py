@@ -30,12 +30,12 @@ from rollstream.sampler import (
     SamplerApi,
     TrainingBatch,
 )
-from rollstream.sampler.deciding import new_batch
-from rollstream.sampler.deciding.choose import ALGORITHM
+from rollstream.sampler.batch.carried import CarriedGroup, Shaping
+from rollstream.sampler.decide.batches import new_batch
+from rollstream.sampler.decide.choosing.choose import ALGORITHM
 from rollstream.sampler.history import replay_step
-from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
-from rollstream.sampler.shaping.ready_packs.decision import decide
-from rollstream.sampler.shaping.ready_packs.offered import Offered
+from rollstream.sampler.training.ready_packs.decision import decide
+from rollstream.sampler.training.ready_packs.offered import Offered
 
 OLD = 3
 

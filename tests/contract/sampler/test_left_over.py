@@ -23,8 +23,8 @@ from rollstream.sampler import (
     SamplerApi,
     UnknownStep,
 )
+from rollstream.sampler.batch.carried import left_over
 from rollstream.sampler.history import lineage_of_step, replay_step, report_of
-from rollstream.sampler.shaping.carried import left_over
 from rollstream.store.errors import StoreAway
 
 pytestmark = pytest.mark.proves("D2")

@@ -24,15 +24,15 @@ from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler, SamplerView
-from rollstream.sampler.serving import snapshots
+from rollstream.sampler.engine import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
+from rollstream.status import measure, stuck_stages
 from rollstream.store import Blobs, Followed, hand_root_over, read_root_id
 from rollstream.store.layout import batch_path, batches_prefix, snapshot_path
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
-from rollstream.streams.status import measure, stuck_stages
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot

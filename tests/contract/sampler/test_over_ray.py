@@ -26,11 +26,11 @@ from harness.ray_world import RayWorld
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
-from rollstream.sampler.serving import actor_calls
-from rollstream.sampler.serving.client import SamplerClient
-from rollstream.sampler.serving.pickled import StoredBatch, stored_in
+from rollstream.sampler.actor import actor_calls
+from rollstream.sampler.actor.pickled import StoredBatch, stored_in
+from rollstream.sampler.api.client import SamplerClient
+from rollstream.status import measure
 from rollstream.streams.errors import BrokerError, TopicMismatch
-from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
 WAIT_S = 30.0

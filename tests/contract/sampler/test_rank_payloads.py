@@ -18,7 +18,7 @@ from rollstream.sampler import (
     Sampler,
     SamplerApi,
 )
-from rollstream.sampler.serving.rank_reader import RankReader
+from rollstream.sampler.rows.rank_reader import RankReader
 from rollstream.schemas.events import Flushed
 from rollstream.store import MemoryBlobs
 

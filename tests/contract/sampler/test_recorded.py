@@ -11,7 +11,7 @@ import pytest
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, world_of
 from rollstream.sampler import Batch, RequestDiffers, SamplerView, UnknownStep
-from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
+from rollstream.sampler.batch.carried import CarriedGroup, Shaping
 
 WAIT_S = 30.0
 STEPS = 4
@@ -22,7 +22,7 @@ def world(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[LocalWorld]:
     """Not over Ray: its actor would hold all of these."""
-    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 1)
     made = world_of(request, tmp_path)
     yield made
     made.close()

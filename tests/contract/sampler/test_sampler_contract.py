@@ -22,7 +22,7 @@ from rollstream.sampler import (
     TooManyOpenBatches,
     UnknownStep,
 )
-from rollstream.streams.status import measure
+from rollstream.status import measure
 
 WAIT_S = 30.0
 

@@ -22,9 +22,9 @@ from rollstream.sampler import (
     SamplerView,
     UnknownStep,
 )
+from rollstream.sampler.batch.carried import CarriedGroup, Shaping
 from rollstream.sampler.history import check_from_files, lineage_of_step, replay_step
 from rollstream.sampler.history.recorded import RecordedInFiles
-from rollstream.sampler.shaping.carried import CarriedGroup, Shaping
 from rollstream.store.layout import batch_path
 
 pytestmark = pytest.mark.proves("D2", "I6")

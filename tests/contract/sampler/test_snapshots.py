@@ -12,7 +12,7 @@ from harness.faults import FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import SamplerWorld, kafka_world, memory_world
 from rollstream.sampler import Sampler
-from rollstream.sampler.serving import snapshots
+from rollstream.sampler.engine import snapshots
 from rollstream.store.layout import SNAPSHOTS
 
 STEPS = 12

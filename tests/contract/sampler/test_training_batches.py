@@ -12,6 +12,7 @@ import pytest
 from harness.groups import GroupSpec, every_extra
 from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
+from rollstream.folds import state
 from rollstream.sampler import (
     Batch,
     InvalidRequest,
@@ -21,7 +22,6 @@ from rollstream.sampler import (
     UnknownStep,
 )
 from rollstream.sampler.history import replay_step, report_of, stored_examples
-from rollstream.streams.folds.sampler import state
 
 pytestmark = pytest.mark.proves("D1", "D2", "I6")
 STEPS = 6

@@ -20,7 +20,7 @@ from rollstream.sampler import (
     SamplerApi,
     TrajectoryPool,
 )
-from rollstream.sampler.deciding.command import Command, R, Reply
+from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.history import replay_step
 from rollstream.streams.errors import Fenced
 

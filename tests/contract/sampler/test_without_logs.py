@@ -12,8 +12,8 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import TIMEOUT_S, LocalWorld, kafka_world, memory_world
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler, UnknownSampler
+from rollstream.sampler.engine import snapshots
 from rollstream.sampler.history import KnownWithoutLogs, Steps, known_without_logs
-from rollstream.sampler.serving import snapshots
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.layout import SNAPSHOTS, batch_path, manifests_prefix, retired_path

@@ -24,9 +24,9 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import DeadLetter
 from rollstream.schemas.wire_schemas import MARKER
+from rollstream.status import Figures, measure, stuck_stages
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.status import Figures, measure, stuck_stages
 from rollstream.streams.topics.layout import Layout
 
 TIMEOUT_S = 120.0

@@ -16,8 +16,8 @@ from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerView
 from rollstream.schemas.ingest.entry import Producer
+from rollstream.status import measure
 from rollstream.store.scores import open_scores
-from rollstream.streams.status import measure
 
 pytestmark = pytest.mark.broker
 TIMEOUT_S = 30.0

@@ -22,7 +22,7 @@ from rollstream.consumers import InlineExecutor, Sealer, create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.admission.capacity import Loads
+from rollstream.sampler.decide.admission.capacity import Loads
 from rollstream.schemas.events import Flushed
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition

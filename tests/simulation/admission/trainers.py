@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from rollstream.folds.group.eligible import Accept
 from rollstream.sampler import Batch, Fenced, Sampler
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Command, R, Reply, read
-from rollstream.sampler.deciding.trainer import Later
-from rollstream.sampler.serving.calls import Call
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Command, R, Reply, read
+from rollstream.sampler.decide.trainer.commands import Later
+from rollstream.sampler.engine.calls import Call
 from rollstream.streams.errors import BrokerError
-from rollstream.streams.folds.sampler.eligible import Accept
 from simulation.admission.stepped import ReachedBroker
 
 if TYPE_CHECKING:

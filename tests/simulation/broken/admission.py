@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from rollstream.producers.admission.log import Granted
 from rollstream.producers.admission.newest import NewestRecords
-from rollstream.sampler.admission.capacity import Loads
-from rollstream.sampler.admission.granting import Granting
+from rollstream.sampler.decide.admission.capacity import Loads
+from rollstream.sampler.decide.admission.granting import Granting
 from rollstream.schemas.events import PartitionReport, SharesGranted
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds import in_flight

@@ -16,10 +16,10 @@ from rollstream.consumers import audit
 from rollstream.runtime.config.sections import SealersConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.status import measure, stuck_stages
 from rollstream.streams.broker import Record
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
-from rollstream.streams.status import measure, stuck_stages
 
 PARTITIONS = 6
 GROUPS = 3  # Of a partition.

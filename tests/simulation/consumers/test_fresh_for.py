@@ -13,14 +13,14 @@ from harness.rollouts import make_dispatched
 from harness.sealing import TIMEOUT_S, EvictableBroker, SealWorld
 from rollstream.consumers import audit
 from rollstream.consumers.sealing.flush import STEPS, Flush, FlushStep
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group.eligible import dropped_for
+from rollstream.folds.group.known import known_groups
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import Flushed, PolicyAnnounced
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import Branch, PolicyRef
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.eligible import dropped_for
-from rollstream.streams.folds.sampler.known import known_groups
 
 SAMPLER = "t"
 

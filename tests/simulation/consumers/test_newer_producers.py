@@ -11,8 +11,8 @@ from harness.sealing import TIMEOUT_S, SealWorld, aside_of
 from rollstream.consumers import audit
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ingest.wire import SCHEMA_HEADER
+from rollstream.status import Verdict, measure, stuck_stages
 from rollstream.streams.broker import Headers
-from rollstream.streams.status import Verdict, measure, stuck_stages
 
 pytestmark = pytest.mark.proves("F19", "F24")
 SEALED = [("a0", "a1"), ("b0", "b1"), ("c0", "c1"), ("d0", "d1")]

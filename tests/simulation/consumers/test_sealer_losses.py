@@ -10,11 +10,11 @@ from harness.sealing import SealWorld
 from rollstream.consumers import audit
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.status import measure
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
-from rollstream.streams.status import measure
 
 
 def test_what_retention_deleted_unread_is_settled_as_lost() -> None:

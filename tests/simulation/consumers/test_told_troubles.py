@@ -17,6 +17,7 @@ from rollstream.consumers.retention.owner import READ_TIMEOUT_S
 from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
+from rollstream.status import measure, stuck_stages
 from rollstream.store import BlobInfo, Blobs, Bytes, Pieces
 from rollstream.store.errors import StoreFull
 from rollstream.streams.broker import IDLE_S, TopicPartition
@@ -24,7 +25,6 @@ from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
-from rollstream.streams.status import measure, stuck_stages
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

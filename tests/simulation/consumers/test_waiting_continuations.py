@@ -13,8 +13,8 @@ from rollstream.console.commands.status import status_view
 from rollstream.consumers import Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerView
-from rollstream.sampler.deciding.progress import WaitingContinuations
-from rollstream.streams.status import PartitionFigures, measure
+from rollstream.sampler.decide.queries.progress import WaitingContinuations
+from rollstream.status import PartitionFigures, measure
 
 pytestmark = pytest.mark.proves("A17", "F20")
 

@@ -8,10 +8,10 @@ from unittest import mock
 
 import numpy as np
 
+from rollstream.folds.state import SamplerState
 from rollstream.sampler import Batch, CarriedGroup, CarryLost, Shaping
 from rollstream.sampler.errors import UnknownStep
 from rollstream.schemas.events import BatchServed
-from rollstream.streams.folds.sampler.state import SamplerState
 from simulation.sampler.trainers import BATCH_GROUPS, GROUPS_WAIT_S, Trainer, Trainers
 
 

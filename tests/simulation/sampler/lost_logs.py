@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import NamedTuple
 from unittest import mock
 
+from rollstream.folds import state
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.history import KnownWithoutLogs, known_without_logs
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, Resumed
@@ -17,7 +18,6 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.layout import batch_in, batches_prefix, snapshot_offset_in
 from rollstream.store.manifests import project
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.folds.sampler import state
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from simulation.sampler.snapshots import Snapshots, written_at_once
 from simulation.sampler.trainers import FINAL_KEPT, NAME, TURNS, WAIT_S

@@ -9,13 +9,13 @@ from typing import Any
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import ENVIRONMENTS
+from rollstream.folds.group.scored import Given
+from rollstream.folds.state import SamplerState
 from rollstream.producers import ScoreProducer, VersionConflict
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import Follower
 from simulation.sampler.trainers import WAIT_S, Trainers
 

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rollstream.sampler import Sampler
-from rollstream.sampler.serving import snapshots
+from rollstream.sampler.engine import snapshots
 from rollstream.store.layout import SNAPSHOTS
 from rollstream.streams.broker import Broker
 from rollstream.streams.owned.fold import FoldedLog

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.sampler.serving import snapshots
+from rollstream.sampler.engine import snapshots
 from rollstream.store.layout import SNAPSHOTS
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from simulation.sampler.snapshots import Snapshots, written_at_once

@@ -20,23 +20,23 @@ from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import ENVIRONMENTS, SecondClient, config_of
 from harness.serving_history import bytes_held, groups_of, serving_problems
 from rollstream.consumers import create_deployment
+from rollstream.folds import state
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group.eligible import Accept
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, Fenced, NotEnoughGroups, Sampler
-from rollstream.sampler.deciding.trainer import AckStatus, Later
+from rollstream.sampler.decide.trainer.commands import AckStatus, Later
 from rollstream.sampler.errors import RequestDiffers, TooManyOpenBatches, UnknownStep
 from rollstream.sampler.history import replay_step
-from rollstream.sampler.serving.recorded import RecordedBatches
+from rollstream.sampler.rows.recorded import RecordedBatches
 from rollstream.schemas.events import BatchServed, Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition, Writer
 from rollstream.streams.errors import BrokerError
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler import state
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.eligible import Accept
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 from rollstream.streams.topics.layout import Layout

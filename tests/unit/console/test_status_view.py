@@ -11,7 +11,7 @@ from rollstream.console.commands.audit import audit_view
 from rollstream.console.commands.status import status_view
 from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
-from rollstream.streams.status import (
+from rollstream.status import (
     AdmissionFigures,
     DeadLetterFigures,
     Figures,

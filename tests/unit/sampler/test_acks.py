@@ -8,12 +8,12 @@ import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
+from rollstream.folds.batches.row_outcomes import RowOutcome
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler import InvalidRequest, RequestDiffers
-from rollstream.sampler.deciding.queries import AskBatches, AskStats
-from rollstream.sampler.deciding.shaped import NextShapedBatch
-from rollstream.sampler.deciding.trainer import Ack, AckStatus, MarkCheckpointed, Resume
-from rollstream.streams.folds.sampler.row_outcomes import RowOutcome
-from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
+from rollstream.sampler.decide.queries.looks import AskBatches, AskStats
+from rollstream.sampler.decide.trainer.commands import Ack, AckStatus, MarkCheckpointed, Resume
 
 
 def specs(count: int) -> list[GroupSpec]:

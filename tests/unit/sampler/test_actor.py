@@ -18,15 +18,15 @@ from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Reply, Unread
-from rollstream.sampler.deciding.queries import AskStats, SamplerStats
+from rollstream.sampler.actor.awaited_calls import AwaitedCalls
+from rollstream.sampler.actor.pickled import Pickled, joined, opened
+from rollstream.sampler.actor.sampler_actor import Refused, SamplerActor
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Reply, Unread
+from rollstream.sampler.decide.queries.looks import AskStats, SamplerStats
+from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.errors import RequestDiffers
-from rollstream.sampler.serving.actor import Refused, SamplerActor
-from rollstream.sampler.serving.awaited_calls import AwaitedCalls
-from rollstream.sampler.serving.calls import Call
-from rollstream.sampler.serving.pickled import Pickled, joined, opened
-from rollstream.sampler.shaping.batch import Batch
 from rollstream.schemas import codec
 from rollstream.schemas.events import BatchServed
 from rollstream.store.blobs import Blobs
@@ -228,7 +228,7 @@ def test_an_error_in_what_was_made_before_is_that_of_the_call() -> None:
 def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 1)
     world = memory_world()
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(6)))
     sampler = world.open()

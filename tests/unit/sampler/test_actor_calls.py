@@ -27,16 +27,16 @@ from rollstream.runtime.config.sections import (
     RollstreamConfig,
     StoreConfig,
 )
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.command import Command, Reply
-from rollstream.sampler.deciding.queries import AskStats
+from rollstream.sampler.actor import actor_calls
+from rollstream.sampler.actor.actor_calls import START_TIMEOUT_S, ActorCalls
+from rollstream.sampler.actor.agreement import Agree
+from rollstream.sampler.actor.pickled import Pickled, StoredBatch, joined
+from rollstream.sampler.actor.sampler_actor import Refused, Why
+from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Command, Reply
+from rollstream.sampler.decide.queries.looks import AskStats
 from rollstream.sampler.errors import SamplerUnavailable, UnknownStep
-from rollstream.sampler.serving import actor_calls
-from rollstream.sampler.serving.actor import Refused, Why
-from rollstream.sampler.serving.actor_calls import START_TIMEOUT_S, ActorCalls
-from rollstream.sampler.serving.agreement import Agree
-from rollstream.sampler.serving.pickled import Pickled, StoredBatch, joined
-from rollstream.sampler.shaping.assembled import AssembledBatch
 from rollstream.streams.errors import Fenced
 
 NEVER = "never"  # How a call ends that does not end.

@@ -9,10 +9,10 @@ import pytest
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.admission.capacity import Load, Loads, takes_part
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.queries import AskStats
-from rollstream.sampler.deciding.trainer import Ack, Finish, PublishPolicy, Resume
+from rollstream.sampler.decide.admission.capacity import Load, Loads, takes_part
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.queries.looks import AskStats
+from rollstream.sampler.decide.trainer.commands import Ack, Finish, PublishPolicy, Resume
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import ProducerInFlight
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rollstream.producers.admission.standing import ALIVE_S
-from rollstream.sampler.admission.shares import Shares
+from rollstream.sampler.decide.admission.shares import Shares
 from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.in_flight import InFlightGroups

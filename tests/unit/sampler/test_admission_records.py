@@ -12,8 +12,8 @@ from harness.decider import Decider
 from harness.groups import GroupSpec
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.admission.capacity import Quota
-from rollstream.sampler.admission.granting import (
+from rollstream.sampler.decide.admission.capacity import Quota
+from rollstream.sampler.decide.admission.granting import (
     OLDER_S,
     REPEAT_S,
     VALID_S,
@@ -21,10 +21,10 @@ from rollstream.sampler.admission.granting import (
     Observed,
     Told,
 )
-from rollstream.sampler.admission.records import Written
-from rollstream.sampler.deciding.trainer import Finish, PublishPolicy, Resume
-from rollstream.sampler.serving.admission import ShareGranter
-from rollstream.sampler.serving.announcing import Announcer, Kind, Make
+from rollstream.sampler.decide.admission.records import Written
+from rollstream.sampler.decide.trainer.commands import Finish, PublishPolicy, Resume
+from rollstream.sampler.engine.admission import ShareGranter
+from rollstream.sampler.engine.announcing import Announcer, Kind, Make
 from rollstream.schemas.codec import decode_as
 from rollstream.schemas.events import (
     Claimed,

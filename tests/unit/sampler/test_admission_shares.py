@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.sampler.admission.shares import HELD_S, TURN_US, Shares, filled
+from rollstream.sampler.decide.admission.shares import HELD_S, TURN_US, Shares, filled
 from rollstream.streams.folds.in_flight import LivingProducers, ProducerStanding
 
 counts = st.integers(0, 50)

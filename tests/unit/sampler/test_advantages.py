@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.sampler import InvalidRequest
-from rollstream.sampler.shaping.advantages import STD_EPSILON, Advantage, advantages_of
+from rollstream.sampler.training.examples.advantages import STD_EPSILON, Advantage, advantages_of
 
 NAMES: tuple[Advantage, ...] = get_args(Advantage)
 rewards = st.floats(-1000, 1000, width=32) | st.sampled_from([0.0, 1.0])

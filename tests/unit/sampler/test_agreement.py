@@ -9,8 +9,8 @@ import pytest
 from harness.sampler_worlds import config_of
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import UnknownSampler
+from rollstream.sampler.actor.agreement import check_same
 from rollstream.sampler.errors import ConfigurationDiffers
-from rollstream.sampler.serving.agreement import check_same
 
 NAME = "trainer-a"
 RUNNING = config_of("file:///root", NAME)

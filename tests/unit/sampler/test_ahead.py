@@ -17,16 +17,16 @@ from harness.decider import Decider
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from rollstream.runtime.clock import SystemClock
-from rollstream.sampler.deciding.batches import NextBatch, with_rows
-from rollstream.sampler.deciding.shaped import Carry, NextShapedBatch
-from rollstream.sampler.deciding.trainer import Resume
+from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.batches.next_batch import NextBatch, with_rows
+from rollstream.sampler.decide.batches.shaped import Carry, NextShapedBatch
+from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.errors import GroupsUnreadable
-from rollstream.sampler.serving import ahead
-from rollstream.sampler.serving.ahead import LooksAhead, MakesAhead
-from rollstream.sampler.serving.payloads import SOON_BATCHES, Payloads
-from rollstream.sampler.shaping.assembled import AssembledBatch
-from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.share import Share
+from rollstream.sampler.rows import ahead
+from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.payloads import SOON_BATCHES, Payloads
 from rollstream.store import LocalBlobs
 
 WAIT_S = 30.0

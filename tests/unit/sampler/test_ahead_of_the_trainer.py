@@ -6,8 +6,8 @@ import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.trainer import Resume
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.errors import NotEnoughGroups
 
 

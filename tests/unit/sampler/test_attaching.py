@@ -17,9 +17,9 @@ pytest.importorskip("ray")
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerUnavailable
-from rollstream.sampler.serving import attaching, loopback_ray
-from rollstream.sampler.serving.attaching import folder_of_user, one_at_a_time
-from rollstream.sampler.serving.loopback_ray import ADDRESS_FILE, USERS_FILE
+from rollstream.sampler.actor import attaching, loopback_ray
+from rollstream.sampler.actor.attaching import folder_of_user, one_at_a_time
+from rollstream.sampler.actor.loopback_ray import ADDRESS_FILE, USERS_FILE
 
 
 def test_the_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig, ScheduleConfig
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import NotEnoughGroups, ReadyPacks, Sampler, SamplerApi, SamplerView
-from rollstream.sampler.deciding.trainer import Resume
-from rollstream.sampler.serving.owner import Owner
+from rollstream.sampler.decide.trainer.commands import Resume
+from rollstream.sampler.engine.owner import Owner
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed

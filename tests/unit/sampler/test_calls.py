@@ -13,7 +13,7 @@ from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.sampler import NotEnoughGroups, SamplerUnavailable
-from rollstream.sampler.serving import calls
+from rollstream.sampler.engine import calls
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 

@@ -9,9 +9,13 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.shaped import Carry, NextShapedBatch
-from rollstream.sampler.deciding.trainer import Ack, Drop, MarkCheckpointed, Purge, Resume
+from rollstream.folds import state as fold
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.saved_state import copied
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.batches.shaped import Carry, NextShapedBatch
+from rollstream.sampler.decide.trainer.commands import Ack, Drop, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import (
     CarryLost,
     InvalidRequest,
@@ -20,10 +24,6 @@ from rollstream.sampler.errors import (
     UnknownStep,
 )
 from rollstream.streams.folds.refs import ref_of
-from rollstream.streams.folds.sampler import state as fold
-from rollstream.streams.folds.sampler.saved_state import copied
-from rollstream.streams.folds.sampler.served import ServedBatch
-from rollstream.streams.folds.sampler.state import SamplerState
 
 pytestmark = pytest.mark.proves("D2")
 BOTH, FIRST, SECOND = (True, True), (True, False), (False, True)

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 from harness.choosing_model import expected
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import Key
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.choose import Asked
-from rollstream.sampler.deciding.requests import choose
-from rollstream.sampler.deciding.sampling import SampleGroups
-from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.choosing.choose import Asked
+from rollstream.sampler.decide.choosing.requests import choose
+from rollstream.sampler.decide.queries.sampling import SampleGroups
+from rollstream.sampler.decide.trainer.commands import PublishPolicy, Resume
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
-from rollstream.streams.folds.sampler.known import Key
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 STEPS = st.integers(0, 6)
 GROUPS = st.lists(

@@ -10,11 +10,11 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import BatchCommand, NextBatch, Replace
-from rollstream.sampler.deciding.command import Now
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch, Replace
+from rollstream.sampler.decide.command import Now
 from rollstream.schemas.events import BatchServed, Dropped, Replaced
 from rollstream.streams.folds.refs import position_of
-from rollstream.streams.folds.sampler.state import SamplerState
 
 SEEDS = 200
 LONG_AGO_US = -10_000_000  # A decider's clock begins at 0.

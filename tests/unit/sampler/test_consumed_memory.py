@@ -13,15 +13,17 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.pool import AcknowledgeFetch, ResumePool
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Resume
+from rollstream.folds import pace, state
+from rollstream.folds.group import known_groups
+from rollstream.folds.group.known_groups import NEWEST_MAX as KNOWN_NEWEST_MAX
+from rollstream.folds.group.sorted_rows import NEWEST_MAX as ROWS_NEWEST_MAX
+from rollstream.folds.saved_state import from_bytes, to_pieces
+from rollstream.folds.scores import recently_sealed
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Resume
+from rollstream.sampler.decide.trainer.pool import AcknowledgeFetch, ResumePool
 from rollstream.schemas.events import UnsealedGroups
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler import known_groups, pace, recently_sealed, state
-from rollstream.streams.folds.sampler.known_groups import NEWEST_MAX as KNOWN_NEWEST_MAX
-from rollstream.streams.folds.sampler.saved_state import from_bytes, to_pieces
-from rollstream.streams.folds.sampler.sorted_rows import NEWEST_MAX as ROWS_NEWEST_MAX
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import SavedFold
 from unit.sampler.test_saved_state import IDENTITY, PLACE
 

@@ -10,9 +10,10 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.command import Command
-from rollstream.sampler.deciding.trainer import (
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.command import Command
+from rollstream.sampler.decide.trainer.commands import (
     Ack,
     AckStatus,
     MarkCheckpointed,
@@ -30,7 +31,6 @@ from rollstream.schemas.events import Checkpointed
 from rollstream.schemas.order import Policy
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:
@@ -324,7 +324,7 @@ def test_final_groups_stay_final_when_a_trainer_goes_back_before_its_checkpoint(
 
 
 def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 2)
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 2)
     sampler = Decider()
     sampler.seal(*specs(8))
     for step in range(4):
@@ -345,7 +345,7 @@ def test_final_batches_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -
 def test_a_replay_after_a_release_goes_on_with_final_steps_that_are_no_longer_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollstream.streams.folds.sampler.state.FINAL_BATCHES_KEPT", 1)
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 1)
     sampler = Decider()
     sampler.seal(*specs(8))
     for step in range(3):

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.trainer import (
+from rollstream.folds.group.eligible import Accept
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.trainer.commands import (
     Ack,
     MarkCheckpointed,
     PublishPolicy,
@@ -27,7 +28,6 @@ from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import ref_of
-from rollstream.streams.folds.sampler.eligible import Accept
 
 
 @st.composite

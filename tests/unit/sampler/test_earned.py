@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from harness.groups import GroupSpec, flush_of
+from rollstream.folds.group.earned import mean_of, returns_of, spread_of
+from rollstream.folds.group.scored import Given
+from rollstream.folds.state import SamplerState
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.earned import mean_of, returns_of, spread_of
-from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.state import SamplerState
 
 MOST = sys.float_info.max
 LOG = PartitionAddress("math", 1, 0)

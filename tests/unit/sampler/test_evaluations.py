@@ -13,13 +13,13 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec, flush_of
+from rollstream.folds.group.scored import Given
+from rollstream.folds.saved_state import copied
 from rollstream.sampler import Earned, Evaluation
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.evaluation import AskEvaluations
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.queries.evaluation import AskEvaluations
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import RolloutScore, Scored
-from rollstream.streams.folds.sampler.saved_state import copied
-from rollstream.streams.folds.sampler.scored import Given
 
 
 def table(sampler: Decider, passing: float = 1.0) -> dict[tuple[str, str], Evaluation]:

@@ -9,8 +9,8 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.streams.folds.sampler.known import Key
-from rollstream.streams.folds.sampler.served import ExampleCounts, Outcome
+from rollstream.folds.batches.served import ExampleCounts, Outcome
+from rollstream.folds.group.known import Key
 
 OUTCOMES = get_args(Outcome)
 ended = st.tuples(

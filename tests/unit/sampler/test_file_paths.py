@@ -6,7 +6,7 @@ import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
-from rollstream.streams.folds.sampler import known_groups
+from rollstream.folds.group import known_groups
 
 
 @pytest.mark.parametrize("newest_max", [0, 4096])

@@ -23,7 +23,7 @@ from harness.golden_decisions import (
     to_bytes,
 )
 from harness.sampler_worlds import config_of
-from rollstream.sampler.deciding.choose import ALGORITHM
+from rollstream.sampler.decide.choosing.choose import ALGORITHM
 from rollstream.sampler.errors import DecidedByNewer, DecidedByOlder
 from rollstream.sampler.history import Replayed, lineage_of_step, replay_step, report_of
 from rollstream.schemas.choosing import Choosing

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.makers import made_by, steps_of_rollouts
 from rollstream.sampler import GrpoBatchMaker, InvalidRequest, RlooBatchMaker, Rollout
-from rollstream.sampler.shaping.makers.reservoir import RESERVOIR_SIZE
+from rollstream.sampler.training.makers.reservoir import RESERVOIR_SIZE
 
 
 def group(

@@ -8,11 +8,11 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Purge
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Purge
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.streams.folds.refs import ref_of
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 
 def specs(count: int, **fields: Any) -> list[GroupSpec]:

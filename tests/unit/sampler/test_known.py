@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from harness.groups import GroupSpec, flush_of
+from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
 
 NAN = float("nan")
 

@@ -9,11 +9,11 @@ from numpy.testing import assert_array_equal
 
 from harness.decider import LOGS
 from harness.groups import GroupSpec, flush_of
+from rollstream.folds.group.known import KnownGroup, known_groups
+from rollstream.folds.group.known_groups import KnownGroups
+from rollstream.folds.group.packed_refs import PackedRefs
+from rollstream.folds.group.packed_rows import pack_rows
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
-from rollstream.streams.folds.sampler.known_groups import KnownGroups
-from rollstream.streams.folds.sampler.packed_refs import PackedRefs
-from rollstream.streams.folds.sampler.packed_rows import pack_rows
 
 numbers = st.integers(-(2**63), 2**63 - 1)
 times = st.integers(0, 2**33) | st.integers(0, 2**62)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.streams.folds.sampler import last_turns
-from rollstream.streams.folds.sampler.last_turns import LastTurns
-from rollstream.streams.folds.sampler.saved_state import copied
+from rollstream.folds.ready import last_turns
+from rollstream.folds.ready.last_turns import LastTurns
+from rollstream.folds.saved_state import copied
 
 KEYS = st.integers(0, 30).map(lambda key: (key * 0x9E3779B97F4A7C15) % 2**64)
 

@@ -17,13 +17,13 @@ from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
-from rollstream.sampler.deciding.queries import Flush
-from rollstream.sampler.serving import snapshots
-from rollstream.sampler.serving.actor import SamplerActor, Why
-from rollstream.sampler.serving.agreement import Agree
-from rollstream.sampler.serving.logs import READ_TIMEOUT_S_MIN
-from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.serving.pickled import opened
+from rollstream.sampler.actor.agreement import Agree
+from rollstream.sampler.actor.pickled import opened
+from rollstream.sampler.actor.sampler_actor import SamplerActor, Why
+from rollstream.sampler.decide.queries.looks import Flush
+from rollstream.sampler.engine import snapshots
+from rollstream.sampler.engine.logs import READ_TIMEOUT_S_MIN
+from rollstream.sampler.engine.owner import Owner
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable

@@ -11,7 +11,7 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import Sampler
-from rollstream.sampler.serving import logs, snapshots
+from rollstream.sampler.engine import logs, snapshots
 from rollstream.store.layout import SNAPSHOTS
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, LogReader, Record

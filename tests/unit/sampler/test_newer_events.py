@@ -11,8 +11,8 @@ from harness.brokers import until
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler import NotEnoughGroups, SamplerView
+from rollstream.sampler.engine import logs
 from rollstream.sampler.history import replay_step, report_of
-from rollstream.sampler.serving import logs
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.wire_schemas import MARKER

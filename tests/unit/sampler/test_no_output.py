@@ -19,8 +19,8 @@ from rollstream.sampler import (
     TrainingBatches,
     plan_packs,
 )
-from rollstream.sampler.shaping.advantages import Advantage
-from rollstream.sampler.shaping.prompt_response import PromptResponse
+from rollstream.sampler.training.examples.advantages import Advantage
+from rollstream.sampler.training.examples.prompt_response import PromptResponse
 
 LOSSES: Any = example("05_losses_in_numpy.py")
 ABORTED: dict[str, Any] = {"output_tokens": [], "stop_reason": "abort"}

@@ -11,10 +11,10 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.trainer import MarkCheckpointed, Resume
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.trainer.commands import MarkCheckpointed, Resume
 from rollstream.streams.folds.refs import ref_of
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 LAG_MAX = 8
 GROUPS = 64

@@ -10,21 +10,21 @@ import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
+from rollstream.folds.group.known import KnownGroup, known_groups
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.sampler.deciding.batches import NextBatch, with_rows
-from rollstream.sampler.deciding.command import ResultContext, read
-from rollstream.sampler.deciding.progress import AskProgress
-from rollstream.sampler.deciding.trainer import Resume
-from rollstream.sampler.serving import logs
-from rollstream.sampler.serving.calls import Call
-from rollstream.sampler.serving.owner import Owner
-from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch, with_rows
+from rollstream.sampler.decide.command import ResultContext, read
+from rollstream.sampler.decide.queries.progress import AskProgress
+from rollstream.sampler.decide.trainer.commands import Resume
+from rollstream.sampler.engine import logs
+from rollstream.sampler.engine.calls import Call
+from rollstream.sampler.engine.owner import Owner
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.errors import Fenced
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
-from rollstream.streams.folds.sampler.state import SamplerState
 
 WAIT_S = 30.0
 
@@ -115,7 +115,7 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
             log, offset, event, wanted, all_targets=all_targets, logged_ts=logged_ts
         )
 
-    monkeypatch.setattr("rollstream.streams.folds.sampler.alive_groups.known_groups", known)
+    monkeypatch.setattr("rollstream.folds.life.alive_groups.known_groups", known)
     writer = world.writer()
     for spec in specs(3):
         writer.flush(spec)

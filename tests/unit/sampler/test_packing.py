@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.batches import batch_of
 from harness.groups import GroupSpec, every_extra
 from rollstream.sampler import Examples, InvalidRequest, PackPlan, Packs, plan_packs
-from rollstream.sampler.shaping.token_arrays import TokenArrays
+from rollstream.sampler.batch.token_arrays import TokenArrays
 
 
 def spans(plan: PackPlan) -> dict[tuple[int, int], list[tuple[int, int, int]]]:

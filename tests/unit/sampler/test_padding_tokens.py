@@ -11,7 +11,7 @@ import pytest
 from harness.batches import batch_of
 from harness.groups import GroupSpec
 from rollstream.sampler import Batch, Examples, InvalidRequest, Packs, plan_packs
-from rollstream.sampler.shaping.prompt_response import PromptResponse
+from rollstream.sampler.training.examples.prompt_response import PromptResponse
 
 
 def packs(batch: Batch, pad_id: Any) -> Any:

@@ -15,15 +15,15 @@ import pytest
 from harness.batches import batch_event
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import KnownGroup, known_groups
+from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.errors import GroupsUnreadable
-from rollstream.sampler.serving.payloads import Payloads
-from rollstream.sampler.shaping.joining import GroupRows
+from rollstream.sampler.rows.payloads import Payloads
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.fields import REQUIRED_ARRAYS
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile, LocalBlobs, MemoryBlobs
-from rollstream.streams.folds.sampler.known import KnownGroup, known_groups
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 LOG = PartitionAddress("math", 1, 0)
 
@@ -316,7 +316,7 @@ def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) 
 
 
 def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollstream.sampler.serving.payloads.BATCHES_KEPT", 4)
+    monkeypatch.setattr("rollstream.sampler.rows.payloads.BATCHES_KEPT", 4)
     cache = Payloads(MemoryBlobs(), 0)
 
     def hand_out(first: int) -> None:

@@ -15,11 +15,11 @@ from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Batch, SamplerApi, SamplerError
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.progress import AskProgress
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.queries.progress import AskProgress
+from rollstream.sampler.engine import projecting
+from rollstream.sampler.engine.owner import Owner
 from rollstream.sampler.history import FileCheck, check_from_files
-from rollstream.sampler.serving import projecting
-from rollstream.sampler.serving.owner import Owner
 from rollstream.store import Bytes, MemoryBlobs, Pieces
 from rollstream.store.layout import batch_path
 from rollstream.streams.memory import MemoryBroker, MemoryLogs

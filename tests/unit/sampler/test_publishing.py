@@ -8,10 +8,10 @@ import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.announced import announced_policy
-from rollstream.sampler.deciding.trainer import PublishPolicy, Resume
+from rollstream.folds import published
+from rollstream.sampler.decide.trainer.announced import announced_policy
+from rollstream.sampler.decide.trainer.commands import PublishPolicy, Resume
 from rollstream.sampler.errors import RequestDiffers
-from rollstream.streams.folds.sampler import published
 
 
 def test_what_was_said_of_weights_is_returned_and_never_said_otherwise() -> None:

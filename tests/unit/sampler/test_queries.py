@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollstream.sampler.deciding.progress import Progress, WaitingContinuations
+from rollstream.sampler.decide.queries.progress import Progress, WaitingContinuations
 
 
 def test_progress_shows_numbers_by_environment_and_no_example() -> None:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from harness.decider import LOGS
 from harness.groups import GroupSpec, flush_of
 from harness.ready_model import ReadyModel
+from rollstream.folds.group.known import Key, KnownGroup, known_groups
+from rollstream.folds.group.known_groups import KnownGroups
+from rollstream.folds.group.packed_refs import PackedRefs
+from rollstream.folds.group.sorted_rows import BLOCK_MAX, SortedRows
+from rollstream.folds.ready.index import ReadyIndex
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.known import Key, KnownGroup, known_groups
-from rollstream.streams.folds.sampler.known_groups import KnownGroups
-from rollstream.streams.folds.sampler.packed_refs import PackedRefs
-from rollstream.streams.folds.sampler.ready import ReadyIndex
-from rollstream.streams.folds.sampler.sorted_rows import BLOCK_MAX, SortedRows
 
 GREATEST = 2**64 - 1
 small = st.integers(0, 40)

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
-from rollstream.sampler.shaping.packs.plan import PackPlan
-from rollstream.sampler.shaping.policy_order import policy_ages
-from rollstream.sampler.shaping.ready_packs.decision import (
+from rollstream.sampler.training.examples.policy_order import policy_ages
+from rollstream.sampler.training.packs.plan import PackPlan
+from rollstream.sampler.training.ready_packs.decision import (
     METRICS,
     PackDecision,
     decide,
     groups_asked,
     wants_b,
 )
-from rollstream.sampler.shaping.ready_packs.offered import NO_VERSION, Offered
+from rollstream.sampler.training.ready_packs.offered import NO_VERSION, Offered
 from rollstream.schemas.order import UNKNOWN_STEP
 
 

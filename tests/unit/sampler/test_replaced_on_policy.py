@@ -8,9 +8,9 @@ import pytest
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import Replace
-from rollstream.sampler.deciding.trainer import MarkCheckpointed, PublishPolicy, Resume
-from rollstream.streams.folds.sampler.served import ServedBatch
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.decide.batches.next_batch import Replace
+from rollstream.sampler.decide.trainer.commands import MarkCheckpointed, PublishPolicy, Resume
 
 
 @pytest.mark.proves("A14", "F2")

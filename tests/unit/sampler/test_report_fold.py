@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.shaped import NextShapedBatch
-from rollstream.sampler.deciding.trainer import (
+from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
+from rollstream.folds.saved_state import copied
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
+from rollstream.sampler.decide.trainer.commands import (
     Ack,
     Finish,
     MarkCheckpointed,
@@ -29,9 +32,6 @@ from rollstream.sampler.history.uses import UseHistory
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.row_outcomes import RowOutcome, unpack_outcomes
-from rollstream.streams.folds.sampler.saved_state import copied
-from rollstream.streams.folds.sampler.state import SamplerState
 
 ROLLOUTS = 2  # Of each group.
 FLUSHES = st.lists(

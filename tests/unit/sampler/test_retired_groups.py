@@ -6,11 +6,11 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.trainer import Ack, Finish, MarkCheckpointed, Resume
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.trainer.commands import Ack, Finish, MarkCheckpointed, Resume
 from rollstream.sampler.errors import UnknownStep
 from rollstream.schemas.events import CursorRecorded
 from rollstream.streams.folds.refs import GroupRef, ref_of
-from rollstream.streams.folds.sampler.state import SamplerState
 
 LOG = LOGS[1]
 NEVER = 1 << 62

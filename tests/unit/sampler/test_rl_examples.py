@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.batches import batch_of
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from rollstream.sampler import ArrayMissing, Batch, InvalidRequest
-from rollstream.sampler.shaping.examples import Examples, RLExample
+from rollstream.sampler.training.examples.examples import Examples, RLExample
 
 PER_TOKEN = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
 

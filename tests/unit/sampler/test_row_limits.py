@@ -8,18 +8,18 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec, flush_of
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.progress import AskProgress
-from rollstream.sampler.deciding.queries import AskStats, SamplerStats
-from rollstream.sampler.deciding.row_limits import RowLimits
-from rollstream.sampler.deciding.trainer import (
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.choosing.row_limits import RowLimits
+from rollstream.sampler.decide.queries.looks import AskStats, SamplerStats
+from rollstream.sampler.decide.queries.progress import AskProgress
+from rollstream.sampler.decide.trainer.commands import (
     MarkCheckpointed,
     PublishPolicy,
     Resume,
     SetCurrentStep,
 )
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups, UnknownStep
-from rollstream.streams.folds.sampler.served import ServedBatch
 
 LONG_AGO_US = -10_000_000  # A decider's clock begins at 0.
 

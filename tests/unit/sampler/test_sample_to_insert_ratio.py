@@ -14,17 +14,17 @@ from pydantic import ValidationError
 
 from harness.decider import Decider
 from harness.groups import GroupSpec
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.admission.capacity import Loads
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.queries import AskStats
-from rollstream.sampler.deciding.ratio import inserts
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Purge, Resume
+from rollstream.sampler.decide.admission.capacity import Loads
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.queries.looks import AskStats
+from rollstream.sampler.decide.ratio import inserts
+from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import BatchServed, Dropped, ProducerInFlight, Replaced, Resumed
 from rollstream.streams.folds.refs import GroupRef, ref_of
-from rollstream.streams.folds.sampler.served import ServedBatch
-from rollstream.streams.folds.sampler.state import SamplerState
 
 pytestmark = pytest.mark.proves("F5")
 UNFIT = {"filtered", "unscored", "off_branch", "ahead", "no_weight_step", "unreadable"}

@@ -20,16 +20,16 @@ from harness.decider import LOGS, Decider
 from harness.fold_version import GoldenEvents, fold_sources, golden_runs, state_beside
 from harness.groups import GroupSpec
 from harness.source_tree import all_sources, imports, package_folder
-from rollstream.sampler.errors import TooManyOpenBatches
-from rollstream.schemas.events import Claimed
-from rollstream.streams.folds.sampler import saved_state
-from rollstream.streams.folds.sampler.saved_state import (
+from rollstream.folds import saved_state
+from rollstream.folds.saved_state import (
     UnusableState,
     copied,
     from_bytes,
     to_pieces,
 )
-from rollstream.streams.folds.sampler.state import SamplerState
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.errors import TooManyOpenBatches
+from rollstream.schemas.events import Claimed
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 from unit.sampler.test_deciding_properties import drive, seal_logs, steps
 
@@ -148,7 +148,7 @@ def test_the_state_of_another_version_of_the_fold_is_refused(
 
 
 def test_the_state_of_a_class_that_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("rollstream.streams.folds.sampler.pace.Pace")
+    monkeypatch.delattr("rollstream.folds.pace.Pace")
     with pytest.raises(UnusableState, match="cannot be made again"):
         from_bytes(DATA, IDENTITY, decided().fresh())
 
@@ -177,7 +177,7 @@ def test_the_version_of_the_fold_is_of_all_that_it_imports() -> None:
         .removesuffix(".__init__"): path
         for package, path in all_sources()
     }
-    folding = [name for name in files if name.startswith("rollstream.streams.folds.sampler")]
+    folding = [name for name in files if name.startswith("rollstream.folds")]
     found, wanted = set[str](), [*folding]
     while wanted:
         name = wanted.pop()

@@ -10,15 +10,15 @@ import pytest
 
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
+from rollstream.folds.scores import early_scores
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
+from rollstream.sampler.engine import logs, score_pressure, snapshots
 from rollstream.sampler.history import replay_step
-from rollstream.sampler.serving import logs, score_pressure, snapshots
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.folds.sampler import early_scores
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout

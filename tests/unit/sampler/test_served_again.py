@@ -8,13 +8,13 @@ import pytest
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch
-from rollstream.sampler.deciding.trainer import Ack, MarkCheckpointed, Purge, Resume
+from rollstream.folds import state
+from rollstream.folds.life.uses import GroupUses
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler import state
-from rollstream.streams.folds.sampler.uses import GroupUses
 
 
 def sealed(sampler: Decider, *examples: str) -> None:

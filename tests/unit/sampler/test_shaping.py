@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from harness.batches import assembled, batch_of
 from harness.groups import EVERY_COLUMN, GroupSpec, routed_experts
-from rollstream.sampler.deciding.batches import slots_of
-from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
-from rollstream.sampler.shaping.assembled import ALIGNMENT
-from rollstream.sampler.shaping.batch import Batch
-from rollstream.sampler.shaping.padded import PaddedLayout
-from rollstream.sampler.shaping.requested import (
+from rollstream.sampler.batch.assembled import ALIGNMENT
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.padded import PaddedLayout
+from rollstream.sampler.batch.requested import (
     column_names,
 )
+from rollstream.sampler.decide.batches.next_batch import slots_of
+from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
 from rollstream.schemas.errors import MissingExtra
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.sampler.admission.records import (
+from rollstream.sampler.decide.admission.records import (
     AGAIN_MAX,
     AGAIN_S,
     FORGOTTEN_S,
@@ -17,7 +17,7 @@ from rollstream.sampler.admission.records import (
     SETTLED_S,
     ShareRecords,
 )
-from rollstream.sampler.admission.shares import Shares
+from rollstream.sampler.decide.admission.shares import Shares
 
 Figures = Mapping[str, tuple[int, int, int]]
 """By producer: what it may have begun, what it has begun, and what it waits for."""

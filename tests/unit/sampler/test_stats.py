@@ -17,8 +17,8 @@ from harness.rollouts import CREATED_TS
 from harness.sampler_worlds import memory_world
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler, SamplerStats
-from rollstream.sampler.deciding.queries import AskStats
-from rollstream.sampler.deciding.trainer import Ack, PublishPolicy
+from rollstream.sampler.decide.queries.looks import AskStats
+from rollstream.sampler.decide.trainer.commands import Ack, PublishPolicy
 from rollstream.schemas.events import GroupsBegun, Settlements
 from rollstream.schemas.reasons import SettleReason
 

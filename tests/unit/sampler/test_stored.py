@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import ray
 
-from rollstream.sampler.serving import stored
-from rollstream.sampler.serving.stored import StoredBatches
-from rollstream.sampler.shaping.assembled import AssembledBatch
+from rollstream.sampler.actor import stored
+from rollstream.sampler.actor.stored import StoredBatches
+from rollstream.sampler.batch.assembled import AssembledBatch
 
 BYTES = 1_000
 

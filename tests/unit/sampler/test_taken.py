@@ -7,9 +7,9 @@ import pickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollstream.folds.life.taken import TakenGroups
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.taken import TakenGroups
 
 LOG = PartitionAddress("math", 1, 0)
 

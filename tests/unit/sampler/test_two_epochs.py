@@ -16,8 +16,8 @@ from harness.batches import batch_of
 from harness.groups import GroupSpec
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler import Batch, GrpoBatchMaker, make_batch
-from rollstream.sampler.shaping.ready_packs.decision import METRICS, PackDecision, decide
-from rollstream.sampler.shaping.ready_packs.offered import Offered
+from rollstream.sampler.training.ready_packs.decision import METRICS, PackDecision, decide
+from rollstream.sampler.training.ready_packs.offered import Offered
 from rollstream.schemas.records import SampledBatch
 
 PACK = 8  # Tokens; no trajectory is longer than the packs of a rank.

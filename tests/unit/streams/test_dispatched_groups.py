@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from harness.seal_events import flushed
+from rollstream.folds.group.known import Key
+from rollstream.folds.life.dispatched import DispatchedGroups
 from rollstream.schemas.events import Event, GroupsBegun, UnreadRanges, UnsealedGroups
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
-from rollstream.streams.folds.sampler.dispatched import DispatchedGroups
-from rollstream.streams.folds.sampler.known import Key
 
 LOG = PartitionAddress("math", 1, 0)
 NOW = 1_000_000_000

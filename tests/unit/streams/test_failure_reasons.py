@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from harness.seal_events import flushed
+from rollstream.folds.life.dispatched import FAILED_REASONS_MAX, DispatchedGroups
 from rollstream.schemas.events import FailedMembers
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.sampler.dispatched import FAILED_REASONS_MAX, DispatchedGroups
 
 LOGS = [PartitionAddress("math", 1, 0), PartitionAddress("math", 1, 1)]
 

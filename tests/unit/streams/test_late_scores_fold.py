@@ -14,6 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.groups import GroupSpec, flush_of
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.group import eligible
+from rollstream.folds.group.known import known_groups
+from rollstream.folds.group.scored import Given, served_scores, with_scores
+from rollstream.folds.saved_state import copied, from_bytes, to_pieces
+from rollstream.folds.scores import early_scores, recently_sealed
+from rollstream.folds.scores.early_scores import GROUP_WAIT_US
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import Claimed, Flushed, RolloutScore, Scored, ServedScore
@@ -22,13 +30,6 @@ from rollstream.schemas.scoring import NewestVersions, next_version
 from rollstream.store.open import open_store
 from rollstream.store.score_files import LoggedScore, write_scores
 from rollstream.store.scores import open_scores
-from rollstream.streams.folds.sampler import early_scores, eligible, recently_sealed
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.early_scores import GROUP_WAIT_US
-from rollstream.streams.folds.sampler.known import known_groups
-from rollstream.streams.folds.sampler.saved_state import copied, from_bytes, to_pieces
-from rollstream.streams.folds.sampler.scored import Given, served_scores, with_scores
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 LOGS = [PartitionAddress("math", 1, partition) for partition in range(2)]

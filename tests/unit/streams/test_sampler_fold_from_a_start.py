@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rollstream.folds.state import SamplerState
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.schemas.events import (
     BatchServed,
@@ -15,7 +16,6 @@ from rollstream.schemas.events import (
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.sampler.state import SamplerState
 
 LOG = PartitionAddress("math", 1, 0)
 CHOOSING = Choosing(environments=(ServedEnvironment(name="math"),))

@@ -39,14 +39,14 @@ from rollstream.schemas.events import (
     Resumed,
     Retried,
 )
-from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.status import (
+from rollstream.status import (
     DeadLetterFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
     measure,
 )
+from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 
@@ -484,7 +484,7 @@ def test_letters_that_were_published_again_do_not_count(
     assert (found.kept, found.newest_reason, found.newest_from) == (2, "torn: 2", "r[0] at 2")
     logs.say(LAYOUT.dead_letters(), *(Retried(**about, offset=i) for i in (2, 1)))
     assert logs.measure().dead_letters == DeadLetterFigures(kept=0)
-    monkeypatch.setattr("rollstream.streams.status.letters.LETTERS_READ_MAX", 2)
+    monkeypatch.setattr("rollstream.status.letters.LETTERS_READ_MAX", 2)
     # Of the four letters and the mark before, all count but the two that the newest marks name.
     assert logs.measure().dead_letters == DeadLetterFigures(kept=3)
 

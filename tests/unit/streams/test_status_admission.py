@@ -6,11 +6,11 @@ from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import write
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.status import AdmissionFigures
+from rollstream.status.admission import measure_admission
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.folds.in_flight import ProducerStanding
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.status import AdmissionFigures
-from rollstream.streams.status.admission import measure_admission
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for
 

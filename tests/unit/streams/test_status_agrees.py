@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.command import Command
-from rollstream.sampler.deciding.trainer import (
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.command import Command
+from rollstream.sampler.decide.trainer.commands import (
     Ack,
     MarkCheckpointed,
     PublishPolicy,
@@ -21,10 +21,10 @@ from rollstream.sampler.deciding.trainer import (
 )
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import BatchServed, Flushed
+from rollstream.status.figures import SamplerFigures
+from rollstream.status.sampling import SamplerReading
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.owned.follow import ConfirmedEvent
-from rollstream.streams.status.figures import SamplerFigures
-from rollstream.streams.status.sampling import SamplerReading
 
 Later = Literal["replay", "release"]
 Action = tuple[str, int, Later, list[GroupSpec]]

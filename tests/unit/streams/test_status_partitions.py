@@ -19,10 +19,10 @@ from rollstream.runtime.config.sections import (
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed
+from rollstream.status import measure
+from rollstream.status.partitions import TOGETHER_MAX
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.status import measure
-from rollstream.streams.status.partitions import TOGETHER_MAX
 from rollstream.streams.topics.create import create_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.specs import specs_for

@@ -14,7 +14,7 @@ from rollstream.runtime.config.sections import (
     SamplerConfig,
     StoreConfig,
 )
-from rollstream.streams.status import (
+from rollstream.status import (
     AdmissionFigures,
     Figures,
     PartitionFigures,

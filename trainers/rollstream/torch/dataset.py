@@ -11,11 +11,11 @@ from typing import Any, SupportsIndex
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from rollstream.folds.group.eligible import Accept
 from rollstream.sampler import Batch, InvalidRequest, SamplerApi
 from rollstream.sampler.arguments import at_least, whole_number
-from rollstream.sampler.deciding.batches import PayloadsBy
-from rollstream.sampler.serving.given_sampler import a_sampler
-from rollstream.streams.folds.sampler.eligible import Accept
+from rollstream.sampler.decide.batches.next_batch import PayloadsBy
+from rollstream.sampler.training.given_sampler import a_sampler
 from rollstream.torch.transport import share_memory_of_batches
 
 _OPENED_THERE = (

@@ -8,9 +8,9 @@ import numpy as np
 
 from rollstream.sampler import Batch, InvalidRequest
 from rollstream.sampler.arguments import number
-from rollstream.sampler.shaping.examples import Examples
-from rollstream.sampler.shaping.prompt_response import PromptResponse
-from rollstream.sampler.shaping.tensors import torch_tensors
+from rollstream.sampler.batch.tensors import torch_tensors
+from rollstream.sampler.training.examples.examples import Examples
+from rollstream.sampler.training.examples.prompt_response import PromptResponse
 
 
 def grpo_inputs(

@@ -17,8 +17,8 @@ from trl import GRPOTrainer
 
 from rollstream.sampler import Batch, InvalidRequest, SamplerApi, TrainingBatch
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.serving.given_sampler import a_sampler
-from rollstream.sampler.shaping.examples import Examples
+from rollstream.sampler.training.examples.examples import Examples
+from rollstream.sampler.training.given_sampler import a_sampler
 from rollstream.trl.checkpoint import checkpointed_step, write_step
 from rollstream.trl.grpo import grpo_inputs
 

@@ -23,7 +23,7 @@ from rollstream.console.services import services_of
 from rollstream.console.showing import show, table_of
 from rollstream.runtime.config.load import load_config
 from rollstream.sampler import Evaluation, SamplerView
-from rollstream.sampler.deciding.evaluation import PASSING, Earned
+from rollstream.sampler.decide.queries.evaluation import PASSING, Earned
 
 
 def evaluations(

@@ -11,11 +11,11 @@ from rollstream.console.services import services_of
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
-from rollstream.sampler.serving.configuration import sampler_config
+from rollstream.sampler.configuration import sampler_config
 from rollstream.schemas.errors import RollstreamError
+from rollstream.status import SamplerFigures, measure
+from rollstream.status.verdict import QUIET_S
 from rollstream.streams.errors import TopicMismatch
-from rollstream.streams.status import SamplerFigures, measure
-from rollstream.streams.status.verdict import QUIET_S
 
 
 class StillRunning(RollstreamError):

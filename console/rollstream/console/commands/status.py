@@ -17,14 +17,13 @@ from rich.text import Text
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import Services, root_of, services_of
 from rollstream.console.showing import show, table_of
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.remedies import describe_waiting, given_up_without_bound
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.choosing import Choosing
-from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.remedies import describe_waiting, given_up_without_bound
-from rollstream.streams.status import (
+from rollstream.status import (
     ERROR,
     AdmissionFigures,
     ContinuationFigures,
@@ -35,6 +34,7 @@ from rollstream.streams.status import (
     measure,
     stuck_stages,
 )
+from rollstream.streams.errors import BrokerUnavailable
 
 WATCH_EVERY_S = 2.0
 EXIT_STUCK = 2  # Of ``--check``; 1 is the exit code of errors.

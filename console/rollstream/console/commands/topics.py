@@ -9,10 +9,10 @@ import typer
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import root_of, services_of, specs_of
 from rollstream.consumers import create_deployment
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.remedies import given_up_without_bound
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.remedies import given_up_without_bound
 from rollstream.streams.topics.check import check_copies, check_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.readable import unreadable_logs

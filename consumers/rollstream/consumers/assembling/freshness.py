@@ -13,12 +13,12 @@ from rollstream.consumers.assembling.decisions import (
     values_of,
 )
 from rollstream.consumers.assembling.fitting import settlements_of
+from rollstream.folds.group.eligible import dropped_for
+from rollstream.folds.group.packed_rows import UNKNOWN_TS
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import NewestPolicy
 from rollstream.schemas.order import UNKNOWN_STEP, Branch, PolicyRef
 from rollstream.schemas.reasons import DropReason, SettleReason
-from rollstream.streams.folds.sampler.eligible import dropped_for
-from rollstream.streams.folds.sampler.packed_rows import UNKNOWN_TS
 
 _REASONS = {
     DropReason.STALE: SettleReason.STALE,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import takewhile
 
 from rollstream.consumers.retention.flushes import manifests_from
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Flushed, Retired
@@ -22,7 +23,6 @@ from rollstream.store.retired import (
 )
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import CorruptLog
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.reading import read_between
 
 READ_S = 30.0  # For one event: the jobs of other partitions wait for the same thread.

@@ -38,11 +38,11 @@ from rollstream.consumers.sealing.backoff import described
 from rollstream.consumers.sealing.chores import Chore, Chores, Job, LogStep, asking_log
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.log_clock import LogClock
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Requested, RequestKind, Retired, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.retired import retired_offsets
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from rollstream.folds.group.known import TRAIN
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.known import TRAIN
 
 RETIRED_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
 REMEMBERED_MAX = 1 << 19  # Flushes of a partition that are held back, of about 300 bytes each.

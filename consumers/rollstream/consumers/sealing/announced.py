@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from rollstream.consumers.assembling.freshness import Freshness
+from rollstream.folds.choosing import choosing_of
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.schemas import codec
 from rollstream.schemas.choosing import Choosing
@@ -12,7 +13,6 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import NewestPolicy, PolicyAnnounced
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.compacted import CompactedLog
-from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.topics.layout import Layout
 
 ANNOUNCED_EVERY_S = 0.05

@@ -8,7 +8,6 @@
 - ``recorded``   what samplers decided, by their logs, or by files where there are none
 - ``report``     what was trained on and what was dropped, by environment, length, lag and step
 - ``report_fold``, ``report_rows``  the fold over the logs for it, and its counters (pure)
-- ``stored_examples``  examples that ``create_and_store_batch`` wrote, by their id
 - ``uses``       which batches had a group, and what became of it there (pure)
 - ``decisions``  a decision log, read by who does not own it
 - ``without_logs``, ``batch_files``  what is known of a sampler whose logs are gone, by its files
@@ -33,9 +32,9 @@ from rollstream.sampler.history.rollouts import (
     FoundRollout,
     find_rollouts,
 )
-from rollstream.sampler.history.stored_examples import StoredExamples, stored_examples
 from rollstream.sampler.history.uses import Drop, Use
 from rollstream.sampler.history.without_logs import KnownWithoutLogs, known_without_logs
+from rollstream.sampler.training.examples.stored_examples import StoredExamples, stored_examples
 
 __all__ = [
     "AskedRollouts",

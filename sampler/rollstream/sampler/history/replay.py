@@ -14,15 +14,18 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 import rollstream
+from rollstream.folds.batches.served import CARRIED, ServedBatch
+from rollstream.folds.group.scored import Given
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import whole_number
-from rollstream.sampler.deciding.batches import NextBatch, Replace
-from rollstream.sampler.deciding.choose import ALGORITHM
-from rollstream.sampler.deciding.command import Now
-from rollstream.sampler.deciding.shaped import NextShapedBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
+from rollstream.sampler.decide.choosing.choose import ALGORITHM
+from rollstream.sampler.decide.command import Now
 from rollstream.sampler.errors import (
     DecidedByNewer,
     DecidedByOlder,
@@ -57,9 +60,6 @@ from rollstream.store.open import open_store
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
-from rollstream.streams.folds.sampler.scored import Given
-from rollstream.streams.folds.sampler.served import CARRIED, ServedBatch
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.layout import Layout
 

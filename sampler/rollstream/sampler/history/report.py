@@ -7,18 +7,18 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollstream.folds.choosing import choosing_of
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.configuration import seal_logs_of
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.history.decisions import connected, read_decisions
 from rollstream.sampler.history.report_fold import ReportFold
 from rollstream.sampler.history.report_rows import Bounds, ReportCounters, ReportRow
-from rollstream.sampler.serving.configuration import seal_logs_of
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.folds.sampler.choosing import choosing_of
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.topics.layout import Layout
 

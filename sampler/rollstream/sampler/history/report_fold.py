@@ -14,6 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.folds.batches.row_ends import RowEnd, RowEnds
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import TRAIN
+from rollstream.folds.group.unfinished import STOPPED
 from rollstream.sampler.history.ranking import RankedRows
 from rollstream.sampler.history.report_rows import Cell, Outcome, ReportCounters, bucket_of
 from rollstream.schemas.choosing import Choosing
@@ -39,10 +43,6 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
-from rollstream.streams.folds.sampler.known import TRAIN
-from rollstream.streams.folds.sampler.row_ends import RowEnd, RowEnds
-from rollstream.streams.folds.sampler.served import ServedBatch
-from rollstream.streams.folds.sampler.unfinished import STOPPED
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
 _NO_END = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
-from rollstream.streams.folds.sampler.failure_reasons import count_reason
+from rollstream.folds.group.failure_reasons import count_reason
 
 Kind = Literal[
     "trained",

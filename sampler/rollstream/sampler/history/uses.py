@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
+from rollstream.folds.batches.served import is_shaped
 from rollstream.schemas.events import (
     Acked,
     Adopted,
@@ -21,8 +23,6 @@ from rollstream.schemas.events import (
     Resumed,
 )
 from rollstream.streams.folds.refs import GroupRef, ref_of
-from rollstream.streams.folds.sampler.row_outcomes import RowOutcome, unpack_outcomes
-from rollstream.streams.folds.sampler.served import is_shaped
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
 FILTERED, KEPT, UNKNOWN = "filtered", "kept", "unknown"

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from rollstream.folds.choosing import choosing_of
+from rollstream.folds.saved_state import from_bytes
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler.configuration import sampler_config, seal_logs_of
+from rollstream.sampler.engine.snapshots import identity_of
 from rollstream.sampler.errors import UnknownSampler
 from rollstream.sampler.history.batch_files import Known, Steps, in_runs, standing_files
-from rollstream.sampler.serving.configuration import sampler_config, seal_logs_of
-from rollstream.sampler.serving.snapshots import identity_of
 from rollstream.schemas.events import Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
@@ -35,9 +38,6 @@ from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.store.root_id import read_root_id
 from rollstream.streams.folds.refs import GroupRef
-from rollstream.streams.folds.sampler.choosing import choosing_of
-from rollstream.streams.folds.sampler.saved_state import from_bytes
-from rollstream.streams.folds.sampler.state import SamplerState
 from rollstream.streams.topics.layout import Layout
 
 _OFFSET = 0  # Of no record: what files say was in the log that is gone.

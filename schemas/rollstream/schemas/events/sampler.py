@@ -107,7 +107,7 @@ class Acked(Decision):
     """What became of a served batch. Groups in the slots ``skipped`` were not trained on.
 
     ``outcomes`` says what became of each row of a shaped batch, as
-    ``streams.folds.sampler.row_outcomes`` packs it; None: the ack does not say. ``filtered`` are
+    ``folds.batches.row_outcomes`` packs it; None: the ack does not say. ``filtered`` are
     slots of groups that were left out whole, by acks of version 1.
     """
 

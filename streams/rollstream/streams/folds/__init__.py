@@ -5,5 +5,4 @@
 - ``remembered``  segments that were settled lately, compactly
 - ``seal``     what became of each entry, the low watermark, dedupe
 - ``reported``, ``in_flight``  what sealers report of now; how producers stand
-- ``sampler/``  the fold of a sampler, which ``status`` shares
 """

@@ -1,0 +1,138 @@
+"""Groups that were dispatched: those that are not back yet, those that never came, and members that
+did not end by themselves. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from rollstream.folds.group.failure_reasons import count_reason
+from rollstream.folds.group.known import TRAIN, Key
+from rollstream.folds.group.unfinished import unfinished_members
+from rollstream.schemas.events import Event, Flushed, GroupsBegun
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SettleReason
+from rollstream.streams.folds.entries import packed_entries, packed_entry
+
+# Of the entry of a dispatch that is not settled with its group: nobody could read it, or no more.
+_UNREAD = frozenset((SettleReason.UNREADABLE, SettleReason.LOST, SettleReason.NO_RECORD))
+FAILED_REASONS_MAX = 64  # Of one log; what others say is counted under "".
+_ENDS = _UNREAD | {SettleReason.DISPATCHED}
+
+
+class Dispatched(NamedTuple):
+    """A group that is not back yet.
+
+    Attributes:
+        since_ts: log time when it was dispatched, microseconds.
+    """
+
+    example_id: str
+    since_ts: int
+
+
+class DispatchedGroups:
+    """By the events of the seal logs, so it holds as many groups as are pending there; of those
+    that never came, and of unfinished members, a count for each example and reason."""
+
+    def __init__(self) -> None:
+        self._by_example = True
+        # By log and the entry that dispatched it.
+        self._open: dict[PartitionAddress, dict[int, Dispatched]] = {}
+        self._never_back: Counter[tuple[str, str, str]] = Counter()
+        self._unfinished: Counter[tuple[str, str, str]] = Counter()
+        # Of each log by itself, so that no interleaving of logs decides which reasons are kept.
+        self._failures: dict[PartitionAddress, Counter[str]] = {}
+
+    def count_as_one(self) -> None:
+        """From now on, and what was counted: all examples of an environment are one, ""."""
+        self._by_example = False
+        self._never_back = _without_examples(self._never_back)
+        self._unfinished = _without_examples(self._unfinished)
+
+    def apply(self, log: PartitionAddress, event: Event) -> None:
+        """The next event of a seal log that counts."""
+        if isinstance(event, GroupsBegun):
+            columns = (event.example_ids, event.entries.tolist(), event.ages_s.tolist())
+            named = list(zip(*columns, strict=True))
+            groups = self._open.setdefault(log, {})
+            for example_id, entry, age_s in named:
+                # A new owner names it again, at the same time or later.
+                groups.setdefault(entry, Dispatched(example_id, event.now_ts - round(age_s * 1e6)))
+        elif isinstance(event, Flushed):
+            for part in event.unsealed:
+                for example_id in part.example_ids:
+                    self._never_back[log.environment, self._name(example_id), part.reason] += 1
+            for index, kind, count in unfinished_members(event):
+                group = event.groups[index]
+                if group.split == TRAIN:
+                    self._unfinished[log.environment, self._name(group.example_id), kind] += count
+            for failed in event.failed:
+                reasons = self._failures.setdefault(log, Counter())
+                members = int(failed.members.sum())
+                count_reason(reasons, failed.reason, members, FAILED_REASONS_MAX)
+            if self._open.get(log):
+                self._end(log, event)
+
+    def open(self) -> Iterator[tuple[Key, int]]:
+        """Those that are not back yet, and since when."""
+        for log, groups in self._open.items():
+            for example_id, since_ts in groups.values():
+                yield Key(log.environment, example_id), since_ts
+
+    def never_back(self) -> Iterator[tuple[Key, str, int]]:
+        """How many of an example never came, for a reason."""
+        for (environment, example_id, reason), count in self._never_back.items():
+            yield Key(environment, example_id), reason, count
+
+    def unfinished(self) -> Iterator[tuple[Key, str, int]]:
+        """How many members of an example's sealed groups did not end by themselves, and how."""
+        for (environment, example_id, kind), count in self._unfinished.items():
+            yield Key(environment, example_id), kind, count
+
+    def failures(self) -> dict[str, dict[str, int]]:
+        """Members that never came, by environment and the reason that their producer gave."""
+        found: dict[str, Counter[str]] = {}
+        for log, reasons in self._failures.items():
+            found.setdefault(log.environment, Counter()).update(reasons)
+        return {
+            name: dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0])))
+            for name, reasons in sorted(found.items())
+        }
+
+    def sorted_items(self) -> list[Any]:
+        """For a digest."""
+        still_open = [(log, sorted(groups.items())) for log, groups in self._open.items() if groups]
+        counts = (self._never_back, self._unfinished)
+        failures = sorted((log, sorted(one.items())) for log, one in self._failures.items())
+        return [sorted(still_open), *(sorted(one.items()) for one in counts), failures]
+
+    def _end(self, log: PartitionAddress, event: Flushed) -> None:
+        groups = self._open[log]
+        for part in event.settled:
+            if part.reason in _ENDS:
+                for entry in packed_entries(part).tolist():
+                    self._forget(log, groups.pop(entry, None), part.reason)
+        for ranges in event.unread:
+            if ranges.reason == SettleReason.ALIVE:
+                continue  # No group began there.
+            for first, stop in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):
+                within = range(packed_entry(first, 0), packed_entry(stop, 0))
+                for entry in [one for one in groups if one in within]:
+                    self._forget(log, groups.pop(entry), ranges.reason)
+
+    def _forget(self, log: PartitionAddress, group: Dispatched | None, reason: str) -> None:
+        """The entry that dispatched it is settled, for that reason."""
+        if group is not None and reason in _UNREAD:
+            self._never_back[log.environment, self._name(group.example_id), reason] += 1
+
+    def _name(self, example_id: str) -> str:
+        return example_id if self._by_example else ""
+
+
+def _without_examples(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for (environment, _, reason), count in counts.items():
+        found[environment, "", reason] += count
+    return found

@@ -1,0 +1,410 @@
+"""The groups that may be served, in an order that arrival does not influence. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, takewhile
+from typing import overload
+
+import numpy as np
+import xxhash
+
+from rollstream.folds.group.known import Key, KnownGroup
+from rollstream.folds.group.known_groups import KnownGroups
+from rollstream.folds.group.packed_refs import INDEX_BITS
+from rollstream.folds.group.sorted_rows import SortedRows
+from rollstream.folds.ready.example_turns import ExampleTurns, TurnOfKey, age_of
+from rollstream.schemas.order import PolicyRef
+from rollstream.streams.folds.refs import GroupRef
+
+Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
+_hash = xxhash.xxh3_64_intdigest
+_Gone = dict[tuple[str, int], set[int]]  # Packed refs by environment and key.
+_EARLIEST = 2**63  # Added to times, so that none is negative.
+KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
+
+
+class Bucket(Sequence[KnownGroup]):
+    """The ready groups of a key by rising ref, each made when it is looked at."""
+
+    def __init__(self, refs: array[int], group_at: Callable[[int], KnownGroup]) -> None:
+        self._refs = refs
+        self._group_at = group_at
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    @overload
+    def __getitem__(self, index: int) -> KnownGroup: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Bucket: ...
+
+    def __getitem__(self, index: int | slice) -> KnownGroup | Bucket:
+        if isinstance(index, slice):
+            return Bucket(self._refs[index], self._group_at)
+        return self._group_at(self._refs[index])
+
+
+class ReadyIndex:
+    """Of the known groups those that are ready, in buckets by key. Of a bucket the group of the
+    oldest policy comes first, and of these the one that was sealed first.
+
+    The turn of a key comes with its oldest group's policy, or with the one that was the newest when
+    the key was served last, if that is later; of these by the oldest group as in a bucket. This is
+    start-time fair queueing (Goyal, Vin and Cheng, 1996), whose clock is the trainer's steps: what
+    waits longest comes first, and an example with many groups keeps no other waiting.
+
+    So the order is a function of what is in it and of what was served before. A change costs some
+    microseconds among a million groups, and no question but ``refs``, ``turns`` and
+    ``by_age`` walks all of them. Two keys of one environment with the same 64-bit hash count
+    as one.
+
+    Args:
+        seed: of the keys' hashes.
+        takes_turns: False: nothing is kept of what was served, since only ``as_sealed`` is asked.
+        least: fewest rollouts of a group that is served, by environment, for ``made_before``; None:
+            that is not asked.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        known: KnownGroups,
+        *,
+        takes_turns: bool = True,
+        least: Mapping[str, int] | None = None,
+    ) -> None:
+        self._seed = seed
+        self._takes_turns = takes_turns
+        self._known = known
+        self._packed = known.packed
+        self._environments: dict[str, ExampleTurns] = {}
+        self._newest_turn = 0
+        self._turn_ages = array("Q", [0])  # By turn; none was served in turn 0.
+        self._masks: dict[int, int] = {}  # By flush, a bit for each group of it that is ready.
+        self._size = 0
+        self._numbers: dict[Policies, int] = {}  # Drawn anew where policies come back.
+        self._next_number = 0
+        self._by_number = SortedRows(2)
+        self._having: dict[PolicyRef, set[Policies]] = {}
+        self._distinct: list[PolicyRef] = []
+        self._all_equal = SortedRows(2)  # By age.
+        self._filtered = set[int]()
+        self._least = least
+        self._made = SortedRows(2)  # When ``made_before`` has a group, and its ref.
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, ref: GroupRef) -> bool:
+        flush = self._packed.find(ref) >> INDEX_BITS  # -1 where it is of none of the logs.
+        return bool(self._masks.get(flush, 0) >> ref.index_in_flush & 1)
+
+    def counts(self) -> dict[str, int]:
+        """Groups by environment, of those that have any."""
+        found = self._environments.items()
+        return {environment: len(of.groups) for environment, of in found if len(of.groups)}
+
+    def refs(self) -> list[GroupRef]:
+        """Sorted."""
+        found = self._environments.values()
+        return sorted(self._unpacked(ref for of in found for _, ref in of.ages))
+
+    def add(self, group: KnownGroup, *, filtered: bool = False) -> None:
+        """The group, which is known, is ready from now on; ``filtered``, until it is dropped."""
+        assert group.ref not in self, group.ref
+        ref = self._packed.pack(group.ref)
+        flush = ref >> INDEX_BITS
+        self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
+        self._size += 1
+        self._environment(group.key.environment).add(
+            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
+        )
+        number = self._numbers.get(group.policies)
+        if number is None:
+            number = self._numbers[group.policies] = self._next_number
+            self._next_number += 1
+            for policy in group.policies:
+                if policy not in self._having:
+                    self._having[policy] = set()
+                    insort(self._distinct, policy)
+                self._having[policy].add(group.policies)
+        self._by_number.add(number, ref)
+        if group.all_equal:
+            self._all_equal.add(group.sealed_ts, ref)
+        if filtered:
+            self._filtered.add(ref)
+        if self._least is not None:
+            self._made.add(self._made_us(group, self._least), ref)
+
+    def discard(self, of: GroupRef) -> None:
+        """The group, which is known if it is ready, is no longer ready."""
+        ref = self._packed.find(of)
+        flush, bit = ref >> INDEX_BITS, 1 << of.index_in_flush
+        mask = self._masks.get(flush, 0)
+        if not mask & bit:
+            return
+        if mask == bit:
+            del self._masks[flush]
+        else:
+            self._masks[flush] = mask ^ bit
+        group = self._known.at(ref)
+        self._size -= 1
+        self._environment(group.key.environment).remove(
+            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
+        )
+        number = self._numbers[group.policies]
+        self._by_number.remove(number, ref)
+        if not self._by_number.count(number):
+            del self._numbers[group.policies]
+            for policy in group.policies:
+                self._having[policy].discard(group.policies)
+                if not self._having[policy]:
+                    del self._having[policy]
+                    del self._distinct[bisect_left(self._distinct, policy)]
+        if group.all_equal:
+            self._all_equal.remove(group.sealed_ts, ref)
+        self._filtered.discard(ref)
+        if self._least is not None:
+            self._made.remove(self._made_us(group, self._least), ref)
+
+    def begin_turn(self, newest: PolicyRef) -> int:
+        """The next turn, while this policy is the newest."""
+        self._newest_turn += 1
+        if self._takes_turns:
+            self._turn_ages.append(age_of(newest))
+        return self._newest_turn
+
+    def mark_served(self, environment: str, served: Iterable[tuple[str, int]]) -> None:
+        """Examples, of each of which a group was served in this turn; turns may become known in any
+        order."""
+        if not self._takes_turns:
+            return
+        before = self._before(environment)
+        hashed = [(_hash(before + example.encode()), turn) for example, turn in served]
+        self._environment(environment).mark_served(hashed)
+
+    def turns(self) -> list[tuple[str, int, int]]:
+        """Of each key that was ever served its environment, its hash and its last turn; sorted."""
+        found = sorted(self._environments.items())
+        return [(environment, *pair) for environment, of in found for pair in of.turns]
+
+    def keys_in_turn(
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
+        """Keys of these environments in turn, with their groups.
+
+        Args:
+            policies: only groups of these, and only keys that have any; None: all. The turns are
+                those of the keys with all their groups.
+            without: groups that count as if they were not ready.
+        """
+        gone = self._gone(environments, without)
+        if policies is None:
+            yield from self._in_turn(environments, gone)
+            return
+        numbers = [self._numbers[one] for one in set(policies) if one in self._numbers]
+        if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
+            refs = chain.from_iterable(map(self._by_number.lasts, numbers))
+            yield from self._looked_up(environments, refs, gone)
+            return
+        alike = set(policies)
+        for key, bucket in self._in_turn(environments, gone):
+            among = [group for group in bucket if group.policies in alike]
+            if among:
+                yield key, among
+
+    def as_sealed(
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> Iterator[KnownGroup]:
+        """Groups of these environments as they were sealed: by log time, of these by ref.
+
+        Args:
+            policies: only groups of these; None: all.
+            without: groups that are left out.
+        """
+        among = [of.ages for name, of in self._environments.items() if name in environments]
+        for _, packed in heapq.merge(*among):
+            group = self._known.at(packed)
+            if group.ref not in without and (policies is None or group.policies in policies):
+                yield group
+
+    def by_age(
+        self,
+        environments: Collection[str],
+        policies: Collection[Policies] | None = None,
+        without: Collection[GroupRef] = (),
+    ) -> list[tuple[int, array[int]]]:
+        """Groups of these environments by the age of their oldest policy, the oldest first: the age
+        and, rising, the packed references, for ``at``. It costs some nanoseconds a group.
+
+        Args:
+            policies: only groups of these; None: all.
+            without: groups that are left out.
+        """
+        out = {self._packed.pack(ref) for ref in without if ref in self}
+        fewer = {self._known.at(ref).policies for ref in out}
+        bounds = [self._packed.bounds(name) for name in sorted({*environments})]
+        alike: dict[int, list[array[int]]] = {}
+        for one in self._numbers if policies is None else {*policies} & self._numbers.keys():
+            refs = self._by_number.lasts(self._numbers[one])
+            if not self._environments.keys() <= {*environments}:
+                found = [refs[bisect_left(refs, a) : bisect_left(refs, b)] for a, b in bounds]
+                refs = array("Q", chain.from_iterable(found))
+            if one in fewer:
+                refs = array("Q", [ref for ref in refs if ref not in out])
+            if refs:
+                alike.setdefault(age_of(one[0]), []).append(refs)
+        return [
+            (age, of[0] if len(of) == 1 else array("Q", sorted(chain.from_iterable(of))))
+            for age, of in sorted(alike.items())
+        ]
+
+    def at(self, packed: int) -> KnownGroup:
+        """The group of a packed reference."""
+        return self._known.at(packed)
+
+    def made_before(self, oldest_made_us: int) -> list[GroupRef]:
+        """Groups of which fewer rollouts than are served were made at that time or later; empty
+        where the index does not look at that."""
+        first = oldest_made_us + _EARLIEST
+        return self._unpacked(ref for _, ref in takewhile(lambda row: row[0] < first, self._made))
+
+    def distinct_policies(self) -> Collection[Policies]:
+        """The policies of the ready groups, each once."""
+        return self._numbers.keys()
+
+    def count_of(self, policies: Policies) -> int:
+        """Groups of exactly these policies."""
+        number = self._numbers.get(policies)
+        return 0 if number is None else self._by_number.count(number)
+
+    def one_of(self, policies: Policies) -> GroupRef:
+        """One of the groups of exactly these policies, of which there are some."""
+        row = self._by_number.least(self._numbers[policies])
+        assert row is not None, policies
+        return self._packed.unpack(row[-1])
+
+    def policies(self) -> Sequence[PolicyRef]:
+        """The distinct policies of the ready groups' members, sorted."""
+        return self._distinct
+
+    def having(self, policy: PolicyRef) -> Collection[Policies]:
+        """The policies of ready groups of which a member has this one."""
+        return self._having[policy]
+
+    def by_policies(self, policies: Policies) -> list[GroupRef]:
+        """The groups of exactly these policies; sorted."""
+        number = self._numbers.get(policies)
+        return [] if number is None else self._unpacked(self._by_number.lasts(number))
+
+    def all_equal(self) -> list[GroupRef]:
+        """Groups whose rewards are all the same, those sealed longest ago first."""
+        return self._unpacked(ref for _, ref in self._all_equal)
+
+    def filtered(self) -> list[GroupRef]:
+        """Groups that will be dropped whatever is trained next, by what they earned; sorted."""
+        return self._unpacked(sorted(self._filtered))
+
+    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
+        """The groups sealed longest ago, of the environment or of all."""
+        found = self._environments.items()
+        among = [of.ages for name, of in found if environment in (None, name)]
+        return self._unpacked(ref for _, ref in islice(heapq.merge(*among), count))
+
+    def _in_turn(self, environments: Collection[str], gone: _Gone) -> Iterator[tuple[Key, Bucket]]:
+        found = [self._environments[name] for name in {*environments} & {*self._environments}]
+        orders: list[Iterable[TurnOfKey]] = [of.order for of in found]
+        changed = self._changed_places(gone)
+        if changed:
+            orders.append(sorted(changed))
+        for place in heapq.merge(*orders) if len(orders) > 1 else chain(*orders):
+            key = self._known.at(place[-1]).key
+            hashed = self._hash(*key)
+            refs = self._environments[key.environment].groups.lasts(hashed)
+            out = gone.get((key.environment, hashed))
+            if out is not None:
+                if place not in changed:
+                    continue
+                changed.remove(place)  # It may be the one before, which comes again then.
+                refs = array("Q", [ref for ref in refs if ref not in out])
+            yield key, Bucket(refs, self._known.at)
+
+    def _looked_up(
+        self, environments: Collection[str], refs: Iterable[int], gone: _Gone
+    ) -> Iterator[tuple[Key, Bucket]]:
+        """The keys of these groups in turn, with no others in their buckets."""
+        buckets: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        for ref in refs:
+            environment, example_id = self._known.at(ref).key
+            if environment in environments:
+                key = environment, self._hash(environment, example_id)
+                if ref not in gone.get(key, ()):
+                    buckets.setdefault(key, []).append(self._aged(ref))
+        places = ((self._place_left(key, gone.get(key, ())), key) for key in buckets)
+        for _, key in sorted((place, key) for place, key in places if place is not None):
+            those = array("Q", [ref for *_, ref in sorted(buckets[key])])
+            yield self._known.at(those[0]).key, Bucket(those, self._known.at)
+
+    def _gone(self, environments: Collection[str], without: Iterable[GroupRef]) -> _Gone:
+        """Of these groups those that are ready, by their keys."""
+        gone: _Gone = {}
+        for ref in without:
+            if ref.environment in environments and ref in self:
+                key = self._known.key_of(ref)
+                assert key is not None, ref
+                hashed = self._hash(*key)
+                gone.setdefault((ref.environment, hashed), set()).add(self._packed.pack(ref))
+        return gone
+
+    def _changed_places(self, gone: _Gone) -> set[TurnOfKey]:
+        """Of each key that has others left."""
+        places = (self._place_left(key, out) for key, out in gone.items())
+        return {place for place in places if place is not None}
+
+    def _place_left(self, key: tuple[str, int], out: Collection[int]) -> TurnOfKey | None:
+        """When the turn of the key comes without these groups; None: it has no others."""
+        of, hashed = self._environments[key[0]], key[1]
+        if not out:
+            oldest = of.groups.least(hashed)
+            return None if oldest is None else of.place(hashed, oldest[1:])
+        left = (ref for ref in of.groups.lasts(hashed) if ref not in out)
+        return next((of.place(hashed, self._aged(ref)) for ref in left), None)
+
+    def _aged(self, ref: int) -> tuple[int, int, int]:
+        group = self._known.at(ref)
+        return age_of(group.policies[0]), group.sealed_ts, ref
+
+    def _made_us(self, group: KnownGroup, least: Mapping[str, int]) -> int:
+        """When that rollout was made, after 2**63 µs before 1970, without which, and all that were
+        made before it, the group has too few."""
+        rows = group.rows.unpack()
+        made = np.minimum.reduceat(rows.made_ts(group.sealed_ts), np.flatnonzero(rows.begins))
+        needed = min(least[group.key.environment], len(made))
+        return int(np.sort(made)[-needed]) + _EARLIEST
+
+    def _environment(self, name: str) -> ExampleTurns:
+        found = self._environments.get(name)
+        if found is None:
+            found = self._environments[name] = ExampleTurns(self._turn_ages)
+        return found
+
+    def _hash(self, environment: str, example_id: str) -> int:
+        return _hash(self._before(environment) + example_id.encode())
+
+    def _before(self, environment: str) -> bytes:
+        """What is hashed before each example of it."""
+        return f"{self._seed}\x1f{environment}\x1f".encode()
+
+    def _unpacked(self, refs: Iterable[int]) -> list[GroupRef]:
+        return list(map(self._packed.unpack, refs))

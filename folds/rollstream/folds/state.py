@@ -1,0 +1,495 @@
+"""The sampler's state: a fold over the seal logs and its own decision log. Pure.
+
+The two kinds of log may be folded in any interleaving: a decision about a group whose flush was not
+applied yet is kept until it is. So every reader reaches the same state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+import xxhash
+
+from rollstream.folds.batches.row_ends import RowEnds
+from rollstream.folds.batches.served import Outcome, ServedBatch
+from rollstream.folds.branches import Branches, branches_at
+from rollstream.folds.group.known import Key, KnownGroup
+from rollstream.folds.group.scored import Given
+from rollstream.folds.life.decided import DecidedGroups
+from rollstream.folds.life.dispatched import DispatchedGroups
+from rollstream.folds.pace import Pace
+from rollstream.folds.published import PublishedPolicies
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.events import (
+    Acked,
+    Adopted,
+    BatchServed,
+    Checkpointed,
+    ChosenGroup,
+    Claimed,
+    CurrentStepSet,
+    CursorRecorded,
+    Dropped,
+    Event,
+    Finished,
+    LogPosition,
+    Made,
+    PolicyPublished,
+    Replaced,
+    Requested,
+    Resumed,
+)
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.order import UNKNOWN_STEP, Branch, Policy, PolicyRef, off_branch
+from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import GroupRef, ref_of
+from rollstream.streams.owned.fold import FoldCheckpoint
+
+FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
+NOTHING = -1
+_CHOSEN = (
+    *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
+    *("filters", "takes_turns", "least_of_aged"),
+)
+_FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
+
+
+class SamplerState:
+    """What a sampler knows and has decided. Only ``apply`` and ``apply_groups`` change it.
+
+    Attributes:
+        owner: who claimed the decision log last; empty: nobody did.
+        claimed_at: offset of that claim; -1: there is none.
+        over: whether the run was finished, and nothing was decided since.
+        over_decided_at: offset of the decision that finished it, or began it again; -1: none did.
+        trainer_epoch: of the newest resume; 0 before the first.
+        policy_epoch: of the policies that are published now.
+        epoch_used: whether policies of that epoch may exist.
+        is_pool: whether a pool's reader ever began: each example is a prompt that does not come
+            back, so what ended is counted for all of an environment as one, "".
+        branches: one a policy epoch that a resume began.
+        current_step: what the trainer last called the current step; None: it never did since it
+            resumed.
+        next_step: the first step that was not served.
+        final_step: every served batch up to it is final; -1: none is.
+        batches: by step, in order; open ones and the newest final ones.
+        ends: how the rows of final batches ended, and which may still be carried.
+        published: the policies that workers can sample with.
+        over_step_delay, over_timestamp_delay: rollouts of final batches and dropped groups that
+            were too old, by their weights, and by their time alone.
+        dispatched: groups that are not back yet, or never came.
+        pace: how fast rollouts are sealed, and how long that and acks take.
+        late: which groups take late scores, and which wait for them.
+        evaluated: groups that are never served for training.
+        events: how many were applied, of all logs.
+        aside: logs that are not read on, each with the reason: not folded, but said by who reads.
+    """
+
+    def __init__(self, name: str, choosing: Choosing, logs: Sequence[PartitionAddress]) -> None:
+        self.name = name
+        self.choosing = choosing
+        self.owner = ""
+        self.claimed_at = self.final_step = self.over_decided_at = NOTHING
+        self.over = self.epoch_used = self.is_pool = False
+        self.trainer_epoch = self.policy_epoch = 0
+        self.branches = Branches()
+        self._newest_kept = NOTHING  # Step of the newest policy that the newest resume kept.
+        self.current_step: int | None = None
+        self.next_step = 0
+        self._served_end = 0  # After the last step that was served and not released.
+        self._pinned: dict[int, tuple[GroupRef, ...]] = {}  # By step that may be carried from.
+        self.batches: dict[int, ServedBatch] = {}
+        self.published = PublishedPolicies()
+        self.dispatched = DispatchedGroups()
+        self.pace = Pace()
+        self.over_step_delay = self.over_timestamp_delay = 0
+        self.aside: Mapping[str, str] = {}
+        self._turn = self.events = 0
+        self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
+        self._seal_claims: dict[PartitionAddress, tuple[int, str]] = {}
+        self._groups = DecidedGroups(choosing, self._applied)
+        self._alive, self.uses = self._groups.alive, self._groups.uses
+        self.outcomes, self.ends = self._groups.outcomes, RowEnds()
+        self._known, self.ready = self._alive.known, self._alive.ready
+        self.waiting, self.late = self._alive.waiting, self._alive.late
+        self.evaluated = self._alive.evaluated
+
+    # Questions.
+
+    def is_like(self, other: SamplerState) -> bool:
+        """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
+        these alone."""
+        logs_are_same = self._applied.keys() == other._applied.keys()
+        return logs_are_same and _FOLDED_BY(self) == _FOLDED_BY(other)
+
+    def cursor(self) -> tuple[LogPosition, ...]:
+        """How far the logs were applied, by environment, generation, partition."""
+        return tuple(
+            LogPosition(
+                **log._asdict(),
+                groups_next_offset=offset,
+                scores_next_offset=self.late.applied(log),
+            )
+            for log, offset in self._applied.items()
+        )
+
+    def applied(self, log: PartitionAddress) -> int:
+        """The next offset of this seal log to be applied."""
+        return self._applied[log]
+
+    def claim_of(self, log: PartitionAddress) -> tuple[int, str] | None:
+        """Offset and nonce of the newest claim of this seal log that was applied: whoever reads it
+        from there on finds what is to be applied next. None: there is none."""
+        return self._seal_claims.get(log)
+
+    def taken_before(self, log: PartitionAddress, offset: int) -> int:
+        """How many groups of flushes before ``offset``, the first that was applied, are taken."""
+        return self._groups.taken.count_before(log, offset)
+
+    def is_done(self, ref: GroupRef) -> bool:
+        """Whether the group is in a final batch, or will never be served: it stays so, since a
+        final batch is never released. Known from the decision log alone."""
+        return ref in self._groups.taken and not self.is_open(ref)
+
+    def is_open(self, ref: GroupRef) -> bool:
+        """Whether the group is in a batch that is not final, or that the next step may carry it
+        from."""
+        return self.uses.is_open(ref) or self.uses.is_pinned(ref)
+
+    def recorded(self, log: PartitionAddress) -> int:
+        """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
+        return self._groups.retired.recorded.get(log, 0)
+
+    def is_retired(self, ref: GroupRef) -> bool:
+        """Whether the file of a group in a batch that is held was retired."""
+        return ref in self._groups.retired
+
+    @property
+    def cursor_is_due(self) -> bool:
+        """Whether files were retired that a later decision may name, by the recorded cursor."""
+        return self._groups.retired.cursor_is_due
+
+    def group(self, chosen: ChosenGroup) -> KnownGroup | None:
+        """The group as it was sealed; None where its seal log was not applied that far."""
+        return self._known.get(ref_of(chosen))
+
+    def paths(self, environment: str) -> list[str]:
+        """Files of flushes of the environment with groups that are known and have not ended, but
+        for retired files."""
+        retired = {one.file.path for ref in self._groups.retired if (one := self._known.get(ref))}
+        return sorted(self._known.paths(environment) - retired)
+
+    def sealed(self, ref: GroupRef) -> KnownGroup:
+        """A group that is ready, waits, or is in a batch that is held."""
+        return self._known[ref]
+
+    def known_as(self, group_ids: Collection[str]) -> list[KnownGroup]:
+        """Those of these ids that are ready, wait, or are in a batch that is held."""
+        return self._known.with_ids(group_ids)
+
+    def undecided(self, group_ids: Collection[str]) -> list[GroupRef]:
+        """Of groups of these ids: those that are ready or wait."""
+        refs = [known.ref for known in self.known_as(group_ids)]
+        return [ref for ref in refs if ref in self.ready or ref in self.waiting]
+
+    def used_up(self, max_samples: int) -> list[GroupRef]:
+        """Groups that were ready by the limit of the newest decision, and are not by this one."""
+        return self.uses.used_up_by(max_samples)
+
+    def branches_of(self, batch: ServedBatch) -> tuple[Branch, ...]:
+        """Those that resumes had begun when its groups were chosen, as they were known then."""
+        return branches_at(self.branches.entries(), batch.policy_epoch, batch.chosen_at)
+
+    def open_batches(self) -> list[ServedBatch]:
+        """Served and not final."""
+        return [batch for batch in self.batches.values() if not batch.final]
+
+    def open_groups(self) -> set[GroupRef]:
+        """Those of ``is_open``."""
+        opened = {ref for batch in self.open_batches() for ref in batch.all_refs}
+        return opened.union(*self._pinned.values())
+
+    def unacked(self, max_samples: int) -> tuple[Counter[str], Counter[str]]:
+        """By environment the groups in batches that are neither acked nor final, and how often
+        these may be served once more, with this limit."""
+        skipped = Counter(one.refs[slot] for one in self.open_batches() for slot in one.untrained)
+        return self.uses.unacked(max_samples, skipped)
+
+    def left(self) -> Iterator[tuple[Key, str]]:
+        """Of groups in final batches that do not count as anything yet: key and ``as_of_now``."""
+        return self.ends.uncounted(self._known.key_of, over=self.over)
+
+    def newest_policy(self) -> Policy | None:
+        """Of the policy epoch in effect."""
+        return self.published.newest(self.choosing.lineage, self.policy_epoch)
+
+    def newest_step_on_branch(self) -> int:
+        """Of the newest policy that the trainer has not left: after a resume one of an earlier
+        epoch, until it publishes; ``NOTHING``: there is none."""
+        published = self.published.newest_step(self.policy_epoch)
+        return self._newest_kept if published == UNKNOWN_STEP else published
+
+    def clock(self, step: int) -> int:
+        """The weights that the batch of ``step`` updates, or what the trainer calls its step."""
+        return step if self.current_step is None else self.current_step
+
+    def reference(self, step: int) -> PolicyRef:
+        """What lag is measured against when weights ``step`` are updated."""
+        published = self.published.newest_step(self.policy_epoch)
+        return PolicyRef(self.choosing.lineage, self.policy_epoch, max(step, published))
+
+    def possible(self) -> PolicyRef:
+        """The newest weights that the trainer may have made: batch n, as soon as it is served,
+        turns weights n into n + 1."""
+        return PolicyRef(self.choosing.lineage, self.policy_epoch, self.next_step)
+
+    # The fold.
+
+    def put_aside(self, reasons: Mapping[str, str]) -> None:
+        """These logs are not read on. What was folded stays, and so does the cursor.
+
+        Args:
+            reasons: topic and partition to the reason, of logs of scores too.
+        """
+        self.aside = reasons
+
+    def start_at(self, log: PartitionAddress, offset: int) -> None:
+        """The seal log is applied from ``offset`` on; nothing is kept for groups before it."""
+        self._applied[log] = offset
+
+    def apply_groups(
+        self, log: PartitionAddress, offset: int, event: Event, logged_ts: int = 0
+    ) -> None:
+        """Applies the next event of a seal log that counts, by rising offset. One that does not
+        hold together changes nothing.
+
+        Args:
+            logged_ts: log time of its record, up to which scores of its groups are in time; 0: not
+                known, and scores are in time however old they are.
+        """
+        assert offset >= self._applied[log], (log, offset, self._applied[log])
+        groups = self._groups.of_flush(log, offset, event, logged_ts)
+        self.dispatched.apply(log, event)
+        self.pace.apply(log, event, logged_ts)
+        self.events += 1
+        if isinstance(event, Claimed):
+            self._seal_claims[log] = (offset, event.nonce)
+        self._groups.apply(log, offset, event, groups)
+        self._alive.end_flush(log, event, logged_ts)
+
+    def apply_scores(self, log: PartitionAddress, offset: int, given: Given) -> None:
+        """Applies the next record of a log of scores, by rising offset."""
+        self.events += 1
+        self._alive.score(log, offset, given, self.choosing)
+
+    def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
+        """Applies the next event of the decision log that counts, by rising offset."""
+        self.events += 1
+        self.late.passed(timestamp_us)
+        self.published.apply(offset, timestamp_us, event)
+        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested | Made):
+            over = isinstance(event, Finished)
+            if over != self.over:
+                self.over, self.over_decided_at = over, offset
+        match event:
+            case BatchServed():
+                self._serve(offset, event)
+            case Replaced():
+                self._replace(offset, event)
+            case Acked():
+                self._ack(event)
+            case Checkpointed():
+                self._finish(event.step)
+            case Resumed():
+                self._resume(offset, event)
+            case PolicyPublished():
+                self.epoch_used = True
+                self.branches.publish(offset, event)
+            case Dropped():
+                for group in event.groups:
+                    self.over_step_delay += group.over_step_delay
+                    self.over_timestamp_delay += group.over_timestamp_delay
+                    self._groups.end(ref_of(group), DropReason(event.reason).value, dropped=True)
+            case CurrentStepSet():
+                self.current_step = event.step
+            case Made():
+                batch = self.batches.get(event.step)
+                if batch is not None and batch.batch_id == event.batch_id:
+                    self.batches[event.step] = replace(batch, made=event.digest)
+            case Claimed():
+                self.owner, self.claimed_at = event.owner, offset
+            case CursorRecorded():
+                self._groups.record(event.cursor)
+
+    def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
+        """Every decision matters for ever: a fold begins with the oldest claim."""
+        counts = {"served": self._turn, "open": len(self.open_batches())}
+        return FoldCheckpoint(claims[0], NOTHING, counts)
+
+    def digest(self) -> bytes:
+        """Equal for equal states, whatever the interleaving of the logs."""
+        state = xxhash.xxh3_128()
+        for part in (
+            (
+                self.over,
+                self.over_decided_at,
+                self.trainer_epoch,
+                self.policy_epoch,
+                self.epoch_used,
+                self.is_pool,
+                self._turn,
+            ),
+            (self.next_step, self._served_end, self.current_step, self.final_step),
+            self.evaluated.sorted_items(),
+            (self.over_step_delay, self.over_timestamp_delay),
+            self.branches.entries(),
+            [
+                (
+                    *(step, b.offset, b.batch_id, b.digest, b.status),
+                    *(b.skipped, b.filtered, b.final, b.replaced, b.outcome_bytes),
+                )
+                for step, b in sorted(self.batches.items())
+            ],
+            sorted(self.published.versions.items()),
+            (self.published.offset, sorted(self.published.kept.items())),
+            sorted(self._applied.items()),
+            self._groups.taken.sorted_items(),
+            (self.ready.refs(), self.ready.turns()),
+            sorted(self.waiting.items()),
+            sorted(self._known),
+            (self.uses.sorted_items(), self._groups.retired.sorted_items()),
+            (self._groups.to_come.sorted_items(), self.outcomes.sorted_items()),
+            self.ends.sorted_items(),
+            self.dispatched.sorted_items(),
+            (self.late.sorted_items(), self._alive.scores(), self.pace.sorted_items()),
+        ):
+            state.update(repr(part).encode())
+        return state.digest()
+
+    def _serve(self, offset: int, event: BatchServed) -> None:
+        batch = self.batches[event.step] = ServedBatch.of(event, offset)
+        self.next_step = self._served_end = event.step + 1
+        self.epoch_used = True
+        self._hand_out(event, batch.refs)
+        for ref in batch.carried_refs:
+            self.uses.carry(ref)
+        if self._pinned or batch.is_shaped:
+            self._pin()
+
+    def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
+        for ref in self.uses.limit_by(event.choosing):
+            self._groups.settle(ref)
+        self._groups.record(event.cursor)
+        self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
+        self._groups.serve(refs, self._turn)
+
+    def _replace(self, offset: int, event: Replaced) -> None:
+        batch = self.batches[event.step]
+        outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
+        for slot in event.slots.tolist():
+            self.uses.give_back(batch.refs[slot])
+            self._groups.end(batch.refs[slot], outcome)
+        after = self.batches[event.step] = batch.replaced_by(event, offset)
+        self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
+        if event.step in self._pinned:
+            self._pin()
+
+    def _finish(self, step: int) -> None:
+        """Everything up to ``step`` is final."""
+        for at, batch in list(self.batches.items()):
+            if at > step or batch.final:
+                continue
+            self.batches[at] = replace(batch, final=True)
+            self._groups.count_all(self.ends.finish(batch)[1])
+            for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
+                untrained = slot in batch.untrained
+                self.over_step_delay += chosen.over_step_delay
+                self.over_timestamp_delay += chosen.over_timestamp_delay
+                self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
+                if self.uses.settle(ref):  # Else it is taken as before.
+                    self._groups.release(ref)
+        self.final_step = max(self.final_step, step)
+        final = [at for at, batch in sorted(self.batches.items()) if batch.final]
+        for at in final[:-FINAL_BATCHES_KEPT]:
+            self._forget(at)
+        if self._pinned:
+            self._pin()
+
+    def _resume(self, offset: int, event: Resumed) -> None:
+        if event.reads_pool and not self.is_pool:
+            self.is_pool = True
+            self.outcomes.count_as_one()
+            self.dispatched.count_as_one()
+        self.trainer_epoch, self.current_step = event.trainer_epoch, None
+        self.uses.begin_epoch(event.trainer_epoch)
+        newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
+        if event.policy_epoch != self.policy_epoch:
+            self.policy_epoch = event.policy_epoch
+            self.epoch_used = False
+        self.branches.resume(offset, event)
+        before = self.published.newest_on(self.branches.now())
+        kept = before and not off_branch(PolicyRef("", *before), self.branches.now())
+        self._newest_kept = before[1] if before and kept else NOTHING
+        self._finish(newest)
+        if event.later == "release":
+            self._groups.count_all(self.ends.release(newest, self.batches)[1])
+            self._served_end = min(self._served_end, newest + 1)
+        for at, batch in list(self.batches.items()):
+            if at <= newest:
+                continue
+            if event.later == "replay":
+                self.batches[at] = replace(batch.unacked(), since_ts=event.now_ts)
+                if not batch.final:
+                    self._groups.change(batch.acked, self.uses.reopen)
+            elif batch.final:
+                self._forget(at)
+            else:
+                del self.batches[at]
+                self._groups.change(batch.acked, self.uses.reopen)
+                self._groups.change(batch.refs, self.uses.give_back)
+                self._groups.change(batch.carried_refs, self.uses.forget)
+        # Replayed are also those that are final and no longer held: the record has them.
+        self.next_step = max(event.first_step, self._served_end)
+        if self._pinned:
+            self._pin()
+
+    def _ack(self, event: Acked) -> None:
+        batch = self.batches[event.step]
+        self.batches[event.step] = batch.acked_by(event)
+        if batch.status is None and not batch.final:
+            self.pace.acked(event.now_ts - batch.since_ts)
+            self._groups.change(self.batches[event.step].acked, self.uses.ack)
+
+    def _forget(self, step: int) -> None:
+        """The batch is no longer held; groups that were used up stay taken."""
+        for ref in self.batches.pop(step).all_refs:
+            self._groups.forget(ref)
+
+    def _pin(self) -> None:
+        """A step may carry groups of the one before. So those of shaped batches are needed, and are
+        not served again, while the batch is open, is the newest, or is the newest final one, to
+        which a release goes back."""
+        final = max((at for at, batch in self.batches.items() if batch.final), default=NOTHING)
+        pinned = {
+            at: batch.all_refs
+            for at, batch in self.batches.items()
+            if (not batch.final or at in (final, self.next_step - 1)) and batch.is_shaped
+        }
+        before, self._pinned = self._pinned, pinned
+        # Those of one that is new first: what both have is not ready between.
+        for ref in _refs_of(pinned, before):
+            self.uses.pin(ref, 1)
+            self._groups.settle(ref)  # It may be ready: a release goes back to one long final.
+        for ref in _refs_of(before, pinned):
+            self.uses.pin(ref, -1)
+            self._groups.settle(ref)
+
+
+def _refs_of(
+    steps: Mapping[int, tuple[GroupRef, ...]], others: Mapping[int, tuple[GroupRef, ...]]
+) -> list[GroupRef]:
+    """The groups of those that are not the same among the others."""
+    return [ref for at, refs in steps.items() if others.get(at) != refs for ref in refs]

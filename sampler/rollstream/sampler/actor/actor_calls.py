@@ -1,0 +1,258 @@
+"""Calls to the actor of a sampler, from a thread that waits or from a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.exceptions import (
+    ActorDiedError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayActorError,
+    RayError,
+    TaskCancelledError,
+)
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.sampler.actor.joint_calls import Gathering, JointCalls
+from rollstream.sampler.actor.pickled import StoredBatch, opened, stored_in
+from rollstream.sampler.actor.sampler_actor import Refused, Why
+from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.sampler.forked import OpenedIn
+from rollstream.streams.errors import Fenced
+
+START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
+REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
+FIRST_LOOK_S = 2.0  # A call that waits for so long asks what for,
+WHY_S = 1.0  # and waits for that for so long.
+# After these a call is repeated: the actor died, or with it what it had stored for the answer.
+REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
+_log = logging.getLogger("rollstream.wait")
+NOT_KNOWN = Why()
+_LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
+
+
+class ActorCalls:
+    """Has commands executed by the actor, for one client.
+
+    An actor whose process was killed is started anew by Ray, and the call is repeated. A call that
+    nobody waits for any more, since it was cancelled or the client is closed, is cancelled in the
+    actor, too. May be shared between threads.
+    """
+
+    def __init__(self, name: str, actor: Any, clock: Clock) -> None:
+        self._name = name
+        self._actor = actor
+        self._clock = clock
+        self._closed = False
+        self._opened = OpenedIn(name)
+        self._gathering = Gathering(self._execute_joint)
+        self._pending: set[Any] = set()  # As many as there are callers that wait.
+
+    def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """As ``Owner.execute``; ``SamplerUnavailable`` where the actor does not answer."""
+        wait, deadline = self._deadlines(wait_s)
+        while True:
+            ref = self._send([command], wait)
+            try:
+                answer = self._get(ref, command, deadline)
+                fetched = [self._fetch(stored, deadline) for stored in stored_in(answer)]
+            except REPEATED as error:
+                self._check_repeatable(error, deadline)
+            except BaseException:
+                ray.cancel(ref)  # Nobody waits for it any more.
+                raise
+            else:
+                return self._reply_of(opened(answer, fetched)[0])
+            finally:
+                self._pending.discard(ref)
+            deadline.wait(REPEAT_AFTER_S)
+
+    async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """The same; while it waits it holds no thread. Calls that one decision answers, made in the
+        same turn of an event loop, cross together: one costs Ray as much as all."""
+        return self._reply_of(await self._gathering.answer(command, wait_s))
+
+    async def _execute_joint(self, joint: JointCalls, wait_s: float) -> Mapping[int, Any]:
+        wait, deadline = self._deadlines(wait_s)
+        while True:
+            numbers = joint.send()
+            ref = self._send([joint.commands[number] for number in numbers], wait)
+            try:
+                answer = await self._get_async(ref, joint, deadline)
+                stored = [] if answer is None else stored_in(answer)
+                fetching = [self._fetch_async(each, deadline) for each in stored]
+                fetched = await asyncio.gather(*fetching) if fetching else []
+            except REPEATED as error:
+                self._check_repeatable(error, deadline)
+            except BaseException:
+                ray.cancel(ref)
+                raise
+            else:
+                if answer is not None:
+                    return dict(zip(numbers, opened(answer, fetched), strict=True))
+                ray.cancel(ref)  # Any call may be repeated; these are, without those that left.
+                continue
+            finally:
+                self._pending.discard(ref)
+            await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
+
+    def close(self) -> None:
+        """Ends the calls that are under way. Idempotent."""
+        self._closed = True
+        if not self._opened.this_process:
+            return
+        for ref in list(self._pending):
+            ray.cancel(ref)
+
+    def _deadlines(self, wait_s: float) -> tuple[Deadline, Deadline]:
+        """For groups, and for the answer."""
+        return Deadline(wait_s, self._clock), Deadline(START_TIMEOUT_S + wait_s, self._clock)
+
+    def _send(self, commands: list[Command[Any]], wait: Deadline) -> Any:
+        self._opened.check()
+        if self._closed:
+            raise self._closed_error()
+        ref = self._actor.execute.remote(commands, wait.left_s())
+        self._pending.add(ref)
+        self._cancel_if_closed(ref)  # Closed meanwhile, `close` may not have seen it.
+        return ref
+
+    def _cancel_if_closed(self, ref: Any) -> None:
+        if self._closed:
+            ray.cancel(ref)
+
+    def _get(self, ref: Any, command: Command[Any], deadline: Deadline) -> bytes | list[Any]:
+        look_s = FIRST_LOOK_S
+        while True:
+            try:
+                answer: bytes | list[Any] = ray.get(ref, timeout=deadline.slice_s(look_s))
+            except GetTimeoutError:
+                look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
+                with suppress(GetTimeoutError, RayError):
+                    why = ray.get(self._actor.why_waiting.remote(command), timeout=WHY_S)
+                self._check_waiting(deadline, why)
+                self._log_waiting(command, why, deadline)
+            else:
+                return answer
+
+    async def _get_async(
+        self, ref: Any, joint: JointCalls, deadline: Deadline
+    ) -> bytes | list[Any] | None:
+        """The actor's answer; None where some are not waited for any more."""
+        answer: asyncio.Future[bytes | list[Any]] = asyncio.wrap_future(ref.future())
+        look_s = FIRST_LOOK_S
+        either: set[asyncio.Future[Any]] = {answer, joint.fewer}
+        try:
+            while not answer.done():
+                await asyncio.wait(
+                    either, timeout=deadline.slice_s(look_s), return_when=asyncio.FIRST_COMPLETED
+                )
+                if joint.fewer.done() and not answer.done():
+                    return None
+                if not answer.done():
+                    look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
+                    command = next(iter(joint.commands.values()))
+                    asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
+                    with suppress(TimeoutError, RayError):
+                        why = await asyncio.wait_for(asked, WHY_S)
+                    self._check_waiting(deadline, why)
+                    self._log_waiting(command, why, deadline)
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    def _fetch(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
+        try:
+            buffer: NDArray[np.uint8] = ray.get(stored.ref, timeout=deadline.left_s())
+        except GetTimeoutError as error:
+            raise self._no_answer(deadline) from error
+        return buffer
+
+    async def _fetch_async(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
+        fetching: asyncio.Future[NDArray[np.uint8]] = asyncio.wrap_future(stored.ref.future())
+        try:
+            return await asyncio.wait_for(fetching, deadline.left_s())
+        except TimeoutError as error:
+            raise self._no_answer(deadline) from error
+
+    def _log_waiting(self, command: Command[Any], why: Why, deadline: Deadline) -> None:
+        if why.outage:
+            _log.warning("sampler %r: %s", self._name, why.outage)
+        deadline.log_waiting(
+            lambda: (
+                why.missing
+                or (why.folding and f"sampler {self._name!r} to fold its logs: {why.folding}")
+                or f"sampler {self._name!r} to answer {_named(command)}; `rollstream status` shows "
+                "what is ready and what is stuck"
+            )
+        )
+
+    def _reply_of(self, answer: Reply[R] | Refused) -> Reply[R]:
+        if isinstance(answer, Refused):
+            if answer.sampler_fenced:
+                self._actor.leave.remote()
+            raise answer.error
+        return answer
+
+    def _check_waiting(self, deadline: Deadline, why: Why) -> None:
+        if deadline.passed():
+            raise self._no_answer(deadline, why)
+
+    def _check_repeatable(self, error: Exception, deadline: Deadline) -> None:
+        """Returns where the call is to be repeated: Ray starts the actor anew."""
+        if self._closed:
+            raise self._closed_error() from error
+        if isinstance(error, ActorDiedError):
+            raise self._actor_died(error) from error
+        if isinstance(error, TaskCancelledError):
+            raise SamplerUnavailable(
+                f"somebody else cancelled this call of sampler {self._name!r}; repeat it"
+            ) from error
+        deadline.log_waiting(lambda: f"the actor of sampler {self._name!r} to start again")
+        if deadline.passed():
+            raise SamplerUnavailable(
+                f"the actor of sampler {self._name!r} did not come back within "
+                f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
+            ) from error
+
+    def _actor_died(self, error: ActorDiedError) -> Fenced | SamplerUnavailable:
+        if _LEFT_FOR_GOOD in str(error):
+            return Fenced(
+                f"sampler {self._name!r} was taken over by another owner and its actor has left; "
+                "attach again to take it back"
+            )
+        return SamplerUnavailable(
+            f"the actor of sampler {self._name!r} died and will not be started again: {error}"
+        )
+
+    def _no_answer(self, deadline: Deadline, why: Why = NOT_KNOWN) -> SamplerUnavailable:
+        if why.folding:
+            return SamplerUnavailable(
+                f"the actor of sampler {self._name!r} did not fold its logs within "
+                f"{deadline.timeout_s:.0f} s; so far it has folded {why.folding}. It goes on from "
+                "there: attach again"
+            )
+        return SamplerUnavailable(
+            f"the actor of sampler {self._name!r} did not answer within "
+            f"{deadline.timeout_s:.0f} s; look at its log under /tmp/ray, then attach again"
+        )
+
+    def _closed_error(self) -> SamplerUnavailable:
+        return SamplerUnavailable(f"this client of {self._name!r} is closed; attach again")
+
+
+def _named(command: Command[Any]) -> str:
+    """Without what it asks for: that may be thousands of groups, or a configuration with passwords,
+    and ends in logs."""
+    step = getattr(command, "step", None)
+    return f"{type(command).__name__}{'' if step is None else f' of step {step}'}"

@@ -1,0 +1,198 @@
+"""The Ray actor: an owner with one method, ``execute``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.actor.awaited_calls import AwaitedCalls
+from rollstream.sampler.actor.loopback_ray import allow_get_beside_event_loop
+from rollstream.sampler.actor.pickled import Pickled, StoredBatch, joined
+from rollstream.sampler.actor.stored import StoredBatches
+from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.engine.calls import AGAIN_S, PASSING, WAITING_MAX, Call
+from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError
+from rollstream.schemas.errors import RollstreamError
+from rollstream.store.blobs import Blobs
+from rollstream.store.warm_memory import keep_memory_warm
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import Fenced
+
+CALLS_MAX = WAITING_MAX + 1_024  # At once: those that do not wait find room beside all that do.
+FOLLOW_SLICE_S = 0.2  # How often the thread that reads the seal logs looks whether it should end.
+FOLLOW_AGAIN_S = 0.5  # After an error: a broker that refuses at once must not keep a core busy.
+_log = logging.getLogger("rollstream.sampler")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An error that crosses to the client as a value, so that its type survives.
+
+    Attributes:
+        sampler_fenced: the sampler itself, not only this trainer, has a successor.
+    """
+
+    error: RollstreamError
+    sampler_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a call was not answered yet.
+
+    Attributes:
+        outage: why no broker can be reached; empty: as far as is known, one can.
+        folding: how far the logs are folded that the actor reads first; empty: it reads none.
+        missing: the groups that it waits for, and where they stay; empty: it is not known to wait.
+    """
+
+    outage: str = ""
+    folding: str = ""
+    missing: str = ""
+
+
+Answer = Reply[R | Pickled | StoredBatch] | Refused
+
+
+class SamplerActor:
+    """One sampler, decided in one process.
+
+    An asyncio actor: a call that waits is an awaitable and holds no thread. One thread decides, one
+    reads rows, and one reads the seal logs and ends the waits whose groups came.
+
+    Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
+    another owner took over it answers ``Fenced``, and exits for good at ``leave``.
+    """
+
+    def __init__(
+        self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
+    ) -> None:
+        allow_get_beside_event_loop()
+        keep_memory_warm()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
+        self._stored = StoredBatches()
+        self._owner = Owner(
+            name,
+            config,
+            broker=broker,
+            store=store,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+            reader=self._reader,
+            keep=self._stored.keep,
+        )
+        self._started = False
+        self._leaving = threading.Event()
+        self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
+        self._calls = AwaitedCalls(self._give_up, self._reader, self._stored.crossing)
+        self._follower = threading.Thread(
+            target=self._follow, name="rollstream-follower", daemon=True
+        )
+
+    async def execute(self, commands: Sequence[Command[Any]], wait_s: float) -> bytes | list[Any]:
+        """As ``Owner.execute``, of each; ``opened`` gives the answers: a ``Reply`` each, in which
+        what was read from the store is pickled, or an error that Rollstream raised on purpose. They
+        are answered together: several are such as one decision answers."""
+        if len(commands) == 1:
+            answers = [await self._answer(commands[0], wait_s)]
+        else:
+            answers = await asyncio.gather(*[self._answer(each, wait_s) for each in commands])
+        return joined(answers)
+
+    async def _answer(self, command: Command[R], wait_s: float) -> Answer[R]:
+        wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
+        while True:
+            try:
+                call = self._owner.begin(command)
+                return await self._calls.reply(call, wait.left_s(), partial(self._submit, call))
+            except RollstreamError as failure:
+                error = failure
+                if isinstance(error, GroupsUnreadable):
+                    try:
+                        command = await self._repair(command, error)
+                        continue
+                    except RollstreamError as refused:
+                        error = refused
+                if not isinstance(error, PASSING) or deadline.passed():
+                    return Refused(
+                        _portable(error), isinstance(error, Fenced) and self._owner.fenced
+                    )
+            await asyncio.sleep(AGAIN_S)
+
+    async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._owner.repair, command, error)
+
+    async def why_waiting(self, command: Command[Any]) -> Why:
+        """Why a call with this command was not answered yet, as far as is known."""
+        if outage := self._owner.outage():
+            return Why(outage=outage)  # Who decides may be waiting for the broker.
+        if folding := self._owner.folding():
+            return Why(folding=folding)
+        loop = asyncio.get_running_loop()
+        missing = await loop.run_in_executor(self._decider, self._owner.missing, command)
+        return Why(missing=missing)
+
+    async def leave(self) -> None:
+        """Exits for good, so that Ray does not start it anew."""
+        self._leaving.set()
+        await asyncio.get_running_loop().run_in_executor(self._decider, self._owner.close)
+        self._calls.hand_over()
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+    def _submit(self, call: Call[R], decided: Callable[[], None]) -> None:
+        self._decider.submit(self._decide, call, decided)
+
+    def _give_up(self, call: Call[Any]) -> None:
+        done = self._decider.submit(self._owner.give_up, call)
+        done.add_done_callback(lambda _: self._calls.hand_over())
+
+    def _decide(self, call: Call[R], decided: Callable[[], None]) -> None:
+        if not self._started:
+            self._started = True
+            self._follower.start()
+            self._owner.tell_workers(follow=False)
+        try:
+            self._owner.decide(call, self._calls.hand_over)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+            call.fail(error)
+        if not call.ended:
+            decided()
+        self._calls.hand_over()
+
+    def _follow(self) -> None:
+        clock = SystemClock()
+        while not self._leaving.is_set():
+            try:
+                self._owner.follow(FOLLOW_SLICE_S)
+            except Exception as error:  # noqa: BLE001, whatever it is, nobody waits in vain
+                # Those that wait get it, and so does the next command, which reads here itself.
+                self._owner.fail_waiting(error)
+                if not isinstance(error, RollstreamError):
+                    _log.exception("the seal logs cannot be read")
+                self._calls.hand_over()
+                clock.wait(self._leaving, FOLLOW_AGAIN_S)
+            self._calls.hand_over()
+
+
+def _portable(error: RollstreamError) -> RollstreamError:
+    """The error itself where it can be unpickled, else a ``SamplerError`` with its message."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except TypeError:
+        return SamplerError(f"{type(error).__name__}: {error}")
+    return error

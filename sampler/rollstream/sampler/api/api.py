@@ -1,0 +1,168 @@
+"""The public methods of a sampler, whoever executes their commands."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Self
+
+from rollstream.runtime.clock import Clock
+from rollstream.sampler.api.batch_calls import HandsBatchesOver
+from rollstream.sampler.api.looking import LooksAtGroups
+from rollstream.sampler.api.pool_calls import ReadsPool
+from rollstream.sampler.api.trainer_calls import RecordsForTrainer
+from rollstream.sampler.arguments import seconds
+from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, with_rows
+from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.decide.queries.looks import (
+    AskRecorded,
+    AskStats,
+    ReadGroup,
+    SamplerStats,
+)
+from rollstream.sampler.decide.queries.progress import AskProgress, Progress
+from rollstream.sampler.decide.trainer.commands import Finish, MarkCheckpointed, Resume
+from rollstream.sampler.decide.trainer.pool import ResumePool
+from rollstream.sampler.rows.rank_reader import RankReader
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.records import RolloutGroup
+from rollstream.store.blobs import Blobs
+
+_log = logging.getLogger("rollstream.sampler")
+
+
+class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
+    """The sampler as a trainer sees it.
+
+    Weights *n* are the weights after *n* optimizer steps, and batch *n* turns weights *n* into *n +
+    1*. You may repeat every call. A step that you ask for again gives the same batch, byte for
+    byte: from another rank or process, and after a crash. Numbers may be NumPy's integers. Other
+    values raise ``InvalidRequest``.
+
+    One object serves one trainer. ``stats``, ``progress``, ``evaluations``, ``sample_groups``,
+    ``get_groups``, ``flush`` and ``Batch.records`` claim nothing. The first call that decides takes
+    the sampler's name over, and joins the trainer epoch in effect; ``resume`` begins a new one.
+    After another process took over, or a successor resumed, every call raises ``Fenced``.
+
+    If the broker does not answer, a call tries until its time is up: its ``timeout_s`` if it waits
+    for groups, else ``kafka.timeout_s``. It then raises ``BrokerUnavailable`` or ``ClaimFailed``
+    within ten seconds, and you may repeat it.
+
+    Leaving the ``with`` block records that the run is over, if every batch is final and no error
+    ends the block.
+
+    Examples:
+        >>> step = sampler.resume(None)                                     # doctest: +SKIP
+        >>> batch = sampler.next_batch(step, num_groups=64, timeout_s=300)  # doctest: +SKIP
+        >>> sampler.ack(batch)                                              # doctest: +SKIP
+        >>> sampler.checkpointed(step)                                      # doctest: +SKIP
+    """
+
+    def __init__(self, name: str, clock: Clock, timeout_s: float, rank_reader: RankReader) -> None:
+        self._name = name
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._rank_reader = rank_reader
+        self._trainer_epoch: int | None = None
+        self._saved = False  # Whether it asked for no batch since its newest checkpoint.
+
+    @abstractmethod
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """Has the command executed, which waits up to ``wait_s`` for groups; raises what the
+        sampler raised."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases what this object holds. Idempotent."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, trainer_epoch={self._trainer_epoch})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes. A trainer that leaves without an error after its last checkpoint, with every
+        batch final, has finished the run."""
+        try:
+            if self._has_ended(*error):
+                self._end_run()
+        except RollstreamError as failure:
+            self._log_no_end(failure)
+        finally:
+            self.close()
+
+    @property
+    def store(self) -> Blobs:
+        """The store, as this process reads it."""
+        return self._rank_reader.store
+
+    @property
+    def trainer_epoch(self) -> int | None:
+        """The epoch that this trainer belongs to; None before the first call that decides."""
+        return self._trainer_epoch
+
+    def progress(self) -> Progress:
+        """Returns what became of examples: what a data loader needs to resume. Claims nothing."""
+        return self._ask(AskProgress())
+
+    def stats(self) -> SamplerStats:
+        """Returns figures of the sampler: what is ready, what waits, what was served. Claims
+        nothing.
+        """
+        return self._ask(AskStats())
+
+    # Every public call ends in one of these three: `AsyncSamplerClient` awaits there.
+
+    def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
+        return self._value_of(self._execute(self._stamped(command), timeout_s), command)
+
+    def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
+        begun_s = self._clock.monotonic_s()
+        wait_s = self._wait_s(timeout_s)
+        answer = self._ask(command, wait_s)
+        read = self._rank_reader.read(answer) if isinstance(answer, Share) else answer
+        if read is None:
+            read = with_rows(self._ask(replace(command, payloads="sampler"), wait_s))
+        waited_s = self._clock.monotonic_s() - begun_s
+        return read.batch(waited_s=waited_s, read_group=self._read_group)
+
+    def _ask_if_recorded(self, command: AskRecorded, wait_s: float = 0.0) -> Batch | None:
+        read = self._ask(command, wait_s)
+        if read is None:
+            return None
+        return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)
+
+    def _has_ended(self, *error: object) -> bool:
+        return self._saved and not any(error)
+
+    def _end_run(self) -> None:
+        return self._ask(Finish(if_final=True))
+
+    def _log_no_end(self, failure: RollstreamError) -> None:
+        """What the trainer did is recorded all the same, so leaving never raises for it."""
+        _log.warning("it was not recorded that the run is over: %s", failure)
+
+    def _wait_s(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else seconds("timeout_s", timeout_s)
+
+    def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
+        command = ReadGroup(step=step, digest=digest, slot=slot)
+        return self._value_of(self._execute(self._stamped(command), 0.0), command)
+
+    def _stamped(self, command: Command[R]) -> Command[R]:
+        """The command as this trainer's, unless it says whose it is."""
+        if command.trainer_epoch is not None:
+            return command
+        return replace(command, trainer_epoch=self._trainer_epoch)
+
+    def _value_of(self, reply: Reply[R], command: Command[R]) -> R:
+        if command.claims:
+            # Epochs only grow: another thread may have resumed since this reply was made.
+            self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
+        if isinstance(command, MarkCheckpointed | Resume | ResumePool | BatchCommand):
+            self._saved = isinstance(command, MarkCheckpointed)
+        return reply.value

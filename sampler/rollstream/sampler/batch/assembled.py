@@ -1,0 +1,441 @@
+"""Groups' rows joined into a batch, in one buffer. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.batch.batch import Batch, GroupReader
+from rollstream.sampler.batch.joining import GroupRows, RowLayout
+from rollstream.sampler.batch.requested import ON_REQUEST, TOKEN_ARRAY
+from rollstream.sampler.batch.token_arrays import TokenArrays
+from rollstream.sampler.batch.wanted import Wanted
+from rollstream.sampler.errors import SamplerError
+from rollstream.schemas.columns import ArraySignature, Columns, Ragged
+from rollstream.schemas.events import ServedScore
+from rollstream.schemas.fields import array_fields
+from rollstream.schemas.order import UNKNOWN_STEP, Branch
+
+ALIGNMENT = 64  # Of each array, in bytes: a cache line, and what Ray gives a buffer.
+_COMPONENT = "reward_components/"
+
+
+class ArrayLayout(NamedTuple):
+    """Where an array lies in a buffer; ``start`` in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledBatch:
+    """A batch but for what only the process knows that asked for it.
+
+    It crosses to another process as one buffer and a small header; the batch's arrays are views of
+    that buffer there.
+
+    Attributes:
+        buffer: uint8 [size].
+        layout: of the arrays in it.
+        others: the fields of ``Batch`` that are no arrays; of ``metadata`` the JSON texts.
+        decision: those among them that follow from the decision and not from its rows.
+    """
+
+    buffer: NDArray[np.uint8]
+    layout: Mapping[str, ArrayLayout]
+    others: Mapping[str, Any]
+    decision: Mapping[str, Any]
+
+    def decided(self, served: ServedBatch, groups_ready: int) -> AssembledBatch:
+        """The same rows as the batch of this decision, which chose what they were made for."""
+        return replace(self, decision=_of_decision(served, groups_ready))
+
+    def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
+        """The batch; nothing is copied."""
+        fields: dict[str, Any] = {
+            **self.others,
+            **self.decision,
+            **_views(self.buffer, self.layout),
+        }
+        for prefix in (_COMPONENT, TOKEN_ARRAY):
+            names = [name for name in fields if name.startswith(prefix)]
+            named = {name.removeprefix(prefix): fields.pop(name) for name in names}
+            fields[prefix.removesuffix("/")] = named
+        fields["token_arrays"] = TokenArrays(fields["token_arrays"], fields.pop("refused"))
+        if fields["metadata"] is not None:
+            fields["metadata"] = tuple(map(json.loads, fields["metadata"]))
+        return Batch(waited_s=waited_s, read_group=read_group, **fields)
+
+
+def assemble(
+    served: ServedBatch,
+    parts: Sequence[GroupRows],
+    *,
+    columns: Collection[str] = (),
+    token_arrays: Mapping[str, ArraySignature] | None = None,
+    refused: Mapping[str, SamplerError] | None = None,
+    dp_rank: int = 0,
+    dp_size: int = 1,
+    branches: Mapping[str, Sequence[Branch]] | None = None,
+    groups_ready: int,
+) -> AssembledBatch:
+    """Joins these groups, in their order.
+
+    Args:
+        columns: that the batch is to have besides.
+        token_arrays: dtype and trailing shape of those among ``columns``.
+        refused: the others, and why the batch does not have them.
+        branches: of the weights, by lineage.
+    """
+    rows = [part.group.group.rows for part in parts]
+    keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
+    uids = _texts(parts, "rollout_uid")
+    row_layout = RowLayout.of(parts)
+    trajectories = _trajectories(parts)
+    group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
+    own_rewards = _own_rewards(parts)
+    per_row: dict[str, NDArray[Any]] = {
+        "offsets": row_layout.offsets,
+        "prompt_lengths": row_layout.prompts.astype(np.int32),
+        "rewards": _as_float32(_rewards(own_rewards, trajectories, group_index)),
+        "group_index": group_index,
+        "trajectory_index": trajectories,
+        "trajectory_returns": _returns(own_rewards, trajectories),
+        **_weights(parts, branches or {}),
+        **_components(parts, len(uids)),
+        **_numbers_asked_for(parts, columns),
+    }
+    used, carried_stale = _used(served, parts, per_row)
+    per_row.update(used)
+    total = int(row_layout.offsets[-1])
+    per_token = {
+        name: (signature.dtype, (total, *signature.shape))
+        for name, signature in _per_token(columns, token_arrays or {}).items()
+    }
+    shapes = {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
+    layout, size = _one_after_the_other({**per_token, **shapes})
+    buffer = _aligned(size)
+    arrays = _views(buffer, layout)
+    for name, array in per_row.items():
+        arrays[name][...] = array
+    for name in per_token:
+        _fill(row_layout, name, arrays[name], per_row["weight_steps"])
+    others = {
+        "uids": uids,
+        "environments": tuple([key.environment for key in keys]),
+        "example_ids": tuple([key.example_id for key in keys]),
+        "policy_versions": _policy_versions(parts),
+        "stop_reasons": _texts(parts, "stop_reason"),
+        "scores": _scores(parts),
+        **_requested_texts(parts, columns, uids),
+        "slots": tuple(part.slot for part in parts),
+        "columns": tuple(columns),
+        "carried_stale": carried_stale,
+        "refused": dict(refused or {}),
+        "dp_rank": dp_rank,
+        "dp_size": dp_size,
+    }
+    return AssembledBatch(buffer, layout, others, _of_decision(served, groups_ready))
+
+
+def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
+    """What is the same for every rank."""
+    return {
+        "step": served.event.step,
+        "batch_id": served.batch_id,
+        "digest": served.digest,
+        "sampled": served.sampled,
+        "carried_groups": len(served.carried),
+        "policy_step": served.event.policy_step,
+        "algorithm": served.event.algorithm,
+        "current_step": served.current_step,
+        "groups_ready": groups_ready,
+    }
+
+
+def _requested_texts(
+    parts: Sequence[GroupRows], columns: Collection[str], uids: Sequence[str]
+) -> dict[str, Sequence[str] | None]:
+    """Texts of each row that are not in every batch; None where they were not asked for."""
+    found: dict[str, Sequence[str] | None] = {
+        name: _texts(parts, ON_REQUEST[name]) if name in columns else None
+        for name in ("metadata", "group_uids", "worker_ids", "trajectory_uids")
+    }
+    named = found["trajectory_uids"]
+    if named is not None:  # Of a rollout that was published whole, its uid.
+        found["trajectory_uids"] = tuple(
+            [name or uid for name, uid in zip(named, uids, strict=True)]
+        )
+    return found
+
+
+def _weights(
+    parts: Sequence[GroupRows], branches: Mapping[str, Sequence[Branch]]
+) -> dict[str, NDArray[Any]]:
+    """Of each row, which weights sampled it, by numbers."""
+    steps, epochs = _numbers(parts, "weight_step", np.int64), _policy_epochs(parts)
+    left = _off_branch(parts, steps, epochs, branches)
+    return {"weight_steps": steps, "policy_epochs": epochs, "off_branch": left}
+
+
+def _off_branch(
+    parts: Sequence[GroupRows],
+    steps: NDArray[np.int64],
+    epochs: NDArray[np.int32],
+    branches: Mapping[str, Sequence[Branch]],
+) -> NDArray[np.bool_]:
+    """Of each row, whether a resume went back to before the weights that sampled it."""
+    marked = np.zeros(len(steps), np.bool_)
+    if not any(branches.values()):
+        return marked
+    row = 0
+    for part in parts:
+        group = part.group.group
+        rows = slice(row, row := row + group.rows)
+        for branch in branches.get(group.lineage, ()):
+            marked[rows] |= (steps[rows] > branch.from_step) & (epochs[rows] < branch.epoch)
+    return marked
+
+
+def _policy_epochs(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+    """Of each row; only of files whose rows differ the column was read."""
+    found = [np.empty(0, np.int32)]
+    for part in parts:
+        if "policy_epoch" in part.columns.scalars:
+            found.append(_numbers([part], "policy_epoch", np.int32))
+        else:
+            found.append(np.full(part.group.group.rows, part.group.group.policy_epoch, np.int32))
+    return np.concatenate(found)
+
+
+def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
+    """Of each row; only of files whose rows differ the column was read."""
+    found: list[str] = []
+    for part in parts:
+        if "policy_version" in part.columns.scalars:
+            found += _texts([part], "policy_version")
+        else:
+            found += repeat(part.group.group.policy_version, part.group.group.rows)
+    return tuple(found)
+
+
+def _one_after_the_other(
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> tuple[dict[str, ArrayLayout], int]:
+    """Where arrays of these dtypes and shapes lie in a buffer, and its size."""
+    layout, size = {}, 0
+    for name, (dtype, shape) in shapes.items():
+        layout[name] = ArrayLayout(dtype, shape, size)
+        size += -(-np.dtype(dtype).itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
+    return layout, size
+
+
+def _per_token(
+    columns: Collection[str], token_arrays: Mapping[str, ArraySignature]
+) -> dict[str, ArraySignature]:
+    """The arrays of the batch that have a value for each token; the named ones last."""
+    dtypes = {"tokens": "<i4", "loss_mask": "|b1", "logprobs": "<f4"}
+    for name in columns:
+        dtype = array_fields().get(ON_REQUEST.get(name, ""))
+        if dtype is not None:
+            dtypes[name] = dtype
+    arrays = {name: ArraySignature(dtype, ()) for name, dtype in dtypes.items()}
+    return arrays | {TOKEN_ARRAY + name: of for name, of in sorted(token_arrays.items())}
+
+
+def _fill(
+    row_layout: RowLayout, name: str, out: NDArray[Any], weight_steps: NDArray[np.int64]
+) -> None:
+    """Fills an array that has a value for each token."""
+    if name == "tokens":
+        row_layout.copy(out, partial(_array_of, "prompt_tokens"), to_prompts=True)
+        row_layout.copy(out, partial(_array_of, "output_tokens"))
+        return
+    prompt: Any = 0
+    output: Any = np.nan if np.issubdtype(out.dtype, np.inexact) else 0  # Of rows without.
+    match name:
+        case "loss_mask":
+            prompt, output = False, True
+        case "logprobs":
+            # Few rows have none: setting theirs afterwards is cheaper than NaN for all before.
+            row_layout.fill(out, 0, 0)
+            for row in row_layout.copy(out, partial(_array_of, name)):
+                end = row_layout.offsets[row + 1]
+                out[end - row_layout.outputs[row] : end] = np.nan
+            return
+        case "token_weight_steps":
+            prompt, output = UNKNOWN_STEP, weight_steps
+    row_layout.fill(out, prompt, output)
+    row_layout.copy(out, partial(_array_of, name))
+
+
+def _array_of(name: str, columns: Columns) -> Ragged | None:
+    """The file's array of which the batch's array of this name is made."""
+    if name.startswith(TOKEN_ARRAY):
+        return columns.token_arrays.get(name.removeprefix(TOKEN_ARRAY))
+    return columns.arrays.get(ON_REQUEST.get(name, name))
+
+
+def _numbers(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
+    """A number of each row."""
+    of_groups = [part.columns.scalars[name][slice(*part.span)] for part in parts]
+    return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
+
+
+def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
+    """A text of each row."""
+    of_groups: Any = [part.columns.scalars[name][slice(*part.span)] for part in parts]
+    return tuple(chain.from_iterable(of_groups))
+
+
+def _own_rewards(parts: Sequence[GroupRows]) -> NDArray[np.float64]:
+    """What each row was published with, or was scored with later."""
+    rewards: NDArray[np.float64] = _numbers(parts, "reward", np.float64)
+    start = 0
+    for part in parts:
+        for score in part.group.scores:
+            rewards[start + score.row] = score.reward
+        start += part.group.group.rows
+    return rewards
+
+
+def _scores(parts: Sequence[GroupRows]) -> dict[int, ServedScore]:
+    """By row of the batch, the late score that it has."""
+    found, start = {}, 0
+    for part in parts:
+        for score in part.group.scores:
+            found[start + score.row] = score
+        start += part.group.group.rows
+    return found
+
+
+def _trajectories(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+    """A number of each row, from 0: one a trajectory, whose rows lie together and begin with the
+    first segment. Its rollouts may have several uids."""
+    begins = [_numbers([part], "segment_idx", np.int32) == 0 for part in parts]
+    for of_group in begins:
+        of_group[:1] = True
+    return np.cumsum(np.concatenate([np.empty(0, np.bool_), *begins]), dtype=np.int32) - 1
+
+
+def _logprob_sums(parts: Sequence[GroupRows]) -> NDArray[np.float32]:
+    """float32 [n]: as published, else the sum of what was published for each token."""
+    sums: NDArray[np.float64] = _numbers(parts, "logprob_sum", np.float64)
+    start = 0
+    for part in parts:
+        of_tokens = part.columns.arrays.get("logprobs")
+        for at, row in enumerate(range(*part.span), start):
+            values = None if of_tokens is None else of_tokens.row(row)
+            if np.isnan(sums[at]) and values is not None:
+                sums[at] = values.sum(dtype=np.float64)
+        start += part.group.group.rows
+    return _as_float32(sums)
+
+
+def _numbers_asked_for(
+    parts: Sequence[GroupRows], columns: Collection[str]
+) -> dict[str, NDArray[Any]]:
+    """Of each row, those among ``columns``."""
+    found: dict[str, NDArray[Any]] = {}
+    if "logprob_sums" in columns:
+        found["logprob_sums"] = _logprob_sums(parts)
+    if "created_ts" in columns:
+        found["created_ts"] = _numbers(parts, "created_ts", np.int64)
+    return found
+
+
+def _rewards(
+    own: NDArray[np.float64], trajectories: NDArray[np.int32], groups: NDArray[np.int32]
+) -> NDArray[np.float64]:
+    """float64 [n]: where one segment of a trajectory has a reward, those before it have it too: a
+    reward is often known at the last segment only. Where several have one, the others have 0, so
+    that they sum to what the trajectory earned. Where the last one has none, none is given.
+    """
+    missing = np.flatnonzero(np.isnan(own))
+    if not missing.size:
+        return own
+    rewards = own.copy()
+    follows = (np.diff(trajectories) == 0) & (np.diff(groups) == 0)
+    for row in missing[::-1].tolist():  # A member's rows lie together, in the order of segments.
+        if row < len(follows) and follows[row]:
+            rewards[row] = rewards[row + 1]
+    filled = missing[~np.isnan(rewards[missing])]
+    several = np.bincount(trajectories, ~np.isnan(own)) > 1
+    rewards[filled[several[trajectories[filled]]]] = 0.0
+    return rewards
+
+
+def _returns(own: NDArray[np.float64], trajectories: NDArray[np.int32]) -> NDArray[np.float32]:
+    """float32 [m]: what the segments of each trajectory earned, summed; infinite where float32 has
+    no room for it."""
+    return _as_float32(np.bincount(trajectories, np.nan_to_num(own)))
+
+
+def _as_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """``groups_beyond_float32`` finds what becomes infinite."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
+
+
+def _used(
+    served: ServedBatch, parts: Sequence[GroupRows], per_row: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[np.bool_]], int]:
+    """``used`` and ``carried_stale``, as ``Batch`` has them; no array where nothing is carried."""
+    if not served.carried:
+        return {}, 0
+    found = Wanted.of(
+        served,
+        parts,
+        trajectories=per_row["trajectory_index"],
+        weight_steps=per_row["weight_steps"],
+        off_branch=per_row["off_branch"],
+    )
+    return {"used": found.used}, found.stale
+
+
+def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
+    """float32 [n] of each reward component that a row has, late ones before published ones; NaN
+    where a row has none."""
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [np.nan] * rows)
+    row = 0
+    for part in parts:
+        start, stop = part.span
+        if (components := part.columns.rewards) is not None:
+            ends = components.offsets[start : stop + 1].tolist()
+            span = slice(ends[0], ends[-1])
+            names = [components.names[index] for index in components.indexes[span].tolist()]
+            values = zip(names, components.values[span].tolist(), strict=True)
+            for at, count in enumerate(map(int.__sub__, ends[1:], ends), start=row):
+                for name, value in islice(values, count):
+                    found[name][at] = value
+        for score in part.group.scores:
+            for name, value in score.rewards.items():
+                found[name][row + score.row] = value
+        row += stop - start
+    return {_COMPONENT + name: _as_float32(np.array(found[name])) for name in sorted(found)}
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """A buffer [size] with arbitrary contents."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size]
+
+
+def _views(buffer: NDArray[np.uint8], layout: Mapping[str, ArrayLayout]) -> dict[str, NDArray[Any]]:
+    """The arrays of a buffer, by name; nothing is copied."""
+    return {
+        name: np.ndarray(shape, dtype, buffer, start)
+        for name, (dtype, shape, start) in layout.items()
+    }

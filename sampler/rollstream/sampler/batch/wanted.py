@@ -1,0 +1,97 @@
+"""Which trajectories of the groups that a step carries are still to be trained on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.batch.joining import GroupRows
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.order import UNKNOWN_STEP
+
+
+class Wanted(NamedTuple):
+    """What a batch says of the trajectories that it carries.
+
+    Attributes:
+        used: bool [m], trajectories of the batch that no step trains on any more.
+        stale: how many of them an earlier step kept to be trained on.
+    """
+
+    used: NDArray[np.bool_]
+    stale: int
+
+    @classmethod
+    def of(
+        cls,
+        served: ServedBatch,
+        parts: Sequence[GroupRows],
+        *,
+        trajectories: NDArray[np.int32],
+        weight_steps: NDArray[np.int64],
+        off_branch: NDArray[np.bool_],
+    ) -> Wanted:
+        """By what was recorded of the decision alone, so that it stays the same.
+
+        Args:
+            trajectories, weight_steps, off_branch: as ``Batch`` has them, of each row.
+        """
+        choosing = Choosing.of_record(served.event.choosing)
+        rows = [part.group.group.rows for part in parts]
+        carried = np.repeat([part.slot >= len(served.groups) for part in parts], rows)
+        same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
+        beyond = _beyond(served, choosing, weight_steps, off_branch, same)
+        if served.event.algorithm >= 4:
+            beyond |= _made_too_long_ago(served, choosing, parts)
+        used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
+        used[trajectories[np.concatenate([_unwanted(served, part) for part in parts])]] = True
+        left[trajectories[carried & beyond]] = True
+        return cls(used | left, int((left & ~used).sum()))
+
+
+def _unwanted(served: ServedBatch, part: GroupRows) -> NDArray[np.bool_]:
+    """Of each row of a group, whether an earlier step trained on it, or left it out."""
+    if part.slot < len(served.groups):
+        return np.zeros(part.group.group.rows, np.bool_)
+    carried = served.carried[part.slot - len(served.groups)]
+    mask = carried.group.row_mask
+    return ~(carried.wanted if mask is None else carried.wanted[mask])
+
+
+def _beyond(
+    served: ServedBatch,
+    choosing: Choosing,
+    weight_steps: NDArray[np.int64],
+    off_branch: NDArray[np.bool_],
+    comparable: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """Of each row, whether it would not be chosen for this step."""
+    beyond = off_branch.copy() if choosing.off_branch == "drop" else np.zeros_like(off_branch)
+    limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
+    if choosing.bounds_lag:
+        newest = max(served.current_step, served.event.policy_step)
+        oldest = newest - min((limit for limit in limits if limit >= 0), default=newest)
+        unknown = weight_steps == UNKNOWN_STEP
+        beyond |= unknown | (comparable & (weight_steps < oldest))
+    return beyond
+
+
+def _made_too_long_ago(
+    served: ServedBatch, choosing: Choosing, parts: Sequence[GroupRows]
+) -> NDArray[np.bool_]:
+    """Of each row of a carried group, whether the step was decided when that was too old to be
+    chosen, by the clock."""
+    oldest = choosing.oldest_made_us(served.event.now_ts)
+    of_parts = [np.empty(0, np.bool_)]
+    for part in parts:
+        late = np.zeros(part.group.group.rows, np.bool_)
+        if oldest is not None and part.slot >= len(served.groups):
+            made = part.group.rows.unpack().made_ts(part.group.sealed_ts)
+            mask = served.all_groups[part.slot].row_mask
+            late = (made if mask is None else made[mask]) < oldest
+        of_parts.append(late)
+    return np.concatenate(of_parts)

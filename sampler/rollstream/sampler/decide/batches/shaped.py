@@ -1,0 +1,296 @@
+"""The batch of a shaped step: new groups, and those that the step before left over. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rollstream.folds.batches.served import LOST, SHAPING, ServedBatch
+from rollstream.folds.group.eligible import Accept
+from rollstream.folds.group.known import KnownGroup
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.arguments import group_ids, marks, text
+from rollstream.sampler.batch.carried import CarriedGroup
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.batches.acks import check_kept
+from rollstream.sampler.decide.batches.held_batches import (
+    groups_of,
+    is_recorded,
+    served_rows,
+    trajectories_of,
+)
+from rollstream.sampler.decide.batches.new_batch import (
+    batch_served,
+    check_new_step,
+    shortage_of_new,
+)
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, check_payloads
+from rollstream.sampler.decide.choosing.choose import Asked, Chosen
+from rollstream.sampler.decide.choosing.dropping import Drops, drop_events, unfit_groups
+from rollstream.sampler.decide.choosing.requests import check_accept, choose
+from rollstream.sampler.decide.command import Now
+from rollstream.sampler.decide.ratio import held_back
+from rollstream.sampler.decide.shortages import Shortage
+from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.schemas.events import CarriedRows, SamplerEvent
+from rollstream.streams.folds.refs import ref_of
+
+_SHOWN = 4  # Groups that a message names.
+WHY_CHARS_MAX = 500  # Of why a group is lost.
+Wanted = tuple[bool, ...]  # One a trajectory of a group, in the order of its rows.
+Carry = tuple[tuple[str, Wanted], ...]  # By group id.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextShapedBatch(BatchCommand):
+    """The batch that turns weights ``step`` into weights ``step + 1``: as many groups as are ready,
+    ``min_groups`` to ``num_groups``, and after them those that the step before left over.
+
+    Attributes:
+        settings: of what shapes, as JSON.
+        carried: from the step before; None: as it was recorded.
+        lost: groups of it that would be carried, and whose files are lost, each with why; recorded
+            with the decision, and no part of what a repeated call has to be asked with.
+    """
+
+    settings: str
+    num_groups: int
+    min_groups: int
+    carried: Carry | None
+    lost: tuple[tuple[str, str], ...] = ()
+    accept: Accept | None = None
+    mix: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
+        if not 0 <= self.min_groups <= self.num_groups:
+            raise InvalidRequest(
+                f"min_groups {self.min_groups} is not within 0 and num_groups {self.num_groups}"
+            )
+        check_accept(self.accept)
+        check_payloads(self.payloads)
+        ids = [group_id for group_id, _ in self.carried or ()]
+        if len(set(ids)) != len(ids):
+            twice = next(one for one in ids if ids.count(one) > 1)
+            raise InvalidRequest(f"carried names group {twice} twice; name each once")
+        self.request()
+
+    @classmethod
+    def of_record(cls, served: ServedBatch, groups: Sequence[KnownGroup]) -> NextShapedBatch:
+        """The command that called for a recorded decision, which carried these groups."""
+        asked: dict[str, Any] = json.loads(served.event.request)
+        return cls(
+            step=served.event.step,
+            settings=json.dumps(asked.pop(SHAPING)),
+            carried=carry_of(served, groups),
+            lost=tuple(asked.pop(LOST, {}).items()),
+            **asked,
+        )
+
+    def decision_key(self) -> Hashable:
+        return type(self), self.trainer_epoch, self.step, self.request(), self.carried
+
+    def request(self) -> str:
+        """What was asked, but for what is carried, as canonical JSON."""
+        try:
+            settings = json.loads(self.settings)
+        except ValueError as error:
+            raise InvalidRequest(f"settings {self.settings!r:.200} are no JSON: {error}") from None
+        asked = {
+            "accept": self.accept,
+            "min_groups": self.min_groups,
+            "mix": self.mix,
+            "num_groups": self.num_groups,
+            SHAPING: settings,
+        }
+        if self.lost:
+            asked[LOST] = dict(self.lost)
+        return json.dumps(asked, sort_keys=True, separators=(",", ":"))
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        served = state.batches.get(self.step)
+        if served is not None:
+            self._check_same_request(served, groups_of(served, state))
+            return []
+        if is_recorded(self.step, state):
+            return []
+        if self.carried is None:
+            raise UnknownStep(
+                f"step {self.step} was not served, so nothing is recorded of what it carries; the "
+                f"next one is {state.next_step}. Shape recorded_batch({self.step - 1}), or give "
+                "carried=() where there is no step before"
+            )
+        check_new_step(state, self._asked(self.num_groups))
+        carried = tuple(self._carried_rows(state, *one) for one in self.carried)
+        if carried:
+            rows = {ref_of(one.group): one.wanted for one in carried}
+            check_kept(state.batches[self.step - 1], self.step, rows)
+        choice, drops = self._most(state, now["now_ts"])
+        events = drop_events(drops, now)
+        if choice is None:
+            return events
+        asked = self._asked(self.num_groups)
+        return [*events, batch_served(state, now, asked, self.request(), choice, carried)]
+
+    def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
+        """The new groups of the batch that would be decided now for the next step, asked for as
+        this one was; what it will carry, only who shapes knows. Empty: there are too few groups, or
+        another step is the next one."""
+        asked = replace(self, step=self.step + 1, carried=())
+        return asked._likely_shares(state, now)
+
+    def shortage(self, state: SamplerState) -> Shortage | None:
+        if self.step in state.batches or is_recorded(self.step, state):
+            return None
+        return shortage_of_new(state, self._asked(self.min_groups))
+
+    def _asked(self, num_groups: int) -> Asked:
+        return Asked(
+            num_groups=num_groups,
+            step=self.step,
+            mix=self.mix,
+            accept=self.accept,
+        )
+
+    def _most(self, state: SamplerState, now_us: int) -> tuple[list[Chosen] | None, Drops]:
+        """As many groups as can be served, up to ``num_groups``; None: fewer than ``min_groups``
+        can."""
+        found, drops = self._choose(state, self.num_groups, now_us)
+        if found is not None or self.min_groups == self.num_groups:
+            return found, drops
+        found, drops = self._choose(state, self.min_groups, now_us)
+        if found is None:
+            return None, drops
+        can, cannot = self.min_groups, min(self.num_groups, len(state.ready) + 1)
+        while cannot - can > 1:
+            tried = (can + cannot) // 2
+            more, with_more = self._choose(state, tried, now_us)
+            if more is None:
+                cannot = tried
+            else:
+                can, found, drops = tried, more, with_more
+        return found, drops
+
+    def _choose(
+        self, state: SamplerState, num_groups: int, now_us: int
+    ) -> tuple[list[Chosen] | None, Drops]:
+        choice, drops = choose(state, state.choosing, self._asked(num_groups), now_us)
+        if num_groups and held_back(state, num_groups, unfit_groups(drops)):
+            return None, drops
+        return choice, drops
+
+    # What is carried.
+
+    def _carried_rows(self, state: SamplerState, group_id: str, wanted: Wanted) -> CarriedRows:
+        """The group as the step before had it."""
+        before = state.batches.get(self.step - 1)
+        if before is None:
+            raise CarryLost(
+                f"step {self.step} cannot carry group {group_id}: the batch of step "
+                f"{self.step - 1} is not held any more; resume from a newer checkpoint, or give "
+                "carried=()"
+            )
+        if not before.is_shaped:
+            raise InvalidRequest(
+                f"step {self.step} cannot carry group {group_id}: step {self.step - 1} was served "
+                "by next_batch, which holds nothing for it; give carried=()"
+            )
+        had = next((one for one in before.all_groups if one.group_id == group_id), None)
+        if had is None:
+            raise InvalidRequest(
+                f"step {self.step} cannot carry group {group_id}: the batch of step "
+                f"{self.step - 1} has it neither chosen nor carried; carry what recorded_batch("
+                f"{self.step - 1}) leaves over"
+            )
+        if state.is_retired(ref_of(had)):
+            raise CarryLost(
+                f"step {self.step} cannot carry group {group_id}: its file was retired "
+                f"(`rollstream retain`), since step {self.step - 1} was final and not the newest; "
+                "resume from a newer checkpoint, or give carried=()"
+            )
+        known = state.group(had)
+        assert known is not None, had
+        rows = served_rows(had, known)
+        there, of_rows = np.unique(trajectories_of(known)[rows], return_inverse=True)
+        if len(wanted) != len(there):
+            raise InvalidRequest(
+                f"wanted of group {group_id} has {len(wanted)} values; it was served with "
+                f"{len(there)} trajectories, and each needs one"
+            )
+        mask = np.zeros(known.group.rows, np.bool_)
+        mask[rows] = np.array(wanted, np.bool_)[of_rows]
+        return CarriedRows(had, mask)
+
+    # What was recorded.
+
+    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
+        recorded, asked = json.loads(served.event.request), json.loads(self.request())
+        for one in (recorded, asked):
+            one.pop(LOST, None)
+        differing = [
+            f"{name} was {_given(recorded, name)} and is now {_given(asked, name)}"
+            for name in sorted({*recorded, *asked})
+            if _given(recorded, name) != _given(asked, name)
+        ]
+        if self.carried is not None:
+            was = carry_of(served, groups[len(served.groups) :])
+            differing += _differing(was, self.carried)
+        if differing:
+            raise RequestDiffers(
+                f"step {self.step} was served for another request: {'; '.join(differing)}; ask "
+                "with the same arguments, or resume(…, later='release')"
+            )
+
+
+def carry_asked(carried: Sequence[CarriedGroup] | None) -> Carry | None:
+    """What a step is to carry, as a caller names it; ``InvalidRequest`` where it cannot be."""
+    if carried is None:
+        return None
+    ids = group_ids("carried", [one.group_id for one in carried])
+    wanted = [marks(f"wanted of group {one.group_id}", one.wanted) for one in carried]
+    return tuple(zip(ids, wanted, strict=True))
+
+
+def lost_asked(lost: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What is recorded as lost, as a caller names it; ``InvalidRequest`` where it cannot be."""
+    group_ids("lost", [*lost])
+    return tuple((group_id, text("lost", why)[:WHY_CHARS_MAX]) for group_id, why in lost.items())
+
+
+def carry_of(served: ServedBatch, groups: Sequence[KnownGroup]) -> Carry:
+    """What a batch carries: these groups."""
+    found = []
+    for carried, known in zip(served.carried, groups, strict=True):
+        rows = served_rows(carried.group, known)
+        _, first = np.unique(trajectories_of(known)[rows], return_index=True)
+        found.append((carried.group.group_id, tuple(carried.wanted[rows][first].tolist())))
+    return tuple(found)
+
+
+def _given(asked: Mapping[str, Any], name: str) -> str:
+    return json.dumps(asked[name], sort_keys=True) if name in asked else "not given"
+
+
+def _differing(recorded: Carry, asked: Carry) -> list[str]:
+    """What differs between what was carried and what is to be."""
+    was, now = dict(recorded), dict(asked)
+    others = sorted(one for one in {*was, *now} if was.get(one) != now.get(one))
+    found = [
+        f"group {one} was carried with wanted {_marks(was.get(one))} and is now with "
+        f"{_marks(now.get(one))}"
+        for one in others[:_SHOWN]
+    ]
+    if len(others) > _SHOWN:
+        found.append(f"{len(others) - _SHOWN} more carried groups differ")
+    if not others and recorded != asked:
+        found.append("the same groups are carried in another order")
+    return found
+
+
+def _marks(wanted: Wanted | None) -> str:
+    return "not at all" if wanted is None else "".join("01"[one] for one in wanted)

@@ -1,0 +1,37 @@
+"""How many ready groups each environment may have. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from rollstream.folds.state import SamplerState
+from rollstream.schemas.choosing import Choosing
+
+BATCHES_COUNTED = 8  # That say what is used of each environment.
+
+
+def capacities(state: SamplerState) -> dict[str, int]:
+    """The most ready groups of each environment; empty where only their sum is bounded.
+
+    Several environments have ``capacity`` times their number together: half of ``capacity`` each,
+    so that none that was not served lately is left without, and the rest by the groups that the
+    last 8 batches had of each; before the first batch, equally.
+    """
+    choosing, capacity = state.choosing, state.choosing.capacity
+    if capacity is None:
+        return {}
+    names = choosing.names()
+    last = islice(reversed(state.batches.values()), BATCHES_COUNTED)
+    served = Counter(group.environment for batch in last for group in batch.groups)
+    total = sum(served[name] for name in names)
+    if len(names) == 1 or not total:
+        return dict.fromkeys(names, capacity)
+    least = least_capacity(choosing, capacity)
+    rest = (capacity - least) * len(names)
+    return {name: least + rest * served[name] // total for name in names}
+
+
+def least_capacity(choosing: Choosing, capacity: int) -> int:
+    """What an environment has at least, whatever was served."""
+    return capacity if len(choosing.environments) == 1 else (capacity + 1) // 2

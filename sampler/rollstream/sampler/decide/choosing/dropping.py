@@ -1,0 +1,246 @@
+"""Groups that will never be served: which ones, and the events that say so; and the cursor behind
+which files may be deleted. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+
+from rollstream.folds.group.eligible import dropped_for
+from rollstream.folds.life.uses import WERE_READY
+from rollstream.folds.ready.index import Policies
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.decide.capacity import capacities
+from rollstream.sampler.decide.choosing.row_limits import KeptRows, RowLimits
+from rollstream.sampler.decide.command import Now
+from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.events import CursorRecorded, Dropped, DroppedGroup, SamplerEvent
+from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, ahead, policy_lag
+from rollstream.schemas.reasons import DropReason
+from rollstream.streams.folds.refs import GroupRef
+
+DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
+
+Drops = dict[DropReason, dict[GroupRef, KeptRows]]
+_ALL = KeptRows()
+
+
+def useless_groups(
+    state: SamplerState,
+    choosing: Choosing,
+    step: int,
+    now_us: int,
+    *,
+    all_equal: bool,
+) -> Drops:
+    """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
+    the first reason that applies, and those that waited for a score for too long. Groups of
+    which enough rollouts are left stay.
+
+    Args:
+        all_equal: whether groups whose rewards are all the same are among them.
+    """
+    drops = _beyond_use(state, choosing, step, now_us)
+    known = refs_of(drops)
+    foreign = [ref for ref in _of_other_lineage(state, choosing) if ref not in known]
+    drops[DropReason.OTHER_LINEAGE] = dict.fromkeys(foreign, _ALL)
+    drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
+    dropped = {ref for refs in drops.values() for ref in refs}
+    filtered = [*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())]
+    if filtered:
+        left = [ref for ref in filtered if ref not in dropped]
+        drops[DropReason.FILTERED] = dict.fromkeys(left, _ALL)
+        dropped.update(left)
+    excess = _over_capacity(state, choosing, dropped)
+    drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
+    return drops
+
+
+def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> list[GroupRef]:
+    """Groups that waited for a score for too long."""
+    return state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
+
+
+def _beyond_use(
+    state: SamplerState,
+    choosing: Choosing,
+    step: int,
+    now_us: int,
+) -> Drops:
+    """Ready groups of policies that are stale, unknown, off the branch or ahead of those that are
+    possible, and those of which too few rollouts are left; no others are looked at."""
+    ready, reference = state.ready, state.reference(step)
+    delay, begun, possible = choosing.max_rollout_step_delay, state.branches.now(), state.possible()
+    branches = begun if choosing.off_branch == "drop" else ()
+    oldest_step = UNKNOWN_STEP
+    if choosing.recent_n_versions is not None:
+        oldest_step = state.published.oldest_recent(
+            choosing.recent_n_versions, begun, reference.step
+        )
+
+    def is_ahead(policy: PolicyRef) -> bool:
+        return choosing.bounds_lag and ahead(policy, possible, begun)
+
+    def dropped(policies: Policies) -> DropReason | None:
+        reason = dropped_for(policies, reference, branches, choosing, oldest_step)
+        if reason is None and any(map(is_ahead, policies)):
+            return DropReason.AHEAD
+        if reason is None and delay >= 0:
+            lags = [policy_lag(reference, policy) for policy in policies]
+            if all(lag is not None and lag > delay for lag in lags):
+                return DropReason.STALE
+        return reason
+
+    useless = {
+        policies
+        for policy in _at_ends(ready.policies(), lambda one: dropped((one,)) is not None)
+        for policies in ready.having(policy)
+    }
+    limits = RowLimits(state, choosing, step, now_us, spread=False)
+    drops: Drops = {}
+    for policies in useless:
+        reason = dropped(policies)
+        late = reason in (None, DropReason.STALE) and delay >= 0
+        for ref in ready.by_policies(policies) if reason or late else ():
+            rows = limits.kept(state.sealed(ref)) if late else _ALL
+            if why := reason or rows.drop:
+                drops.setdefault(why, {})[ref] = rows
+    oldest_made_us = choosing.oldest_made_us(now_us)
+    if oldest_made_us is not None:
+        known = refs_of(drops)
+        for ref in ready.made_before(oldest_made_us):
+            if ref not in known:
+                rows = limits.kept(state.sealed(ref))
+                assert rows.drop is not None, ref
+                drops.setdefault(rows.drop, {})[ref] = rows
+    return drops
+
+
+def _of_unknown_step(state: SamplerState) -> list[GroupRef]:
+    """Ready groups that will be dropped whatever is trained next."""
+    if not state.choosing.bounds_lag:
+        return []
+    return _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
+
+
+def _of_other_lineage(state: SamplerState, choosing: Choosing) -> list[GroupRef]:
+    """Ready groups that a pool's trainer never trains on."""
+    if not state.is_pool:
+        return []
+    return _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
+
+
+def _ready_with(state: SamplerState, wanted: Callable[[PolicyRef], bool]) -> list[GroupRef]:
+    """Ready groups of which a member has such a policy."""
+    ready = state.ready
+    found = {
+        policies for policy in filter(wanted, ready.policies()) for policies in ready.having(policy)
+    }
+    return [ref for policies in found for ref in ready.by_policies(policies)]
+
+
+def _at_ends(
+    policies: Sequence[PolicyRef], dropped: Callable[[PolicyRef], bool]
+) -> Iterator[PolicyRef]:
+    """Those of the sorted policies that are dropped: within an epoch the first are of an unknown
+    step, those after them stale, and the last off the branch or ahead."""
+    start = 0
+    while start < len(policies):
+        lineage, epoch, _ = policies[start]
+        yield from filter(dropped, policies[start : start + 1])
+        start = bisect_left(policies, (lineage, epoch, UNKNOWN_STEP + 1), start)
+        stop = bisect_left(policies, (lineage, epoch + 1, UNKNOWN_STEP), start)
+        yield from takewhile(dropped, map(policies.__getitem__, range(start, stop)))
+        yield from takewhile(dropped, map(policies.__getitem__, range(stop - 1, start - 1, -1)))
+        start = stop
+
+
+def refs_of(drops: Drops) -> set[GroupRef]:
+    """All groups that are dropped."""
+    return {ref for refs in drops.values() for ref in refs}
+
+
+def unfit_groups(drops: Drops) -> set[GroupRef]:
+    """Those of them that no batch could have had before."""
+    return refs_of({why: refs for why, refs in drops.items() if why.value not in WERE_READY})
+
+
+def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
+    """The events that what was sealed calls for, though nobody asks for anything: those that drop
+    groups whose age will never be known, where there is a limit, those of another lineage than a
+    pool's trainer has, groups that waited for a score for too long, those that earned too little
+    or too much, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
+    cursor, where files were retired since it was recorded. Sealers wait for that before they
+    delete these."""
+    unknown = _of_unknown_step(state)
+    foreign = _of_other_lineage(state, state.choosing)
+    unscored = _unscored(state, state.choosing, now["now_ts"])
+    filtered = sorted({*state.ready.filtered()} - {*unknown, *foreign})
+    drops = {
+        DropReason.NO_WEIGHT_STEP: unknown,
+        DropReason.OTHER_LINEAGE: foreign,
+        DropReason.UNSCORED: unscored,
+        DropReason.FILTERED: filtered,
+        DropReason.CAPACITY: _over_capacity(
+            state, state.choosing, {*unknown, *foreign, *unscored, *filtered}
+        ),
+    }
+    events = drop_events(drops, now)
+    if state.cursor_is_due:
+        events.append(CursorRecorded(**now, cursor=state.cursor()))
+    return events
+
+
+def drop_events(
+    drops: Mapping[DropReason, Mapping[GroupRef, KeptRows] | Iterable[GroupRef]],
+    now: Now,
+    detail: str = "",
+) -> list[SamplerEvent]:
+    """One event or more a reason, reasons and groups in order."""
+    events: list[SamplerEvent] = []
+    for reason, refs in sorted(drops.items()):
+        rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
+        groups = [_dropped(ref, rows[ref]) for ref in sorted(rows)]
+        for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
+            part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
+            events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
+    return events
+
+
+def _dropped(ref: GroupRef, rows: KeptRows) -> DroppedGroup:
+    return ref.event_ref()._replace(
+        over_step_delay=rows.over_step_delay,
+        over_timestamp_delay=rows.over_timestamp_delay,
+    )
+
+
+def _over_capacity(
+    state: SamplerState, choosing: Choosing, without: Collection[GroupRef]
+) -> list[GroupRef]:
+    """The oldest groups beyond the capacities, once those ``without`` are gone."""
+    refs: set[GroupRef] = set()
+    gone = set(without)
+    limits = [*capacities(state).items(), (None, choosing.capacity_groups)]
+    for environment, most in limits:
+        dropped = [ref for ref in gone if environment in (None, ref.environment)]
+        excess = _count(state, environment) - len(dropped) - most
+        if excess > 0:
+            oldest = _oldest(state, excess + len(dropped), environment)
+            refs.update([ref for ref in oldest if ref not in gone][:excess])
+            gone |= refs
+    return sorted(refs)
+
+
+def _count(state: SamplerState, environment: str | None) -> int:
+    """Groups of the environment, or of all, that are ready or wait."""
+    if environment is None:
+        return len(state.ready) + len(state.waiting)
+    return state.ready.counts().get(environment, 0) + state.waiting.count(environment)
+
+
+def _oldest(state: SamplerState, count: int, environment: str | None) -> list[GroupRef]:
+    """Of those the ones that wait, which push out none that can be served; then the others; both
+    from the one that was sealed longest ago on."""
+    waiting = state.waiting.oldest(count, environment)
+    return [*waiting, *state.ready.oldest(count - len(waiting), environment)]

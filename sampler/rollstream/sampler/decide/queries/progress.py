@@ -1,0 +1,225 @@
+"""What became of examples, from their dispatch to a final batch. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
+
+from rollstream.folds.batches.served import DROPPED, Outcome
+from rollstream.folds.group.known import Key
+from rollstream.folds.state import NOTHING, SamplerState
+from rollstream.sampler.decide.command import Command, ResultContext
+from rollstream.schemas.events import Continuation
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.reported import Waiting
+
+CONTINUATIONS_MAX = 8  # That are named of an environment; all are counted.
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingContinuations:
+    """Trajectories that wait for a rollout that they continue.
+
+    Attributes:
+        count: how many there are.
+        examples: those that wait longest. Segment ``segment_idx`` of the rollout ``uid`` waits for
+            the rollout ``continues`` since ``since_ts``, log time in microseconds.
+    """
+
+    count: int
+    examples: tuple[Continuation, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Progress:
+    """What became of examples: what a data loader needs to resume. It is the same after any
+    restart.
+
+    Each attribute is environment to example id to the number of groups, unless it says otherwise. A
+    group that is served several times (``max_samples``) counts in each batch. In a pool
+    (``TrajectoryPool``) examples are prompts, and ended ones are counted under the id "". A
+    dispatched group is known about a second after a sealer read it, unless it ends before.
+
+    Attributes:
+        dispatched: groups that ``dispatch`` began and that are not back yet: environment to example
+            id to when each was dispatched, log time in microseconds since 1970, UTC; oldest first.
+        never_back: groups that ``dispatch`` began and that will never be sealed: environment to
+            example id to the reason, one of ``SettleReason`` (``expired``: no more of it came;
+            ``failed``: each member failed), to groups.
+        unfinished: members of sealed groups that did not end by themselves: environment to example
+            id to ``failed`` (it never came), ``aborted`` or ``truncated`` (its ``stop_reason`` is
+            "abort" or "length"), to members. Evaluations are not counted.
+        failures: why members failed, as their producer said: environment to reason (200 characters)
+            to members, the most first. Evaluations, and groups that were never sealed, are among
+            them. A partition keeps 64 reasons; reasons that differ only in numbers are one after
+            the first four ("timeout after # s"). "" has the others.
+        trained: in final batches; of a shaped batch, once a step trained on one of the group's
+            trajectories.
+        failed: in final batches that were acked as failed.
+        skipped: in final batches whose ack named them as not trained on.
+        filtered: replaced, not accepted, or left out whole by a batch maker or ready packs.
+        unknown: in final shaped batches whose ack did not say what became of them.
+        kept: in final batches, and kept for a later step.
+        dropped: environment to example id to the reason, one of ``DropReason``, ``retired`` (its
+            file was deleted), ``not_carried`` (kept, but not by the next step) or ``unused`` (kept
+            by the last step of a finished run), to groups. With ``max_samples`` above 1, also
+            groups whose further uses were dropped.
+        handed_out: in batches that are not final yet.
+        unacked: the part of these whose batch was not acked since the trainer resumed.
+        ready: groups that may be served, by environment.
+        continuations: trajectories of which a segment waits, for ten seconds or longer, for the
+            rollout that its ``continuation_of`` names. Where that does not come until
+            ``expire_after_s``, they are settled as ``broken_chain``. Environment to how many there
+            are, and up to eight of them; as sealers say.
+        next_step: the step that was not served yet.
+        final_step: the newest step that ever was final; None: none was. After ``resume(n,
+            later="release")`` to an older step, later steps are open again once they are served.
+    """
+
+    dispatched: Mapping[str, Mapping[str, tuple[int, ...]]]
+    never_back: Mapping[str, Mapping[str, Mapping[str, int]]]
+    unfinished: Mapping[str, Mapping[str, Mapping[str, int]]]
+    failures: Mapping[str, Mapping[str, int]]
+    trained: Mapping[str, Mapping[str, int]]
+    failed: Mapping[str, Mapping[str, int]]
+    skipped: Mapping[str, Mapping[str, int]]
+    filtered: Mapping[str, Mapping[str, int]]
+    unknown: Mapping[str, Mapping[str, int]]
+    kept: Mapping[str, Mapping[str, int]]
+    dropped: Mapping[str, Mapping[str, Mapping[str, int]]]
+    handed_out: Mapping[str, Mapping[str, int]]
+    unacked: Mapping[str, Mapping[str, int]]
+    ready: Mapping[str, int]
+    continuations: Mapping[str, WaitingContinuations]
+    next_step: int
+    final_step: int | None
+
+    def __repr__(self) -> str:
+        """A line, and one for each environment: groups, and of how many examples."""
+        environments = sorted({name for end in _SHOWN for name in getattr(self, end)})
+        lines = [f"Progress(next step {self.next_step}, final step {self.final_step})"]
+        for name in sorted({*environments, *self.ready}):
+            found = ((end, getattr(self, end).get(name)) for end in _SHOWN)
+            shown = [
+                f"{end.replace('_', ' ')} {sum(map(_groups, examples.values())):,} "
+                f"({len(examples):,} examples)"
+                for end, examples in found
+                if examples
+            ]
+            shown.append(f"ready {self.ready.get(name, 0):,}")
+            if name in self.continuations:
+                shown.append(f"waiting for what they continue {self.continuations[name].count:,}")
+            lines.append(f"  {name}: {', '.join(shown)}")
+        return "\n".join(lines)
+
+
+_SHOWN = (
+    "dispatched",
+    "never_back",
+    "trained",
+    "failed",
+    "skipped",
+    "filtered",
+    "unknown",
+    "kept",
+    "dropped",
+    "handed_out",
+    "unacked",
+)
+
+
+def _groups(of_example: int | tuple[int, ...] | Mapping[str, int]) -> int:
+    if isinstance(of_example, int):
+        return of_example
+    return len(of_example) if isinstance(of_example, tuple) else sum(of_example.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskProgress(Command[Progress]):
+    """What became of examples."""
+
+    claims: ClassVar[bool] = False
+
+    def result(self, state: SamplerState, context: ResultContext) -> Progress:
+        handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        unacked: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for batch in state.open_batches():
+            for known in filter(None, map(state.group, batch.groups)):
+                handed_out[known.key.environment][known.key.example_id] += 1
+                if batch.status is None:
+                    unacked[known.key.environment][known.key.example_id] += 1
+        left: defaultdict[str, defaultdict[str, Counter[str]]]
+        left = defaultdict(lambda: defaultdict(Counter))
+        for key, outcome in state.left():
+            left[outcome][key.environment][key.example_id] += 1
+
+        def ended(outcome: Outcome) -> dict[str, dict[str, int]]:
+            counts = state.outcomes.by_environment(outcome)
+            for name, examples in left[outcome].items():
+                counts[name] = dict(Counter(counts.get(name, {})) + examples)
+            return counts
+
+        dropped, never_back, unfinished = _Reasons(), _Reasons(), _Reasons()
+        for reason in DROPPED:
+            for name, examples in ended(reason).items():
+                for example_id, count in examples.items():
+                    dropped.add(Key(name, example_id), reason, count)
+        for name, unused in left["unused"].items():
+            for example_id, count in unused.items():
+                dropped.add(Key(name, example_id), "unused", count)
+        for key, why, count in state.dispatched.never_back():
+            never_back.add(key, why, count)
+        for key, kind, count in state.dispatched.unfinished():
+            unfinished.add(key, kind, count)
+        dispatched: defaultdict[str, defaultdict[str, list[int]]]
+        dispatched = defaultdict(lambda: defaultdict(list))
+        for key, since_ts in state.dispatched.open():
+            dispatched[key.environment][key.example_id].append(since_ts)
+        return Progress(
+            dispatched={
+                name: {example_id: tuple(sorted(since)) for example_id, since in examples.items()}
+                for name, examples in dispatched.items()
+            },
+            never_back=never_back.found,
+            unfinished=unfinished.found,
+            failures=state.dispatched.failures(),
+            trained=ended("trained"),
+            failed=ended("failed"),
+            skipped=ended("skipped"),
+            filtered=ended("filtered"),
+            unknown=ended("unknown"),
+            kept={name: dict(counts) for name, counts in left["kept"].items()},
+            dropped=dropped.found,
+            handed_out={name: dict(counts) for name, counts in handed_out.items()},
+            unacked={name: dict(counts) for name, counts in unacked.items()},
+            ready=state.ready.counts(),
+            continuations=_waiting(context.reported().waiting),
+            next_step=state.next_step,
+            final_step=None if state.final_step == NOTHING else state.final_step,
+        )
+
+
+def _waiting(
+    reported: Mapping[PartitionAddress, Waiting],
+) -> dict[str, WaitingContinuations]:
+    found: dict[str, WaitingContinuations] = {}
+    for log, one in sorted(reported.items()):
+        before = found.get(log.environment, WaitingContinuations(0, ()))
+        examples = sorted((*before.examples, *one.examples), key=attrgetter("since_ts"))
+        named = tuple(examples[:CONTINUATIONS_MAX])
+        found[log.environment] = WaitingContinuations(before.count + one.trajectories, named)
+    return found
+
+
+class _Reasons:
+    """Groups by environment, example id, reason."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, dict[str, int]]] = {}
+
+    def add(self, key: Key, reason: str, count: int) -> None:
+        examples = self.found.setdefault(key.environment, {})
+        examples.setdefault(key.example_id, {})[reason] = count

@@ -1,0 +1,15 @@
+"""The owner of a sampler: claims its log, decides, confirms, and tells others.
+
+- ``admission``  tells env workers how many groups they may begin, from a thread of its own
+- ``announcing``  tells env workers of policies, in a thread of its own
+- ``calls``  calls under way, and those that wait for groups
+- ``latencies``  how long calls for batches took
+- ``logs``  claims the decision log, reads the seal logs, and folds both
+- ``lost_logs``  whether the decision log is the one that the files follow from
+- ``outages``  how long no broker could be reached
+- ``overdue``  says of batches that nobody acks
+- ``owner``  the engine: decide, append, wait until it is confirmed, reply
+- ``projecting``  writes decisions as JSON files, in a thread of its own
+- ``score_pressure``  reads scores no farther ahead of the groups than is held of them
+- ``snapshots``  the state as a file, from which a start goes on
+"""

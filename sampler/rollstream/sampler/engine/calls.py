@@ -1,0 +1,103 @@
+"""Calls to a sampler that are under way, and those of them that wait for groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Generic
+
+from rollstream.sampler.decide.command import Command, R, Reply, Unread
+from rollstream.sampler.decide.shortages import Shortage
+from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.store.errors import StoreAway
+from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
+
+WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
+UNANSWERED = (BrokerUnavailable, ClaimFailed)
+PASSING = (*UNANSWERED, StoreAway)  # Worth another attempt,
+AGAIN_S = 0.2  # after that, where the call has time left.
+
+
+class Call(Generic[R]):
+    """A command that is being executed.
+
+    Attributes:
+        command: what is executed.
+        number: greater than that of whatever was begun before it.
+        begun_s: when its caller began to wait, by the monotonic clock.
+        answered: its reply, or the error that it raises; whoever made the call may cancel it.
+        decision_key: that of its command.
+        shortage: what it waited for when it was looked at last.
+        woken: set when it ends, and when it is its thread's turn to read the seal logs.
+    """
+
+    def __init__(self, command: Command[R], number: int, begun_s: float = 0.0) -> None:
+        self.command = command
+        self.number = number
+        self.begun_s = begun_s
+        self.answered: Future[Reply[R | Unread[R]]] = Future()
+        self.decision_key: Hashable = command.decision_key()
+        self.shortage: Shortage | None = None
+        self.woken = threading.Event()
+        self.answered.add_done_callback(lambda _: self.woken.set())
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was answered, or cancelled."""
+        return self.answered.done()
+
+    def answer(self, reply: Reply[R | Unread[R]]) -> None:
+        """Ends it, unless it has ended."""
+        with suppress(InvalidStateError):
+            self.answered.set_result(reply)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends it with an error, unless it has ended."""
+        with suppress(InvalidStateError):
+            self.answered.set_exception(error)
+
+
+class WaitingCalls:
+    """The calls that wait for groups, in the order of their arrival.
+
+    A call leaves when it ends, however it ends. Its methods may be called by any thread: a call
+    that is cancelled ends in the thread that cancels it.
+    """
+
+    def __init__(self) -> None:
+        # Each operation on it is one of a dict, so none needs a lock that others would wait for.
+        self._calls: dict[Call[Any], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[Call[Any]]:
+        return iter(list(self._calls))
+
+    def add(self, call: Call[Any], shortage: Shortage) -> None:
+        """Adds a call that has not ended.
+
+        Raises:
+            SamplerUnavailable: ``WAITING_MAX`` calls wait.
+        """
+        if len(self._calls) >= WAITING_MAX:
+            raise SamplerUnavailable(
+                f"{WAITING_MAX} calls wait for groups already; ask with fewer at a time, or cancel "
+                "those that nobody needs any more"
+            )
+        call.shortage = shortage
+        self._calls[call] = None
+        call.answered.add_done_callback(lambda _: self._calls.pop(call, None))
+
+    def fail_all(self, error: BaseException) -> None:
+        """Ends every call with this error."""
+        for call in self:
+            call.fail(error)
+
+    def wake_first(self) -> None:
+        """Wakes the thread of the call that has waited longest."""
+        for call in self:
+            call.woken.set()
+            return

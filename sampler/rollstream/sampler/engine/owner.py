@@ -1,0 +1,500 @@
+"""The engine that executes commands: decide, append, wait until it is confirmed, reply."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.runtime.entropy import Entropy
+from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.configuration import sampler_config
+from rollstream.sampler.decide.admission.granting import Granting, Observed
+from rollstream.sampler.decide.batches.next_batch import BatchCommand
+from rollstream.sampler.decide.batches.packs_alone import check_packs
+from rollstream.sampler.decide.command import Command, R, Reply, ResultContext, Unread, read
+from rollstream.sampler.decide.shortages import Shortage
+from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
+from rollstream.sampler.engine.admission import ShareGranter
+from rollstream.sampler.engine.announcing import Announcer
+from rollstream.sampler.engine.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
+from rollstream.sampler.engine.latencies import Latencies
+from rollstream.sampler.engine.logs import FOLLOW_RECORDS_MAX, SamplerLogs
+from rollstream.sampler.engine.outages import Outages
+from rollstream.sampler.engine.overdue import OverdueBatches
+from rollstream.sampler.engine.projecting import Projector
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
+from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.payloads import Payloads
+from rollstream.sampler.rows.recorded import RecordedBatches
+from rollstream.sampler.rows.repairing import lost_groups, repaired
+from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent, Scored
+from rollstream.schemas.ids import RootId
+from rollstream.store.blobs import Blobs
+from rollstream.store.followed import Followed
+from rollstream.store.open import open_store
+from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, Fenced
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot
+
+FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
+
+
+class Owner:
+    """Owns the decision log of one sampler and executes commands, one at a time.
+
+    The first command that claims takes the log over; before it, queries read the logs as they are,
+    whoever owns them. A batch is returned only after its event was confirmed. Once fenced it raises
+    ``Fenced`` at every call.
+
+    May be shared between threads. One command is decided after the other; a call that waits for
+    groups and one whose rows are read keep nobody from deciding. When groups come, calls that wait
+    are looked at in the order of their arrival.
+
+    Args:
+        broker: None: one to the configured address, closed with the owner.
+        store: None: the configured one.
+        reader: reads rows while the decision about them is appended; None: nobody does.
+        keep: where batches are to lie that are made before they are asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: RollstreamConfig,
+        *,
+        broker: Broker | None,
+        store: Blobs | None,
+        clock: Clock,
+        entropy: Entropy,
+        reader: Executor | None = None,
+        keep: Callable[[AssembledBatch], AssembledBatch] = lambda batch: batch,
+    ) -> None:
+        sampler = sampler_config(name, config)
+        self._own_broker: KafkaBroker | None = None
+        if broker is None:
+            broker = self._own_broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
+        self.name = name
+        self._store = open_store(config.store.root) if store is None else store
+        self._config = config
+        self._broker = broker
+        self._clock = clock
+        self._reader = reader
+        self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
+        self.folding = self._logs.folding  # Waits for nobody.
+        self._payloads = Payloads(self._store, sampler.cache_bytes)
+        self._ahead = MakesAhead(self._payloads, self._likely_next, keep, clock)
+        self._projector = Projector(self._store, name)
+        layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
+        self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
+        self._overdue = OverdueBatches(config, clock)
+        self._outages = Outages(broker, clock)
+        self._latencies = Latencies(clock)
+        self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
+        self._announced_at = -1  # As ``announced_at`` when it was last handed in.
+        # Guards all that is decided with; notified of a claim, and when nobody reads any more.
+        self._lock = threading.Condition(threading.Lock())
+        self._waiting = WaitingCalls()
+        self._replies: dict[Hashable, Reply[Any]] = {}  # To those that wait, since a change.
+        self._closed = False
+        self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
+        self._unanswered_at = -1  # and the number that was drawn then.
+        self._granting = Granting(name, sampler)
+        self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another owner took over; it stays so."""
+        return self._logs.successor != ""
+
+    def outage(self) -> str:
+        """Why no broker can be reached; empty: as far as is known, one can."""
+        return self._outages.look()
+
+    def missing(self, command: Command[Any]) -> str:
+        """Which groups a call with this command waits for, and why; empty: none waits."""
+        key = command.decision_key()
+        return next((self._describe(one) for one in self._waiting if one.decision_key == key), "")
+
+    def state_digest(self) -> bytes:
+        """A digest of the state as it was folded so far."""
+        with self._lock:
+            return self._logs.state.digest()
+
+    def check_deployment(self) -> None:
+        """Returns when the sampler's topics are as configured, and the store's root is the one
+        that its environments' sealers write to; else the first call asks.
+
+        Raises:
+            TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
+        """
+        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
+        self._logs.check_deployment(self._store, deadline)
+
+    def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """Decides what the command calls for and replies once that is confirmed.
+
+        Args:
+            wait_s: how long groups that are not there yet are waited for.
+
+        Raises:
+            NotEnoughGroups: not there within ``wait_s``. Fenced: this sampler has a successor, or
+                the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
+                in time, or cannot be reached when it is up. StoreAway: the store was not there in
+                time. Others as the command's ``decide`` and ``result``.
+        """
+        wait = Deadline(wait_s, self._clock)
+        deadline = self.deadline(wait_s)
+        while True:
+            try:
+                try:
+                    return self._execute(command, wait)
+                except GroupsUnreadable as error:
+                    command = self.repair(command, error)
+            except PASSING as error:
+                if deadline.passed():
+                    raise
+                self._outages.look()
+                deadline.log_waiting(partial(str, error))
+                deadline.wait(AGAIN_S)
+
+    def deadline(self, wait_s: float) -> Deadline:
+        """Until when a call is attempted that the broker does not answer, or whose store is away:
+        as long as it waits for groups; those that wait for none, ``kafka.timeout_s``."""
+        return Deadline(wait_s or self._config.kafka.timeout_s, self._clock)
+
+    def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
+        call = self.begin(command)
+        call.begun_s -= deadline.timeout_s - deadline.left_s()  # An earlier attempt waited, too.
+        try:
+            self.decide(call)
+            while True:
+                call.woken.clear()  # Before the look: whatever comes after it ends the wait below.
+                if not call.ended and deadline.passed():
+                    self.give_up(call)
+                if call.ended:
+                    break
+                deadline.log_waiting(lambda: self._describe(call))
+                if not self.follow(deadline.slice_s(FOLLOW_SLICE_S)):
+                    # Another call's thread reads the seal logs for all; leaving, it wakes one.
+                    self._clock.wait(call.woken, deadline.slice_s(LOG_WAITING_EVERY_S))
+        finally:
+            call.answered.cancel()
+            self._waiting.wake_first()
+        reply = call.answered.result()
+        return Reply(reply.trainer_epoch, read(reply.value))
+
+    def repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
+        """The command to go on with; raises as ``repaired``."""
+        with self._lock:
+            lost = lost_groups(error, self._logs.state)
+        stops = self._config.samplers[self.name].on_unreadable == "stop"
+        root = StoreRoot(self._config.store.root, RootId(self._logs.root_id), Followed(self._store))
+        return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
+
+    def begin(self, command: Command[R]) -> Call[R]:
+        """A call for ``decide``."""
+        call = Call(command, self._logs.next_number(), self._clock.monotonic_s())
+        if isinstance(command, BatchCommand) and command.claims:
+            self._latencies.begin(call.answered)
+        return call
+
+    def decide(self, call: Call[R], answered: Callable[[], None] = lambda: None) -> None:
+        """Answers the call once what it calls for is confirmed; where groups are missing, it waits
+        from now on, until it is answered, given up, or cancelled.
+
+        It keeps others from deciding for about ``ANSWER_S`` where the broker does not answer, and
+        calls that were begun meanwhile for no time: they get the same error. Raises as ``execute``.
+
+        Args:
+            answered: called once this call is answered, before those are looked at that wait.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._unanswered is not None and self._unanswered_at > call.number:
+                raise self._unanswered()
+            try:
+                self._decide_or_look(call, self._logs.attempt(), answered)
+            except UNANSWERED as error:
+                # An error of each call's own: one that is raised again keeps all frames it passed.
+                self._unanswered = partial(type(error), *error.args)
+                self._unanswered_at = self._logs.next_number()
+                raise
+            self._unanswered = None
+            self._logs.save()
+
+    def _decide_or_look(
+        self, call: Call[R], deadline: Deadline, answered: Callable[[], None]
+    ) -> None:
+        self._logs.check_deployment(self._store, deadline)
+        if not call.command.claims:
+            self._look(call, deadline)
+            assert not call.command.decide(self._logs.state, self._logs.now()), call.command
+            call.answer(self._reply(call.command))
+            return
+        self._projector.raise_failure()  # Once, so only where the trainer asks.
+        if not self._logs.claimed:
+            self._claim(deadline)
+        self._fold_arrived(deadline)
+        self._overdue.look(self._logs.state)
+        try:
+            shortage = self._decide(call, deadline)
+            if shortage is None:
+                call.answer(self._reply(call.command))
+                answered()
+            elif not call.ended:
+                self._waiting.add(call, shortage)
+        finally:
+            self._serve_waiting(deadline)
+
+    def follow(self, timeout_s: float) -> bool:
+        """Folds what is sealed next, waiting up to ``timeout_s`` for it, and answers the calls that
+        waited for it. Others decide while it waits.
+
+        Returns:
+            Whether it read; False at once where another thread is reading, and after ``timeout_s``
+            where the log was not claimed and nobody waits.
+
+        Raises:
+            RollstreamError: as ``execute``; calls that wait go on waiting.
+        """
+        self._outages.look()
+        with self._lock:
+            if self._logs.being_read:
+                return False
+            if not (self._logs.claimed or self._waiting):
+                self._lock.wait(timeout_s)
+                return False
+            self._check_usable()
+            if not self._logs.claimed:
+                deadline = self._logs.attempt()
+                self._claim(deadline)
+                self._serve_waiting(deadline)
+            follower = self._logs.begin_reading()
+        try:
+            sealed = follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+        except BaseException:
+            with self._lock:
+                self._end_reading(follower)
+            raise
+        with self._lock:
+            if self._end_reading(follower) and sealed:
+                deadline = self._logs.attempt()
+                if not self._logs.fold(sealed, deadline):
+                    self._claim(deadline)
+                self._serve_waiting(deadline)
+                self._logs.save()
+                if any(isinstance(one.event, Flushed | Scored) for one in sealed):
+                    self._ahead.changed()
+            self._overdue.look(self._logs.state)
+        return True
+
+    def tell_workers(self, *, follow: bool) -> None:
+        """Begins to tell env workers, from a thread, how many groups they may begin; ``follow``: it
+        reads the seal logs, where it must and no call does. Idempotent."""
+        follows = follow and self._config.samplers[self.name].admission
+        self._admission.start(self._follow_now if follows else lambda: None)
+
+    def give_up(self, call: Call[R]) -> None:
+        """Ends a call whose time is up with ``NotEnoughGroups``, unless it has ended; where no
+        broker can be reached with ``BrokerUnavailable``, since what was sealed is not known."""
+        with self._lock:
+            if not call.ended:
+                assert call.shortage is not None, "decide first"
+                outage, before = self.outage(), self._outages.since(call.begun_s)
+                short = self._logs.error_of(call.shortage, "" if outage else before)
+                call.fail(BrokerUnavailable(f"{outage}; before that: {short}") if outage else short)
+
+    def fail_waiting(self, error: BaseException) -> None:
+        """Ends all calls that wait with this error."""
+        self._waiting.fail_all(error)
+
+    def close(self) -> None:
+        """Releases everything; nothing is decided any more. Idempotent."""
+        self._admission.close()
+        self._announcer.close()
+        with self._lock:
+            self._closed = True
+            self._ahead.close()
+            self._waiting.fail_all(self._unusable())
+            self._logs.stop()
+            # For the end of one poll, after which nobody uses the broker any more.
+            self._lock.wait_for(lambda: not self._logs.being_read, self._config.kafka.timeout_s)
+            self._logs.release()
+            self._projector.close()
+            if self._own_broker is not None:
+                self._own_broker.close()
+                self._own_broker = None
+
+    def _follow_now(self) -> None:
+        try:
+            self.follow(0.0)
+        finally:
+            self._waiting.wake_first()
+
+    def _observe(self) -> Observed | None:
+        """What shares depend on; None where this owns no log, as far as it knows."""
+        with self._lock:
+            if self._closed or self.fenced or not self._logs.claimed:
+                return None
+            short = {call.decision_key: call.shortage for call in self._waiting}
+            quotas = [shortage.quotas for shortage in short.values() if shortage is not None]
+            return self._granting.observe(*self._logs.seen(), quotas)
+
+    def _check_usable(self) -> None:
+        if self.fenced or self._closed:
+            raise self._unusable()
+
+    def _unusable(self) -> Fenced | SamplerUnavailable:
+        if self.fenced:
+            return Fenced(self._logs.successor)
+        return SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
+
+    def _describe(self, call: Call[R]) -> str:
+        with self._lock:
+            short = call.shortage
+            return "" if short is None else f"groups: {self._logs.error_of(short)}"
+
+    def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
+        context = ResultContext(
+            os.getpid(),
+            self._config,
+            self._payloads,
+            self._ahead,
+            len(self._waiting),
+            self._clock.now_us(),
+            self._latencies.took_ms(),
+            partial(self._projector.wait_written, self._config.kafka.timeout_s),
+            self._recorded.batch,
+            self._recorded.rows_as_sealed,
+            self._logs.reported,
+        )
+        return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
+
+    def _serve_waiting(self, deadline: Deadline) -> None:
+        """Looks at the calls that wait, as long as there is something new for them: in the order of
+        their arrival, and once for all that ask for the same."""
+        while self._logs.changed and self._logs.claimed:
+            self._logs.changed = False
+            self._replies.clear()
+            short: set[Hashable] = set()
+            for call in self._waiting:
+                if call.ended or call.decision_key in short:
+                    continue
+                try:
+                    key = call.decision_key, call.command.result_key()
+                    reply = self._replies.get(key)
+                    if reply is not None and self._logs.is_owner(call.number, deadline):
+                        call.answer(reply)  # Nothing has changed since it was decided.
+                        continue
+                    shortage = self._decide(call, deadline)
+                    if shortage is None:
+                        reply = self._reply(call.command)
+                        if key[1] is not None:
+                            self._replies[key] = reply
+                        call.answer(reply)
+                    else:
+                        call.shortage = shortage
+                        short.add(call.decision_key)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this call's alone
+                    call.fail(error)
+                    if self.fenced or isinstance(error, BrokerError):
+                        self._waiting.fail_all(error)  # Each would wait for the broker in vain.
+
+    def _likely_next(self, command: LooksAhead) -> list[Share]:
+        with self._lock:
+            if self._closed or not self._logs.claimed:
+                return []
+            return command.likely_next(self._logs.state, self._logs.now())
+
+    def _look(self, call: Call[R], deadline: Deadline) -> None:
+        """Folds all logs up to their ends, and claims nothing; an owner, who knows every decision,
+        what was sealed and has arrived, where that is enough."""
+        if not (self._logs.claimed and self._logs.is_owner(call.number, deadline)):
+            self._logs.read(deadline, claiming=call.command.claims_next)
+        elif call.command.to_the_ends:
+            self._logs.read_sealed()
+            self._serve_waiting(deadline)
+        else:
+            self._fold_arrived(deadline)
+
+    def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
+        """Decides, and confirms the events; returns the shortage where groups are missing."""
+        command = call.command
+        while True:
+            try:
+                check_packs(command, self._logs.state, self._config.samplers[self.name])
+                events = command.decide(self._logs.state, self._logs.now())
+            except SamplerError:
+                if self._logs.is_owner(call.number, deadline):  # A fenced owner's state is stale.
+                    raise
+            else:
+                if not events:
+                    shortage = command.shortage(self._logs.state)
+                    if shortage or self._logs.is_owner(call.number, deadline):
+                        return shortage
+                elif self._confirm(call, events, deadline):
+                    return command.shortage(self._logs.state)
+            self._claim(deadline)
+
+    def _confirm(self, call: Call[R], events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
+        """As ``SamplerLogs.confirm``. What a call that waited is to get is read meanwhile."""
+        if self._reader is not None and call.shortage is not None:
+            early = call.command.early_reading(events, self._logs.state, self._payloads)
+            if early is not None:
+                self._reader.submit(early)
+        if not self._logs.confirm(events, deadline):
+            return False
+        self._replies.clear()
+        self._hand_on(events)
+        return True
+
+    def _claim(self, deadline: Deadline) -> None:
+        self._replies.clear()
+        self._logs.claim(deadline)
+        # Among them what turned out to be written.
+        self._projector.project_missing(self._logs.state)
+        self._announce()
+        self._lock.notify_all()
+
+    def _fold_arrived(self, deadline: Deadline) -> None:
+        """Folds what was sealed, unless a thread is reading that, and answers those it lets go."""
+        if not self._logs.fold_arrived(deadline):
+            self._claim(deadline)
+        self._serve_waiting(deadline)
+
+    def _end_reading(self, follower: Follower) -> bool:
+        """As ``SamplerLogs.end_reading``."""
+        self._lock.notify_all()
+        return self._logs.end_reading(follower)
+
+    def _hand_on(self, events: Sequence[SamplerEvent]) -> None:
+        """What was decided is to be delivered, and written as a file."""
+        for event in events:
+            if isinstance(event, BatchServed | Replaced):
+                self._payloads.undelivered[event.step] = event.digest
+                self._projector.project(self._logs.state.batches[event.step], self._logs.state)
+        if announced_at(self._logs.state) != self._announced_at:
+            self._announce()
+
+    def wait_announced(self, timeout_s: float) -> None:
+        """Waits until env workers can know the newest policy, where they can be told now."""
+        self._announcer.wait_written(timeout_s)
+
+    def _announce(self) -> None:
+        """Env workers are to know the newest policy, which it replaces, and whether others come."""
+        policy = announced_policy(self._logs.state)
+        self._announced_at = announced_at(self._logs.state)
+        if policy is not None:
+            for environment in self._config.samplers[self.name].environments:
+                self._announcer.put(environment, "policy", lambda: policy)

@@ -1,0 +1,236 @@
+"""Writes decisions as JSON files under ``batches/``, in a thread, so that no decision waits for it.
+
+The log is the truth: a file that is missing, or that holds an older decision, is written later, and
+writing one twice writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import KnownGroup
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.errors import SamplerError
+from rollstream.schemas.events import ChosenGroup
+from rollstream.store.blobs import Blobs
+from rollstream.store.errors import BlobMissing, StoreAway, StoreError
+from rollstream.store.layout import batch_path
+
+PENDING_MAX = 1_024  # Steps whose decision waits for the disk: more than a state holds by default.
+CLOSE_WAIT_S = 10.0
+_CHOSEN = ("environment", "generation", "partition", "offset", "index", "group_id", "digest")
+_log = logging.getLogger("rollstream.sampler")
+
+
+class _Decision(NamedTuple):
+    batch: ServedBatch
+    groups: Sequence[KnownGroup | None]
+    check: bool  # Whether the file may hold it already.
+
+
+class Projector:
+    """Writes decisions in a thread of its own: who hands one in never waits for the disk.
+
+    Of a step's decisions the newest stays. What does not fit into the queue is handed in again with
+    a later decision, once the disk has written all that waited, or by the next owner.
+    """
+
+    def __init__(self, blobs: Blobs, sampler: str) -> None:
+        self._blobs = blobs
+        self._sampler = sampler
+        # Guards the queue, and is notified of a change; nobody holds it while the disk works.
+        self._changed = threading.Condition()
+        self._pending: dict[
+            str, _Decision
+        ] = {}  # By path: a newer decision takes the older's turn.
+        self._missed: set[int] = set()  # Steps that are held, whose decision did not fit.
+        self._writing = False
+        self._closed = False
+        self._failure: SamplerError | None = None
+        self._thread: threading.Thread | None = None
+
+    def project(self, batch: ServedBatch, state: SamplerState) -> None:
+        """Hands in a decision that was confirmed."""
+        if self._missed and not self._pending:
+            missed = [batch for step, batch in state.batches.items() if step in self._missed]
+            self._missed.clear()
+            self._hand_in([_decision(each, state, check=False) for each in missed], state)
+        self._hand_in([_decision(batch, state, check=False)], state)
+
+    def project_missing(self, state: SamplerState) -> None:
+        """Hands in every decision that an earlier owner may have left unwritten."""
+        held = [_decision(batch, state, check=batch.final) for batch in state.batches.values()]
+        self._hand_in(held, state)
+
+    def raise_failure(self) -> None:
+        """Raises, once, what the thread met that no disk does; the next start tries again."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def wait_written(self, timeout_s: float) -> None:
+        """Returns once every decision that was handed in is written, or failed to be.
+
+        Raises:
+            StoreAway: the disk needs longer.
+        """
+        with self._changed:
+            if not self._changed.wait_for(self._is_idle, timeout_s):
+                raise StoreAway(
+                    f"{len(self._pending)} decisions of sampler {self._sampler!r} were not written "
+                    f"within {timeout_s:.0f} s; see that the disk of store.root keeps up"
+                )
+
+    def close(self) -> None:
+        """Waits until all is written, or ``CLOSE_WAIT_S``."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is None:
+            return
+        self._thread.join(CLOSE_WAIT_S)
+        if self._thread.is_alive():
+            _log.warning(
+                "decisions of sampler %r are still to be written after %.0f s; those that this "
+                "process does not write, the next start writes",
+                self._sampler,
+                CLOSE_WAIT_S,
+            )
+        self._thread = None
+
+    def _hand_in(self, decisions: Sequence[_Decision], state: SamplerState) -> None:
+        missed = set()
+        with self._changed:
+            for decision in decisions:
+                path = self._path(decision.batch)
+                if path in self._pending or len(self._pending) < PENDING_MAX:
+                    self._pending[path] = decision
+                else:
+                    missed.add(decision.batch.event.step)
+            self._changed.notify()
+        if missed:
+            if not self._missed:
+                _log.warning(
+                    "decisions of sampler %r from step %d on are not written yet: %d others wait "
+                    "for the disk; a decision after these, or the next start, writes them",
+                    self._sampler,
+                    min(missed),
+                    PENDING_MAX,
+                )
+            self._missed = (self._missed | missed) & state.batches.keys()
+        if self._pending and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(
+                target=self._run, name="rollstream-batches", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closed)
+                if not self._pending:
+                    return
+                path = next(iter(self._pending))
+                decision = self._pending.pop(path)
+                self._writing = True
+            try:
+                if not (decision.check and self._is_written(path, decision.batch)):
+                    content = projection(self._sampler, decision.batch, decision.groups)
+                    self._blobs.replace(path, content)
+            except StoreError as error:
+                _log.warning("%s was not written; the next start writes it: %s", path, error)
+            except Exception as error:  # noqa: BLE001, whatever it is, the others are written
+                self._failure = SamplerError(f"{path} cannot be written: {error!r}")
+                self._failure.__cause__ = error
+            finally:
+                with self._changed:
+                    self._writing = False
+                    self._changed.notify_all()
+
+    def _is_idle(self) -> bool:
+        return not (self._pending or self._writing)
+
+    def _is_written(self, path: str, batch: ServedBatch) -> bool:
+        """Whether the file holds the newest decision of the batch."""
+        if not batch.replacements:
+            return self._blobs.info(path) is not None
+        try:
+            return batch.digest.hex().encode() in self._blobs.read(path)
+        except BlobMissing:
+            return False
+
+    def _path(self, batch: ServedBatch) -> str:
+        return batch_path(self._sampler, batch.event.trainer_epoch, batch.event.step)
+
+
+def _decision(batch: ServedBatch, state: SamplerState, *, check: bool) -> _Decision:
+    return _Decision(batch, list(map(state.group, batch.all_groups)), check)
+
+
+def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> bytes:
+    """One decision as JSON: enough to read the same batch from the files alone."""
+    event = batch.event
+    content: dict[str, Any] = {
+        "sampler": sampler,
+        "trainer_epoch": event.trainer_epoch,
+        "step": event.step,
+        "batch_id": batch.batch_id,
+        "ts": event.now_ts,
+        "seed": event.seed,
+        "request": orjson.loads(event.request),
+        "policy_step": event.policy_step,
+        "current_step": batch.current_step,
+        "replacements": batch.replacements,
+        "digest": batch.digest,
+        "cursor": batch.cursor,
+        "groups": [_group(*one) for one in zip(batch.groups, groups, strict=False)],
+        **_carried_of(batch, groups[len(batch.groups) :]),
+    }
+    return orjson.dumps(content, default=bytes.hex)
+
+
+def _group(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
+    return {
+        **{name: getattr(chosen, name) for name in _CHOSEN},
+        **_rows_of(chosen, known),
+        **_mask_of(chosen),
+        **_scores_of(chosen),
+    }
+
+
+def _carried_of(batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> dict[str, Any]:
+    """What the step before left over, each with which of its rows are wanted."""
+    carried = [
+        {**_group(one.group, known), "wanted": one.wanted.tolist()}
+        for one, known in zip(batch.carried, groups, strict=True)
+    ]
+    return {"carried": carried} if carried else {}
+
+
+def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:
+    return {} if chosen.row_mask is None else {"row_mask": chosen.row_mask.tolist()}
+
+
+def _scores_of(chosen: ChosenGroup) -> dict[str, Any]:
+    return {"scores": [one._asdict() for one in chosen.scores]} if chosen.scores else {}
+
+
+def _rows_of(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
+    """Where the group is, and the indexes in its file of the rows that the batch has."""
+    if known is None:
+        return {}
+    start, rows = known.group.row_start, known.group.rows
+    indexes = range(rows) if chosen.row_mask is None else np.flatnonzero(chosen.row_mask).tolist()
+    return {
+        "path": known.file.path,
+        "row_start": start,
+        "rows": rows,
+        "row_indexes": [start + index for index in indexes],
+    }

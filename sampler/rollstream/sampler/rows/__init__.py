@@ -1,0 +1,9 @@
+"""Groups' rows: read from the store, or from the record.
+
+- ``ahead``  the batch that will likely be asked for next, made while the trainer trains
+- ``as_sealed``  a group's rows as its event has them, where its file is lost
+- ``payloads``  groups' rows from the store, through a byte-bounded cache
+- ``rank_reader``  a rank that reads its shares itself
+- ``recorded``  final batches that are no longer held, from the record
+- ``repairing``  other groups for those whose files cannot be read
+"""

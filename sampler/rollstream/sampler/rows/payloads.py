@@ -1,0 +1,492 @@
+"""Groups' rows from the store, through a cache of groups that is bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import KnownGroup
+from rollstream.sampler.batch.joining import GroupRows
+from rollstream.sampler.batch.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.errors import GroupsUnreadable
+from rollstream.schemas.columns import ArraySignature, Columns
+from rollstream.schemas.events import SealedFile
+from rollstream.schemas.ids import MIXED_POLICY
+from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
+from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
+from rollstream.store.group_file import GroupFile, read_group
+from rollstream.store.layout import ROOT_ID
+from rollstream.store.page_cache import drop_cached_pages
+from rollstream.streams.folds.refs import GroupRef
+
+SHOWN = 5  # Groups that a message names.
+SOON_BATCHES = 16  # What is asked for within as many is read with what is asked for now.
+BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
+FILE_BYTES_MAX = 128 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
+# rows, some 140 bytes a row; beyond it the least recently used are read again. Where batches are
+# drawn from more files than fit, most of each batch's are.
+FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
+TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
+_Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
+_AskedFile = tuple[str, frozenset[str]]
+
+
+@dataclass(slots=True)
+class _Held:
+    columns: GroupColumns
+    size: int
+    step: int  # The newest batch that has the group.
+
+
+class _HeldFile(NamedTuple):
+    rows: FileRows
+    size: int
+
+
+@dataclass(slots=True)
+class _Serving:
+    """What was served of a file."""
+
+    first_rows: set[int]
+    rows_left: int
+
+
+class Payloads:
+    """Reads rows: of a file the groups that are asked for, each checked by its digest, or all of
+    them, checked by the file's checksum. Both stay in a cache of ``cache_bytes``, of groups those
+    of the oldest step out first.
+
+    Of a group those columns are read that a batch asks for; who asks for others reads it again. A
+    batch's groups leave the cache when another step is asked for that does not carry them: until
+    then several ranks may ask for the same one. May be shared between threads, which read in turn.
+
+    Attributes:
+        groups_read: number of groups read since the start; others were answered by the cache.
+        cached_bytes: what the cache holds of files in memory, and what was made of it ahead.
+        local: whether the store is on this machine.
+        undelivered: by step, the digest of a batch that was decided in this process and of which no
+            share was handed out; such a one may still change.
+    """
+
+    def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
+        self._blobs = blobs
+        self._cache_bytes = cache_bytes
+        self._groups: OrderedDict[_Asked, _Held] = OrderedDict()
+        self._whole: OrderedDict[_AskedFile, _HeldFile] = OrderedDict()
+        self._files: OrderedDict[str, GroupFile] = OrderedDict()
+        self._file_bytes = 0
+        self._serving: OrderedDict[str, _Serving] = OrderedDict()
+        self._finished: set[str] = set()  # Files all of whose groups were served.
+        self._step = -1
+        self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
+        self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
+        self.undelivered: dict[int, bytes] = {}
+        self.local = blobs.local_path(ROOT_ID) is not None
+        self._reading = threading.Lock()  # Nobody who decides waits for it.
+        self._noting = threading.Lock()  # Of what could be read; never held for long.
+        self.groups_read = 0
+        self.cached_bytes = 0
+
+    def parts(
+        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
+    ) -> list[GroupRows]:
+        """The rows that the batch of a step is made of; ``groups`` are pairs of slot and group.
+
+        Raises:
+            BlobMissing, CorruptFile: rows are not those that were sealed.
+        """
+        return self._parts(step, groups, frozenset(columns))
+
+    def parts_of_batch(
+        self,
+        served: ServedBatch,
+        groups: Sequence[KnownGroup],
+        slots: Sequence[int],
+        columns: Collection[str] = (),
+        ready: int | None = None,
+    ) -> list[GroupRows]:
+        """The rows of these slots of a batch, once all its groups could be read: all are read when
+        it is asked for first, and again after one could not be. Where few other groups are
+        ``ready``, files are read whole: batches that follow soon ask for the rest.
+
+        Raises:
+            GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
+        """
+        step, asked = served.event.step, frozenset(columns)
+        slotted = [(slot, groups[slot]) for slot in slots]
+        others = [] if self._readable.get(step) == served.digest else groups
+        try:
+            whole = ready is not None and bool(others) and self._soon_served(groups, ready)
+            parts = self._parts(step, slotted, asked, others, whole=whole)
+        except (BlobMissing, CorruptFile):
+            with self._noting:
+                self._readable.pop(step, None)
+            failed = self.failing(step, groups, asked)
+            if failed:
+                with self._noting:
+                    _note(step, served, self._failed)
+                raise _unreadable(served, dict(enumerate(groups)), failed) from None
+            parts = self._parts(step, slotted, asked)
+        self.note_readable(served)
+        return parts
+
+    def read_early(
+        self, step: int, groups: Sequence[KnownGroup], columns: Collection[str], ready: int
+    ) -> None:
+        """Has the cache hold the rows that the batch of a step will be made of, as far as they can
+        be read: ``parts_of_batch`` raises."""
+        with self._reading, suppress(StoreError):
+            whole = self._soon_served(groups, ready)
+            self._columns(step, groups, frozenset(columns), whole=whole)
+
+    def read_ahead(
+        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str]
+    ) -> list[GroupRows] | None:
+        """As ``parts``, for a step that was not asked for yet: others may read meanwhile. None as
+        soon as it is asked for, and where there is no room.
+
+        Raises:
+            BlobMissing, CorruptFile: rows are not those that were sealed.
+        """
+        asked = frozenset(columns)
+        found: dict[GroupRef, GroupColumns] = {}
+        by_file: dict[str, list[KnownGroup]] = {}
+        for _, group in groups:
+            if (group.ref, asked) not in self._groups:
+                by_file.setdefault(group.file.path, []).append(group)
+        for of_file in by_file.values():
+            sealed = of_file[0].file
+            size = sealed.size * sum(group.group.rows for group in of_file) // sealed.rows
+            with self._reading:
+                if self._step >= step or self.cached_bytes + size > self._cache_bytes:
+                    return None
+                found |= self._columns(step, of_file, asked)
+        with self._reading:
+            if self._step >= step:
+                return None
+            others = [group for _, group in groups if group.ref not in found]
+            found |= self._columns(step, others, asked)
+        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
+
+    def hold_beside(self, size: int) -> bool:
+        """Whether there is room for as many bytes more, which then count as held until
+        ``note_served``."""
+        with self._reading:
+            if self.cached_bytes + size > self._cache_bytes:
+                return False
+            self.cached_bytes += size
+            return True
+
+    def note_served(self, shares: Sequence[Share], released: int) -> None:
+        """These shares were handed out by who had read them ahead; so many bytes of
+        ``hold_beside`` are held no more."""
+        with self._reading:
+            self.cached_bytes -= released
+            for share in shares:
+                self._begin(share.served.event.step, [group for _, group in share.groups])
+                self._note_served(share.groups)
+
+    def check_files(
+        self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
+    ) -> None:
+        """Returns when the files of a batch's groups are there and of their size, so that somebody
+        else may read and check them. Once groups of the batch could not be read all are read here,
+        until they can be.
+
+        Raises:
+            GroupsUnreadable: as ``parts_of_batch``.
+        """
+        step = served.event.step
+        if self._readable.get(step) != served.digest:
+            files = {group.file.path: group.file for group in groups}
+            failed = self._failed.get(step) == served.digest
+            if failed or not all(map(self._is_there, files.values())):
+                self.parts_of_batch(served, groups, (), columns)
+        self.note_readable(served)
+
+    def _is_there(self, sealed: SealedFile) -> bool:
+        info = self._blobs.info(sealed.path)
+        return info is not None and info.size == sealed.size
+
+    def note_readable(self, served: ServedBatch) -> None:
+        """A share is handed out."""
+        step = served.event.step
+        with self._noting:
+            self._failed.pop(step, None)
+            self.undelivered.pop(step, None)
+            _note(step, served, self._readable)
+
+    def _parts(
+        self,
+        step: int,
+        groups: Sequence[tuple[int, KnownGroup]],
+        asked: frozenset[str],
+        of_batch: Sequence[KnownGroup] = (),
+        *,
+        whole: bool = False,
+    ) -> list[GroupRows]:
+        """The rows of groups; where it is given, those of the whole batch are read."""
+        with self._reading:
+            wanted = of_batch or [group for _, group in groups]
+            self._begin(step, wanted)
+            found = self._columns(step, wanted, asked, whole=whole)
+            self._note_served(groups)
+        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
+
+    def failing(
+        self, step: int, groups: Iterable[KnownGroup], columns: Collection[str] = ()
+    ) -> dict[GroupRef, StoreError]:
+        """Which of these groups cannot be read, and why."""
+        asked = frozenset(columns)
+        failed: dict[GroupRef, StoreError] = {}
+        for group in groups:
+            try:
+                with self._reading:
+                    self._columns(step, [group], asked)
+            except (BlobMissing, CorruptFile) as error:
+                failed[group.ref] = error
+        return failed
+
+    def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
+        """Dtype and trailing shape of a file's named arrays, by name, from its footer.
+
+        Raises:
+            BlobMissing, CorruptFile: there is no such file, or it is damaged.
+        """
+        return token_array_signatures(self._blobs, path)
+
+    def all_fields(self, group: KnownGroup) -> Columns:
+        """Every field of a group's rows, checked against the group's digest."""
+        return read_group(self._blobs, group.file.path, _stored(group))
+
+    def _soon_served(self, groups: Sequence[KnownGroup], ready: int) -> bool:
+        """Whether the files of a batch's groups, held until those that are ready were served too,
+        cost less than reading group by group."""
+        if not groups:
+            return False
+        files = {group.file.path: group.file for group in groups}.values()
+        rows = sum([group.group.rows for group in groups])
+        if max(ready / len(groups), sum([file.rows for file in files]) / rows) > SOON_BATCHES:
+            return False
+        size = sum([group.file.size * group.group.rows // group.file.rows for group in groups])
+        held = sum([file.size for file in files]) + size * ready // len(groups)
+        return held <= self._cache_bytes
+
+    def _columns(
+        self,
+        step: int,
+        groups: Iterable[KnownGroup],
+        asked: frozenset[str],
+        *,
+        whole: bool = False,
+    ) -> dict[GroupRef, GroupColumns]:
+        """The rows of each group, which the cache holds from now on as far as there is room."""
+        found: dict[GroupRef, GroupColumns] = {}
+        by_file: dict[str, list[KnownGroup]] = {}
+        for group in groups:
+            by_file.setdefault(group.file.path, []).append(group)
+        for path, of_file in by_file.items():
+            if whole and (path, asked) not in self._whole:
+                self._read_whole(of_file[0], asked)
+            if (held := self._whole.get((path, asked))) is None:
+                self._read_groups(step, of_file, asked, found)
+                continue
+            self._whole.move_to_end((path, asked))
+            try:
+                read = held.rows.groups(list(map(_stored, of_file)))
+            except CorruptFile:  # Once restored, the file may be another one.
+                self._drop_whole((path, asked))
+                self._forget(path)
+                raise
+            found.update(zip([group.ref for group in of_file], read, strict=True))
+        return found
+
+    def _read_groups(
+        self,
+        step: int,
+        of_file: Iterable[KnownGroup],
+        asked: frozenset[str],
+        found: dict[GroupRef, GroupColumns],
+    ) -> None:
+        """Adds groups of one file to what was found, those that the cache lacks by range."""
+        missing: dict[GroupRef, KnownGroup] = {}
+        for group in of_file:
+            held = self._groups.get((group.ref, asked))
+            if held is None:
+                missing[group.ref] = group
+            else:
+                held.step = max(step, held.step)
+                self._groups.move_to_end((group.ref, asked))
+                found[group.ref] = held.columns
+        if not missing:
+            return
+        # In the order of rows: what lies together is read together.
+        ordered = sorted(missing.values(), key=lambda group: group.group.row_start)
+        with self._opened(ordered[0].file) as file:
+            names, token_arrays = _names(ordered[0], asked)
+            read = file.read(list(map(_stored, ordered)), names, token_arrays)
+        self.groups_read += len(ordered)
+        for group, rows, size in zip(ordered, read, _sizes(read), strict=True):
+            found[group.ref] = rows
+            self._hold((group.ref, asked), _Held(rows, size, step))
+
+    def _read_whole(self, group: KnownGroup, asked: frozenset[str]) -> None:
+        """Holds the whole file of a group, if it can be read at once and there is room."""
+        with self._opened(group.file, whole=True) as file:
+            rows = file.read_whole(group.file.checksum, *_names(group, asked))
+        if rows is None:
+            return
+        self.groups_read += len(rows.starts) - 1
+        size = _size(rows.columns) + rows.other_bytes
+        self._forget(group.file.path)  # What it keeps are views of the whole file.
+        if size <= self._cache_bytes:
+            self._whole[group.file.path, asked] = _HeldFile(rows, size)
+            self.cached_bytes += size
+            self._make_room()
+
+    @contextmanager
+    def _opened(self, sealed: SealedFile, *, whole: bool = False) -> Iterator[GroupFile]:
+        file = self._files.pop(sealed.path, None)
+        if file is None:
+            file = GroupFile(self._blobs, sealed.path, sealed.size, whole=whole)
+        else:
+            self._file_bytes -= file.held_bytes
+        yield file  # Where this raises it is not kept: once restored, the file may be another one.
+        self._files[sealed.path] = file
+        self._file_bytes += file.held_bytes
+        while self._file_bytes > FILE_BYTES_MAX:
+            self._forget(next(iter(self._files)))
+
+    def _forget(self, path: str) -> None:
+        file = self._files.pop(path, None)
+        if file is not None:
+            self._file_bytes -= file.held_bytes
+
+    def _hold(self, key: _Asked, held: _Held) -> None:
+        if held.size > self._cache_bytes:
+            return
+        self._groups[key] = held
+        self.cached_bytes += held.size
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self.cached_bytes > self._cache_bytes:
+            if self._whole:
+                self._drop_whole(next(iter(self._whole)))
+            else:
+                self._drop(next(iter(self._groups)))
+
+    def _begin(self, step: int, groups: Sequence[KnownGroup]) -> None:
+        """A batch with these groups is asked for: what is held of others, and of files all of whose
+        groups were served, is held no longer."""
+        if step == self._step:
+            return
+        self._step = step
+        refs = {group.ref for group in groups}
+        for key in [key for key, held in self._groups.items() if held.step < step]:
+            if key[0] not in refs:  # A step may carry groups of the one before.
+                self._drop(key)
+        finished = self._finished.difference(group.file.path for group in groups)
+        for asked in [asked for asked in self._whole if asked[0] in finished]:
+            self._drop_whole(asked)
+        self._finished -= finished
+        for path in finished:
+            drop_cached_pages(self._blobs, path)
+
+    def _drop(self, key: _Asked) -> None:
+        self.cached_bytes -= self._groups.pop(key).size
+
+    def _drop_whole(self, key: _AskedFile) -> None:
+        self.cached_bytes -= self._whole.pop(key).size
+
+    def _note_served(self, groups: Iterable[tuple[int, KnownGroup]]) -> None:
+        for _, group in groups:
+            path, header = group.file.path, group.group
+            serving = self._serving.get(path)
+            if serving is None:
+                serving = self._serving[path] = _Serving(set(), group.file.rows)
+                if len(self._serving) > FILES_SERVED_MAX:
+                    self._serving.popitem(last=False)
+            if header.row_start not in serving.first_rows:
+                serving.first_rows.add(header.row_start)
+                serving.rows_left -= header.rows
+            if not serving.rows_left:
+                del self._serving[path]
+                self._finished.add(path)
+                self._forget(path)
+
+
+def _note(step: int, served: ServedBatch, noted: dict[int, bytes]) -> None:
+    noted[step] = served.digest
+    while len(noted) > BATCHES_KEPT:
+        del noted[next(iter(noted))]
+
+
+def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:
+    """Fields and named arrays of a group that a batch with these columns has."""
+    names = [*FIELDS, *(ON_REQUEST[name] for name in asked if name in ON_REQUEST)]
+    if group.group.policy_version == MIXED_POLICY:  # All of a file are, or none.
+        names += MIXED_FIELDS
+    return names, token_array_names(asked)
+
+
+def _stored(group: KnownGroup) -> StoredGroup:
+    return StoredGroup(group.group.row_start, group.group.rows, group.group.digest)
+
+
+def describe_unreadable(
+    step: int, groups: Mapping[int, KnownGroup], failed: Mapping[str, str]
+) -> str:
+    """Which groups cannot be read, by slot, and why each of their files cannot."""
+    named = ", ".join(f"{slot} ({groups[slot].group.group_id})" for slot in sorted(groups)[:SHOWN])
+    more = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
+    why = "; ".join(failed[path] for path in sorted(failed)[:SHOWN])
+    return f"groups {named}{more} of the batch of step {step} cannot be read: {why}"
+
+
+def _unreadable(
+    served: ServedBatch, groups: Mapping[int, KnownGroup], failed: Mapping[GroupRef, StoreError]
+) -> GroupsUnreadable:
+    step = served.event.step
+    lost = {slot: group for slot, group in groups.items() if group.ref in failed}
+    why = {group.file.path: str(failed[group.ref]) for group in lost.values()}
+    finding = describe_unreadable(step, lost, why)
+    return GroupsUnreadable(
+        f"{finding}; restore the files, or "
+        f"replace({step}, {sorted(lost)[:SHOWN]}, reason) on one rank, then ask for the step again",
+        step=step,
+        digest=served.digest,
+        groups={slot: group.group.group_id for slot, group in lost.items()},
+        finding=finding,
+        reasons={slot: why[group.file.path] for slot, group in lost.items()},
+    )
+
+
+def _sizes(read: Sequence[GroupColumns]) -> list[int]:
+    """Of each group; those that share columns share their size."""
+    shared = Counter(id(columns) for columns, _ in read)
+    sizes: dict[int, int] = {}
+    for columns, _ in read:
+        if id(columns) not in sizes:
+            sizes[id(columns)] = _size(columns) // shared[id(columns)]
+    return [sizes[id(columns)] for columns, _ in read]
+
+
+def _size(columns: Columns) -> int:
+    arrays = [*columns.arrays.values(), *columns.token_arrays.values()]
+    size = sum([ragged.values.nbytes + ragged.offsets.nbytes for ragged in arrays])
+    if columns.rewards is not None:
+        size += columns.rewards.offsets.nbytes + columns.rewards.values.nbytes * 3 // 2
+    scalars = columns.scalars.values()
+    size += sum([values.nbytes for values in scalars if isinstance(values, np.ndarray)])
+    texts = [values for values in scalars if not isinstance(values, np.ndarray)]
+    return size + sum(map(len, chain(*texts))) + TEXT_BYTES * columns.rows * len(texts)

@@ -1,0 +1,64 @@
+"""The mix with which training batches are asked for: refused where no step could have it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from rollstream.sampler.api.api import SamplerApi
+from rollstream.sampler.arguments import shares
+from rollstream.sampler.decide.choosing.requests import check_mix
+from rollstream.sampler.decide.queries.looks import AskEnvironments
+from rollstream.sampler.errors import InvalidRequest
+from rollstream.sampler.training.makers.interface import BatchMaker
+from rollstream.sampler.training.makers.mixture import StableMixtureBatchMaker
+
+_log = logging.getLogger("rollstream.sampler")
+
+
+def mix_of(
+    sampler: SamplerApi, maker: BatchMaker, mix: Mapping[str, float] | None
+) -> dict[str, float] | None:
+    """The shares to ask with: ``mix``, else as the maker wants them; None: neither has any.
+
+    A warning names environments of the sampler that the maker wants nothing of: nobody else would
+    say that their groups wait for ever. Who gives ``mix`` says so himself.
+
+    Raises:
+        InvalidRequest: it is no mix, has environments that the sampler does not serve, or some for
+            which a mixture has no maker.
+        SamplerError: whatever the sampler raises, where there is a mix.
+    """
+    given = maker.mix if mix is None else mix
+    if given is None:
+        return None
+    asked = shares("mix" if mix is not None else f"mix of {type(maker).__name__}", given)
+    served = sampler._ask(AskEnvironments())
+    check_mix(sampler._name, asked, served)
+    if mix is None:
+        _warn_of_left_out(sampler._name, maker, [name for name in served if not asked.get(name)])
+    elif isinstance(maker, StableMixtureBatchMaker):
+        _check_makers(asked, maker)
+    return asked
+
+
+def _check_makers(asked: Mapping[str, float], mixture: StableMixtureBatchMaker) -> None:
+    without = sorted(name for name, share in asked.items() if share and name not in mixture.mix)
+    if without:
+        raise InvalidRequest(
+            f"mix gives {without} a share, and the mixture has makers for {sorted(mixture.mix)}; "
+            "give it one for each, or leave them out of mix"
+        )
+
+
+def _warn_of_left_out(name: str, maker: BatchMaker, left_out: list[str]) -> None:
+    if left_out:
+        _log.warning(
+            "sampler %r serves %s, of which %s trains on no group: they wait until they are too "
+            "old, or too many. Give it a maker for each, take them out of "
+            "[samplers.%s] environments, or give mix= to say that it is meant",
+            name,
+            left_out,
+            type(maker).__name__,
+            name,
+        )
