@@ -24,12 +24,11 @@ from harness.rollouts import (
     make_step,
 )
 from rollstream.schemas import wire_schemas
-from rollstream.schemas.codec import encode
-from rollstream.schemas.events import Event
+from rollstream.schemas.codec import encode, event_kinds
 from rollstream.schemas.ingest.entry import Entry, Producer
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-KINDS: tuple[type[Event], ...] = get_args(Event)
+KINDS = event_kinds()
 INT_MAX = 2**31 - 1
 _SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
     str: st.text(st.characters(exclude_categories=["Cs"]), max_size=6),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from harness.events import GOLDEN
 from harness.groups import GroupSpec
@@ -19,7 +19,7 @@ from harness.sampler_worlds import ENVIRONMENTS, LocalWorld, config_of
 from rollstream.folds.group.eligible import Accept
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.decide.choosing.choose import ALGORITHM
-from rollstream.schemas.codec import EventCodec, encode
+from rollstream.schemas.codec import EventCodec, encode, event_kinds
 from rollstream.schemas.events import Event
 from rollstream.schemas.wire_schemas import SchemaRegistry, shipped
 from rollstream.store.memory import MemoryBlobs
@@ -164,7 +164,7 @@ def codec_of(schemas: Mapping[str, Any]) -> EventCodec:
     texts = {f"{name}.v0.avsc": source for name, source in schemas.items()}
     texts |= {f"{one.name}.v{one.version}.avsc": one.source for one in shipped().schemas}
     registry = SchemaRegistry({name: json.dumps(source) for name, source in texts.items()})
-    return EventCodec(registry, get_args(Event))
+    return EventCodec(registry, event_kinds())
 
 
 def write_missing() -> Path | None:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from io import BytesIO
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import fastavro
 
+from rollstream.schemas import events, fields
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.event_converter import EventConverter
 from rollstream.schemas.events import Event
@@ -107,8 +108,15 @@ def decode_as(kind: type[E], value: bytes) -> E:
 
 
 @cache
+def event_kinds() -> tuple[type[Event], ...]:
+    """Every kind of event that a log may hold: each has a schema of its name."""
+    names = {one.source["name"] for one in shipped().schemas if one.name != fields.SCHEMA}
+    return tuple(getattr(events, name) for name in sorted(names))
+
+
+@cache
 def _shipped() -> EventCodec:
-    return EventCodec(shipped(), get_args(Event))
+    return EventCodec(shipped(), event_kinds())
 
 
 def _schema_name(kind: type[Any]) -> str:

@@ -56,6 +56,7 @@ from rollstream.schemas.events.sampler import (
     ChosenGroup,
     CurrentStepSet,
     CursorRecorded,
+    Decision,
     Dropped,
     DroppedGroup,
     Finished,
@@ -68,43 +69,10 @@ from rollstream.schemas.events.sampler import (
 )
 from rollstream.schemas.events.scores import RolloutScore, Scored
 
-GroupsEvent = (
-    Claimed
-    | Adopted
-    | Flushed
-    | GroupsBegun
-    | InFlight
-    | ContinuationsWaiting
-    | RootRecorded
-    | Requested
-    | Retired
-)
-SamplerEvent = (
-    Claimed
-    | Adopted
-    | BatchServed
-    | Acked
-    | Checkpointed
-    | Resumed
-    | PolicyPublished
-    | Replaced
-    | Dropped
-    | CurrentStepSet
-    | Finished
-    | Made
-    | CursorRecorded
-)
+GroupsEvent = Claimed | OwnedEvent | Requested
+SamplerEvent = Claimed | Adopted | Decision
 AdmissionEvent = PolicyAnnounced | SharesGranted | SharesValid | ProducerShare
-Event = (
-    GroupsEvent
-    | PartitionReport
-    | SamplerEvent
-    | AdmissionEvent
-    | Scored
-    | ReaderPosition
-    | DeadLetter
-    | Retried
-)
+Event = GroupsEvent | AdmissionEvent | Scored | ReaderPosition | DeadLetter | Retried
 
 __all__ = [
     "FLUSH_KINDS",
@@ -121,6 +89,7 @@ __all__ = [
     "CurrentStepSet",
     "CursorRecorded",
     "DeadLetter",
+    "Decision",
     "Dropped",
     "DroppedGroup",
     "Event",

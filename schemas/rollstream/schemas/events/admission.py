@@ -31,13 +31,8 @@ class PolicyAnnounced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharesGranted:
-    """How many groups each producer may have begun, for one sampler, as the log's first generation
-    has it. Of several of one sampler the one with the highest ``epoch``, then ``number``, holds,
-    for ``valid_s`` by its reader's clock. 0: the sampler has left; negative: it takes no part, as
-    if it had never granted anything. ``needed`` is one a producer, or empty; ``limit`` the setting
-    by which no more is granted; ``most`` how many groups may be open at one time, at most; 0: that
-    is not known yet."""
+class _Shares:
+    """What both generations of the log say of a sampler's shares."""
 
     sampler: str
     lineage: str
@@ -47,6 +42,17 @@ class SharesGranted:
     idle_s: float
     idle_groups: int
     capacity: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesGranted(_Shares):
+    """How many groups each producer may have begun, for one sampler, as the log's first generation
+    has it. Of several of one sampler the one with the highest ``epoch``, then ``number``, holds,
+    for ``valid_s`` by its reader's clock. 0: the sampler has left; negative: it takes no part, as
+    if it had never granted anything. ``needed`` is one a producer, or empty; ``limit`` the setting
+    by which no more is granted; ``most`` how many groups may be open at one time, at most; 0: that
+    is not known yet."""
+
     producer_ids: tuple[str, ...]
     totals: NDArray[np.int64]
     needed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -55,18 +61,10 @@ class SharesGranted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharesValid:
+class SharesValid(_Shares):
     """For how long one sampler's shares are valid. The fields are those of ``SharesGranted``. It
     stands in each partition of the log's second generation and is repeated there."""
 
-    sampler: str
-    lineage: str
-    epoch: int
-    number: int
-    valid_s: float
-    idle_s: float
-    idle_groups: int
-    capacity: int
     limit: str
     most: int
 

@@ -20,6 +20,14 @@ class Decision(OwnedEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepDecision(Decision):
+    """A decision about one step of a trainer's epoch."""
+
+    trainer_epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
     """How far one partition of a seal log, and of the log of scores, had been applied when a
     decision was made."""
@@ -78,7 +86,7 @@ class CarriedRows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchServed(Decision):
+class BatchServed(StepDecision):
     """Which groups make the batch of a step. It is confirmed before the batch is returned.
 
     ``carried`` come after ``groups``, and are held against deletion as these are.
@@ -86,8 +94,6 @@ class BatchServed(Decision):
     ``choosing`` (``Choosing.recorded()``) and ``algorithm`` are what chose: with the request, the
     seed, the cursor and the decisions before it the choice can be made again."""
 
-    trainer_epoch: int
-    step: int
     batch_id: str
     seed: int
     request: str
@@ -103,7 +109,7 @@ class BatchServed(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acked(Decision):
+class Acked(StepDecision):
     """What became of a served batch. Groups in the slots ``skipped`` were not trained on.
 
     ``outcomes`` says what became of each row of a shaped batch, as
@@ -111,8 +117,6 @@ class Acked(Decision):
     slots of groups that were left out whole, by acks of version 1.
     """
 
-    trainer_epoch: int
-    step: int
     batch_id: str
     status: str
     skipped: tuple[int, ...] = ()
@@ -121,22 +125,18 @@ class Acked(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made(Decision):
+class Made(StepDecision):
     """What a batch maker made of a served batch, by its digest; it decides nothing."""
 
-    trainer_epoch: int
-    step: int
     batch_id: str
     maker: str
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointed(Decision):
+class Checkpointed(StepDecision):
     """Acks up to this step are final."""
 
-    trainer_epoch: int
-    step: int
     batch_id: str = ""
 
 
@@ -155,11 +155,9 @@ class Resumed(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyPublished(Decision):
+class PolicyPublished(StepDecision):
     """Weights n are those after n optimizer steps; ``metadata`` is JSON."""
 
-    trainer_epoch: int
-    step: int
     policy_version: str
     lineage: str
     policy_epoch: int
@@ -168,12 +166,10 @@ class PolicyPublished(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced(Decision):
+class Replaced(StepDecision):
     """Groups of a served batch gave way to others (dynamic sampling, or files that cannot be
     read)."""
 
-    trainer_epoch: int
-    step: int
     batch_id: str
     reason: str
     slots: NDArray[np.int32]
@@ -209,11 +205,8 @@ class Dropped(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentStepSet(Decision):
+class CurrentStepSet(StepDecision):
     """The step that the trainer is at, where it asks for batches by other numbers."""
-
-    trainer_epoch: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
