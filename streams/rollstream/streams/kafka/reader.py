@@ -79,7 +79,8 @@ class KafkaReader:
             messages = consumer.consume(1, timeout_s)
             messages += consumer.consume(records_max - 1, 0) if records_max > 1 else []
             if not messages and self._unproven:
-                self._prove_topics(consumer, timeout_s)
+                # librdkafka waits silently for a missing topic.
+                self._prove_topics(consumer, self._unproven, timeout_s)
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
             if not messages:
@@ -200,8 +201,8 @@ class KafkaReader:
             try:
                 return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
             except KafkaException as error:
-                self._ask_for_topics(consumer, [where], error.args[0], attempt.left_s())
-                raise _as_read_error(error.args[0], f"bounds of {where}") from error
+                what = f"bounds of {where}"
+                raise self._unanswered(consumer, [where], error.args[0], what, attempt) from error
 
     def _all_bounds_once(
         self, logs: Collection[TopicPartition], attempt: Deadline
@@ -221,8 +222,7 @@ class KafkaReader:
         try:
             answers = consumer.offsets_for_times(asked, timeout_s)
         except KafkaException as error:
-            self._ask_for_topics(consumer, logs, error.args[0], within.left_s())
-            raise _as_read_error(error.args[0], what) from error
+            raise self._unanswered(consumer, logs, error.args[0], what, within) from error
         found = {}
         for one in answers:
             where = TopicPartition(one.topic, one.partition)
@@ -244,42 +244,36 @@ class KafkaReader:
         starts = {at: offset for at, offset in self._starts.items() if at not in self._paused}
         consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
 
-    def _prove_topics(self, consumer: Consumer, timeout_s: float) -> None:
-        """librdkafka waits silently for a missing topic, so the first idle poll asks for it."""
-        for topic in sorted(self._unproven):
-            if not self._prove_topic(consumer, topic, timeout_s):
-                return
-            self._unproven.discard(topic)
-
-    def _ask_for_topics(
+    def _unanswered(
         self,
         consumer: Consumer,
         logs: Collection[TopicPartition],
         error: KafkaError,
-        timeout_s: float,
-    ) -> None:
-        """Asks some broker for the topics of logs without an answer. They may be missing, or led by
-        another broker, which librdkafka only finds out this way."""
+        what: str,
+        within: Deadline,
+    ) -> BrokerError:
+        """The failure of a question about these logs. Their topics may be missing, or led by
+        another broker, which librdkafka only finds out by asking some broker for the topics."""
         if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
-            for topic in sorted({where.topic for where in logs}):
-                if not self._prove_topic(consumer, topic, timeout_s):
-                    return
+            self._prove_topics(consumer, {where.topic for where in logs}, within.left_s())
+        return _as_read_error(error, what)
 
-    def _prove_topic(self, consumer: Consumer, topic: str, timeout_s: float) -> bool:
-        """Returns whether the broker answered that the topic exists; False where it did not answer,
-        so that the caller's own deadline passes.
+    def _prove_topics(self, consumer: Consumer, topics: set[str], timeout_s: float) -> None:
+        """Asks some broker whether the topics exist. Returns at the first question that has no
+        answer, so that the caller's own deadline passes.
 
         Raises:
-            UnknownTopic: it answered that it does not. NotAuthorised.
+            UnknownTopic: it answered that one does not. NotAuthorised.
         """
-        try:
-            found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
-        except KafkaException:
-            return False
-        error = found.topics[topic].error
-        if error is not None:
-            raise as_request_error(error, topic)
-        return True
+        for topic in sorted(topics):
+            try:
+                found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
+            except KafkaException:
+                return
+            error = found.topics[topic].error
+            if error is not None:
+                raise as_request_error(error, topic)
+            self._unproven.discard(topic)
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
         """The records; of a partition none behind its first failure, since librdkafka goes on

@@ -43,31 +43,23 @@ class MemoryGroup:
         settled = all(self._holders.get(tp) == member for tp, member in self._targets.items())
         return GroupMembers(owners, len(self._members), settled)
 
-    def knows(self, member: int) -> bool:
+    def knows(self, member: int | None) -> bool:
         return member in self._members
 
-    def holds(self, member: int, where: TopicPartition) -> bool:
-        return self._holders.get(where) == member
+    def holds(self, member: int | None, where: TopicPartition) -> bool:
+        return self.knows(member) and self._holders.get(where) == member
 
-    def to_revoke(self, member: int) -> tuple[TopicPartition, ...]:
-        """The partitions that the member holds and is to give up."""
-        return tuple(
-            tp
-            for tp, holder in sorted(self._holders.items())
-            if holder == member and self._targets.get(tp) != member
-        )
+    def meant_for(self, member: int | None) -> list[TopicPartition]:
+        """The partitions that the member shall hold, sorted."""
+        return sorted(tp for tp, target in self._targets.items() if target == member)
 
     def give_up(self, member: int, where: TopicPartition) -> None:
         if self.holds(member, where):
             del self._holders[where]
 
-    def take(self, member: int) -> tuple[TopicPartition, ...]:
+    def take(self, member: int) -> list[TopicPartition]:
         """Gives the member the free partitions that are meant for it; returns them."""
-        taken = tuple(
-            tp
-            for tp, target in sorted(self._targets.items())
-            if target == member and tp not in self._holders
-        )
+        taken = [tp for tp in self.meant_for(member) if tp not in self._holders]
         self._holders.update(dict.fromkeys(taken, member))
         return taken
 

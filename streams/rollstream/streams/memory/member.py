@@ -42,7 +42,7 @@ class MemoryGroupReader(MemoryReader):
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
         answer: Future[bool] = Future()
         with self._logs.lock:
-            holds = self._holds(where)
+            holds = self._group.holds(self._member, where)
             if holds:
                 self._group.commits[where] = Committed(offset, metadata)
         self._answers.append((where, holds, answer))
@@ -66,24 +66,17 @@ class MemoryGroupReader(MemoryReader):
         self._assigned.clear()
         super().close()
 
-    def _holds(self, where: TopicPartition) -> bool:
-        return self._member is not None and self._group.holds(self._member, where)
-
     def _before_read(self) -> None:
         with self._logs.lock:
-            evicted = self._member is not None and not self._group.knows(self._member)
-            losing = (
-                tuple(sorted(self._assigned))
-                if evicted or self._member is None
-                else self._group.to_revoke(self._member)
-            )
+            joined = self._group.knows(self._member)  # Else it is new, or was evicted.
+            losing = sorted(self._assigned.difference(self._group.meant_for(self._member)))
         # Without the lock: what the owner does on losing a partition may take the broker's time.
         for where in losing:
             self.pause(where)
             self._on_revoked(where)
             self._assigned.discard(where)
         with self._logs.lock:
-            if self._member is None or evicted:
+            if self._member is None or not joined:
                 counts = self._logs.partition_counts()
                 self._member = self._group.join(self._topics, counts)
                 self._logs.wake()

@@ -46,7 +46,15 @@ class MemoryWriter:
         size = len(value or b"") + len(key or b"")
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(f"{topic}: {size} bytes; the limit is {RECORD_BYTES_MAX}")
-        delivery = self._deliver(topic, value or b"", key, partition, headers)
+        number = -1 if partition is None else partition
+        try:
+            if partition is None:
+                number = self._choose(topic, key)
+            record = self._logs.append(TopicPartition(topic, number), key, value or b"", headers)
+            delivery = Delivery(topic, number, record.offset, None, record.timestamp_us)
+        except BrokerError as error:
+            refused = value if isinstance(error, RecordTooLarge) else None
+            delivery = Delivery(topic, number, -1, error, value=refused or b"")
         if on_delivery is not None:
             self._reports.append((on_delivery, delivery))
 
@@ -80,23 +88,6 @@ class MemoryWriter:
                 doubt = DeliveryUnknown(f"{topic}: the writer was thrown away before its report")
                 delivery = Delivery(topic, delivery.partition, -1, doubt)
             on_delivery(delivery)
-
-    def _deliver(
-        self,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-        headers: Headers,
-    ) -> Delivery:
-        try:
-            number = self._choose(topic, key) if partition is None else partition
-            record = self._logs.append(TopicPartition(topic, number), key, value, headers)
-        except BrokerError as error:
-            number = -1 if partition is None else partition
-            refused = value if isinstance(error, RecordTooLarge) else b""
-            return Delivery(topic, number, -1, error, value=refused)
-        return Delivery(topic, number, record.offset, None, record.timestamp_us)
 
     def _choose(self, topic: str, key: bytes | None) -> int:
         partitions = self.partitions(topic, 0.0)
