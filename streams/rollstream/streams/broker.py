@@ -6,14 +6,17 @@ Every wait has a deadline in seconds. Nothing here knows what a rollout is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from rollstream.streams.errors import BrokerError
 
 EARLIEST = -2  # A start position: the oldest offset that is kept.
 END = -1  # A start position: after the newest record.
+C = TypeVar("C")
 IDLE_S = 0.05  # How long the broker holds an idle reader's request; a seek waits for it.
 
 
@@ -308,3 +311,21 @@ class Broker(Protocol):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class Opened:
+    """The clients that a broker made and that are in use, for its ``close``. Those that the parent
+    of a forked process made are left to the parent."""
+
+    def __init__(self) -> None:
+        self._by_process: dict[int, WeakKeyDictionary[Any, Callable[[Any], None]]] = {}
+
+    def add(self, client: C, end: Callable[[C], None]) -> C:
+        """Returns the client, which ``end`` closes."""
+        self._by_process.setdefault(os.getpid(), WeakKeyDictionary())[client] = end
+        return client
+
+    def close(self) -> None:
+        """Closes all of them."""
+        for client, end in list(self._by_process.get(os.getpid(), {}).items()):
+            end(client)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +14,7 @@ from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.streams.broker import IDLE_S, Broker, TopicPartition
+from rollstream.streams.broker import IDLE_S, Broker, Opened, TopicPartition
 from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
@@ -47,7 +45,7 @@ class KafkaBroker(Broker):
         self._client = dict(client or {})
         self._check()
         self._outages = OutageLog(bootstrap)
-        self._opened = _Opened()
+        self._opened = Opened()
 
     def __str__(self) -> str:
         """The bootstrap address, as errors name it."""
@@ -59,8 +57,7 @@ class KafkaBroker(Broker):
             lambda: kept_in_children(Producer(self._properties(wanted))),
             reached=self._outages.reached,
         )
-        self._opened.here().writers.add(writer)
-        return writer
+        return self._opened.add(writer, KafkaWriter.abandon)
 
     def reader(
         self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
@@ -70,30 +67,26 @@ class KafkaBroker(Broker):
         idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
         wanted = {**properties.READER, **idle, "group.id": name}
         reader = KafkaReader(
-            lambda: kept_in_children(Consumer(self._properties(wanted))),
+            partial(self._make_consumer, wanted),
             starts,
             reached=self._outages.reached,
             why_away=self._why_away,
         )
-        self._opened.here().readers.add(reader)
-        return reader
+        return self._opened.add(reader, KafkaReader.close)
 
     def group_reader(
         self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> KafkaGroupReader:
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
-            lambda on_commit: kept_in_children(
-                Consumer(self._properties({**wanted, "on_commit": on_commit}))
-            ),
-            partial(self._make_to_ask, group),
+            lambda on_commit: self._make_consumer({**wanted, "on_commit": on_commit}),
+            partial(self._make_consumer, wanted),
             topics,
             on_revoked,
             reached=self._outages.reached,
             why_away=self._why_away,
         )
-        self._opened.here().readers.add(reader)
-        return reader
+        return self._opened.add(reader, KafkaGroupReader.close)
 
     def admin(self) -> KafkaAdmin:
         return KafkaAdmin(self._make_admin, self._make_to_ask, self._bootstrap)
@@ -102,11 +95,7 @@ class KafkaBroker(Broker):
         return self._outages.sentence()
 
     def close(self) -> None:
-        opened = self._opened.here()
-        for writer in list(opened.writers):
-            writer.abandon()
-        for reader in list(opened.readers):
-            reader.close()
+        self._opened.close()
 
     def _check(self) -> None:
         try:
@@ -152,7 +141,9 @@ class KafkaBroker(Broker):
 
     def _make_to_ask(self, group: str) -> Consumer:
         """A consumer that knows the group and is no member."""
-        wanted = {**properties.MEMBER, "group.id": group}
+        return self._make_consumer({**properties.MEMBER, "group.id": group})
+
+    def _make_consumer(self, wanted: Mapping[str, Any]) -> Consumer:
         return kept_in_children(Consumer(self._properties(wanted)))
 
     def _properties(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,20 +154,3 @@ class KafkaBroker(Broker):
             "error_cb": self._outages.record,
         }
         return {**common, **wanted, **self._client}
-
-
-class _Opened:
-    """What is to be closed by the process that asks: nothing that its parent had opened before it
-    was forked off."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self.readers: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
-        self.writers: weakref.WeakSet[KafkaWriter] = weakref.WeakSet()
-
-    def here(self) -> _Opened:
-        """Itself, in the process that opened what it has."""
-        if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            self.readers, self.writers = weakref.WeakSet(), weakref.WeakSet()
-        return self

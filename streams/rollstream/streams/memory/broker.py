@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rollstream.runtime.clock import Clock
@@ -11,6 +10,7 @@ from rollstream.streams.broker import (
     Broker,
     Committed,
     GroupMembers,
+    Opened,
     TopicPartition,
     TopicSpec,
 )
@@ -32,36 +32,27 @@ class MemoryBroker(Broker):
     def __init__(self, logs: MemoryLogs | None = None, *, clock: Clock | None = None) -> None:
         assert logs is None or clock is None, "shared logs bring their own clock"
         self.logs = logs or MemoryLogs(clock)
-        self._readers: weakref.WeakSet[MemoryReader] = weakref.WeakSet()
-        self._writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
+        self._opened = Opened()
 
     def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> MemoryWriter:
-        writer = MemoryWriter(self.logs)
-        self._writers.add(writer)
-        return writer
+        return self._opened.add(MemoryWriter(self.logs), MemoryWriter.abandon)
 
     def reader(
         self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
     ) -> MemoryReader:
-        reader = MemoryReader(self.logs, starts)
-        self._readers.add(reader)
-        return reader
+        return self._opened.add(MemoryReader(self.logs, starts), MemoryReader.close)
 
     def group_reader(
         self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
     ) -> MemoryGroupReader:
         reader = MemoryGroupReader(self.logs, group, topics, on_revoked)
-        self._readers.add(reader)
-        return reader
+        return self._opened.add(reader, MemoryGroupReader.close)
 
     def admin(self) -> MemoryAdmin:
         return MemoryAdmin(self.logs)
 
     def close(self) -> None:
-        for writer in list(self._writers):
-            writer.abandon()
-        for reader in list(self._readers):
-            reader.close()
+        self._opened.close()
 
 
 class MemoryAdmin:
