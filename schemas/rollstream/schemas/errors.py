@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 _SHOWN_CHARS_MAX = 200
 
 
 class RollstreamError(Exception):
     """Whatever Rollstream raises on purpose: the message names the value and the remedy."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses processes, also where it takes other arguments than its message."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[RollstreamError], args: tuple[Any, ...], state: dict[str, Any]
+) -> RollstreamError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # Of an ``OSError`` with an initialiser of its own, these are not there yet.
+    error.__dict__.update(state)
+    return error
 
 
 class MissingExtra(RollstreamError, ImportError):
@@ -38,10 +51,6 @@ class WrongValue(RollstreamError, ValueError):
     def __str__(self) -> str:
         return f"{self.field} {self.finding}; {self.remedy}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """It crosses processes, also those kinds whose arguments are others."""
-        return _restored, (type(self), self.args, self.__dict__)
-
 
 class InvalidRollout(WrongValue):
     """A rollout, score or dispatch breaks a rule. If a producer raises it, nothing was published.
@@ -63,12 +72,6 @@ class InvalidRollout(WrongValue):
     def __str__(self) -> str:
         at = "" if self.index is None else f"{self.of}[{self.index}]: "
         return f"{at}{super().__str__()}"
-
-
-def _restored(kind: type[WrongValue], args: tuple[Any, ...], state: dict[str, Any]) -> WrongValue:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
 
 
 def shown(value: Any) -> str:
@@ -100,7 +103,3 @@ class UnreadableEvent(RollstreamError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        """It crosses from a sampler's process to a trainer's."""
-        return type(self), (self.reason, self.detail)

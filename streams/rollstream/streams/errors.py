@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from rollstream.schemas.errors import RollstreamError
 
 
@@ -113,11 +111,6 @@ class DamagedRecord(CorruptLog):
         super().__init__(f"{where[0]}[{where[1]}], offset {offset}: {detail}")
         self.where = where
         self.offset = offset
-        self._detail = detail
-
-    def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, int], int, str]]:
-        """It crosses from a sampler's process to a trainer's."""
-        return type(self), (self.where, self.offset, self._detail)
 
 
 def lost_message(where: str, read: int, found: str) -> str:

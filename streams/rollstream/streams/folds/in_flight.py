@@ -69,21 +69,6 @@ class LivingProducers:
         return cls(tuple(row[0] for row in rows), *figures.T)
 
 
-class OrderById:
-    """Sorts ids, and remembers how: those of a fleet are mostly the same as before."""
-
-    def __init__(self) -> None:
-        self._ids: tuple[str, ...] = ()
-        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
-
-    def of(self, ids: tuple[str, ...]) -> NDArray[np.int64]:
-        """The indexes of the ids, by rising id."""
-        if ids != self._ids:
-            order = sorted(range(len(ids)), key=ids.__getitem__)
-            self._ids, self._order = ids, np.array(order, np.int64)
-        return self._order
-
-
 # One producer over all partitions of an environment: the most that it began, what it has open
 # together, and when it said something last, with what it had begun then and waited for. Things said
 # at one time are told apart by what came of them.
@@ -104,6 +89,7 @@ class InFlightGroups:
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
         # By environment: a sampler asks several times a second, while it decides.
         self._sums: dict[str, dict[str, _Sum]] = {}
+        self._order: dict[str, tuple[tuple[str, ...], NDArray[np.int64]]] = {}  # By environment.
         # Log time of the newest report.
         self._told_ts: dict[PartitionAddress, int] = {}
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
@@ -141,18 +127,8 @@ class InFlightGroups:
         is. Times are log time in microseconds, up to ``now_ts``."""
         return list(self.living(environment, now_ts, said_since_ts))
 
-    def living(
-        self,
-        environment: str,
-        now_ts: int,
-        said_since_ts: int = 0,
-        order: OrderById | None = None,
-    ) -> LivingProducers:
-        """``standings`` as columns.
-
-        Args:
-            order: remembers the order of the environment's ids.
-        """
+    def living(self, environment: str, now_ts: int, said_since_ts: int = 0) -> LivingProducers:
+        """``standings`` as columns."""
         told = [(ts, log) for log, ts in self._told_ts.items() if log.environment == environment]
         now_ts = min(now_ts, max(told, default=(0,))[0])
         silent_us = round(SILENT_AFTER_S * 1e6)
@@ -162,7 +138,7 @@ class InFlightGroups:
             (max(ts - silent_us, untold_ts), log) for ts, log in told if untold_ts < ts < now_ts
         )
         sums = self._sums.get(environment, {})
-        ids, by_id = tuple(sums), (order or OrderById()).of(tuple(sums))
+        ids, by_id = tuple(sums), self._by_id(environment, tuple(sums))
         figures = np.fromiter(chain.from_iterable(sums.values()), np.int64, 5 * len(sums))
         begun, is_open, last_ts, _, waiting = figures.reshape(-1, 5)[by_id].T
         lives = last_ts > now_ts - silent_us
@@ -176,6 +152,15 @@ class InFlightGroups:
             aside = [self._open_aside(environment, producer_id) for producer_id in living]
             is_open[lives] -= np.array(aside, np.int64)
         return LivingProducers(living, begun[lives], is_open[lives], waiting[lives])
+
+    def _by_id(self, environment: str, ids: tuple[str, ...]) -> NDArray[np.int64]:
+        """The indexes of the environment's ids, by rising id: remembered, since those of a fleet
+        are mostly the same as before."""
+        known, order = self._order.get(environment, ((), np.zeros(0, np.int64)))
+        if ids != known:
+            order = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
+            self._order[environment] = ids, order
+        return order
 
     def _open_aside(self, environment: str, producer_id: str) -> int:
         logs = [log for log in self.aside if log.environment == environment]

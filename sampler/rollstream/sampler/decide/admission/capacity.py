@@ -15,7 +15,7 @@ from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.decide.capacity import BATCHES_COUNTED, capacities
 from rollstream.sampler.decide.ratio import most_room, room_for_inserts
 from rollstream.schemas.order import Branch
-from rollstream.streams.folds.in_flight import LivingProducers, OrderById
+from rollstream.streams.folds.in_flight import LivingProducers
 from rollstream.streams.folds.reported import ReportedNow
 
 FIRST_GROUPS = 64  # A step's, before anybody asked for one.
@@ -69,7 +69,6 @@ class Loads:
 
     def __init__(self, config: SamplerConfig) -> None:
         self._config = config
-        self._orders: dict[str, OrderById] = {}  # By environment.
         self._of_batches: dict[str, Counter[str]] = {}  # Groups by environment, by batch id.
         self._looked_at: tuple[Branch | None] | None = None  # The branch at the last look.
         # What each producer had begun by weights that a resume went back behind.
@@ -97,12 +96,7 @@ class Loads:
         """
         names = state.choosing.names()
         in_log = log_now(state, now_us)
-        living = {
-            name: reported.in_flight.living(
-                name, in_log, order=self._orders.setdefault(name, OrderById())
-            )
-            for name in names
-        }
+        living = {name: reported.in_flight.living(name, in_log) for name in names}
         self._look_for_rewind(state, living)
         begun = Counter({name: self._begun(name, living[name]) for name in names})
         ready = state.ready.counts()
