@@ -8,6 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from rollstream.streams.kafka.faults import OutageLog
+
+
+class Outages(OutageLog):
+    """The way to brokers that are away for this reason; empty: they are not."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__("kafka:9092", lambda: AdminClient({}))
+        self._why = why
+
+    def why_away(self, timeout_s: float) -> str:
+        return self._why
 
 
 def metadata_of(

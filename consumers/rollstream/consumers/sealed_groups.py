@@ -111,8 +111,9 @@ class SealedGroups:
         topics = {layout.groups(one): layout.positions(one) for one in environments}
         self._stored = Positions(name, topics, used, SystemEntropy())
         self._own.callback(self._stored.close)
+        self._broker, self._group = used, layout.reader_group(name)
         self._reader = used.group_reader(
-            layout.reader_group(name), list(self._environments), on_revoked=self._forget
+            self._group, list(self._environments), on_revoked=self._forget
         )
         self._own.callback(self._reader.close)
 
@@ -235,9 +236,9 @@ class SealedGroups:
         if not new:
             return
         stored = self._stored.read(new, Deadline(self._timeout_s, self._clock))
+        committed = self._broker.admin().committed(self._group, new, self._timeout_s)
         for where in new:
-            of_group = self._reader.committed(where, self._timeout_s)
-            self._begin(where, Position.furthest(stored[where], of_group))
+            self._begin(where, Position.furthest(stored[where], committed.get(where)))
 
     def _begin(self, where: TopicPartition, position: Position) -> None:
         self._positions[where] = position

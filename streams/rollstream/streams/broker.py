@@ -164,21 +164,12 @@ class LogReader(Protocol):
         """Idempotent."""
 
 
-class Committed(NamedTuple):
-    """What a consumer group committed for a partition."""
-
-    offset: int
-    metadata: str
-
-
 class GroupReader(LogReader, Protocol):
     """A member of a consumer group (cooperative-sticky).
 
     A partition that the group assigns is paused until ``begin``; ``poll`` never returns records of
-    a paused, revoked or lost partition. Rebalances happen inside ``poll`` only.
-
-    Once a partition is assigned, ``bounds``, ``all_bounds`` and ``committed`` may be called on any
-    thread, beside ``poll``, which does not wait for them; ``close`` only when they have returned.
+    a paused, revoked or lost partition. Rebalances happen inside ``poll`` only. What the group
+    committed is asked of ``Admin``.
     """
 
     def assigned(self) -> frozenset[TopicPartition]:
@@ -196,8 +187,12 @@ class GroupReader(LogReader, Protocol):
         a deadline.
         """
 
-    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        """Returns what was committed last; None where nothing was, or Kafka forgot it."""
+
+class Committed(NamedTuple):
+    """What a consumer group committed for a partition."""
+
+    offset: int
+    metadata: str
 
 
 class TopicSpec(NamedTuple):

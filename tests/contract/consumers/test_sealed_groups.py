@@ -103,17 +103,15 @@ def test_a_place_that_somebody_else_committed_is_read_from_the_beginning(world: 
         groups.commit()
     layout = Layout.of(world.config.kafka)
     where = TopicPartition(layout.groups("math"), 0)
-    member = world.broker().group_reader(
-        layout.reader_group("tests"), [where.topic], on_revoked=lambda _: None
-    )
+    group = layout.reader_group("tests")
+    member = world.broker().group_reader(group, [where.topic], on_revoked=lambda _: None)
 
     def joined() -> bool:
         member.poll(1, 0.1)
         return where in member.assigned()
 
     until(joined)
-    committed = member.committed(where, WAIT_S)
-    assert committed is not None
+    committed = world.broker().admin().committed(group, [where], WAIT_S)[where]
     assert commit(member, where, committed.offset, "1")  # No claim stands there.
     member.close()
     with reader(world) as groups:

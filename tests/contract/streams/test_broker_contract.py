@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -359,39 +358,16 @@ def test_what_is_assigned_is_read_once_it_is_begun_and_where_it_is_told(world: W
     assert [r.offset for r in read(member.reader, 1)] == [10]
 
 
-def test_a_member_is_asked_on_other_threads_while_it_reads(world: World) -> None:
-    topic = world.topic()
-    where = TopicPartition(topic, 0)
-    write(world.broker(), where, [b"%d" % number for number in range(10)])
-    member = Member(world, topic, topic)
-    until(lambda: member.has(1), member.turn)
-
-    def ask(_: int) -> tuple[tuple[int, int], Committed | None]:
-        return member.reader.bounds(where, TIMEOUT_S), member.reader.committed(where, TIMEOUT_S)
-
-    assert commit(member.reader, where, 3)
-    member.reader.begin(where, 0)
-    with ThreadPoolExecutor(4) as threads:
-        answers = threads.map(ask, range(20))
-        assert [record.offset for record in read(member.reader, 10)] == [*range(10)]
-        assert [*answers] == 20 * [((0, 10), Committed(3, ""))]
-
-
 def test_commits_keep_offset_and_metadata(world: World) -> None:
     topic = world.topic(partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     member = Member(world, topic, topic)
     until(lambda: member.has(2), member.turn)
-    assert member.reader.committed(first, TIMEOUT_S) is None
+    admin, both = world.broker().admin(), [first, second]
+    assert admin.committed(topic, both, TIMEOUT_S) == {}
     assert commit(member.reader, first, 7, "claim=3")
     assert commit(member.reader, first, 9, "claim=5")
     member.reader.close()
-    successor = Member(world, topic, topic)
-    until(lambda: successor.has(2), successor.turn)
-    assert successor.reader.committed(first, TIMEOUT_S) == Committed(9, "claim=5")
-    assert successor.reader.committed(second, TIMEOUT_S) is None
-    admin = world.broker().admin()
-    both = [first, second]
     assert admin.committed(topic, both, TIMEOUT_S) == {first: Committed(9, "claim=5")}
     assert admin.committed(f"{topic}-of-nobody", both, TIMEOUT_S) == {}
 

@@ -28,7 +28,15 @@ from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.wire_schemas import MARKER
-from rollstream.streams.broker import Committed, GroupReader, Headers, Record, TopicPartition
+from rollstream.streams.broker import (
+    Admin,
+    Committed,
+    GroupReader,
+    Headers,
+    LogReader,
+    Record,
+    TopicPartition,
+)
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.troubles import note_in
@@ -264,27 +272,37 @@ class _SilentBroker(FaultyBroker):
 
     def group_reader(self, *args: Any, **settings: Any) -> GroupReader:
         member, world = super().group_reader(*args, **settings), self._world
-        commit, committed, bounds = member.commit, member.committed, member.bounds
+        commit = member.commit
 
         def commit_unless_silent(where: TopicPartition, offset: int, note: str) -> Future[bool]:
             return Future() if world.coordinator_is_silent else commit(where, offset, note)
 
-        def committed_unless_silent(where: TopicPartition, timeout_s: float) -> Committed | None:
-            if world.coordinator_is_silent:
-                raise SILENT
-            return committed(where, timeout_s)
+        vars(member).update(commit=commit_unless_silent)
+        return member
+
+    def reader(self, *args: Any, **settings: Any) -> LogReader:
+        reader, world = super().reader(*args, **settings), self._world
+        bounds, ingest = reader.bounds, world.world.layout.rollouts("math")
 
         def bounds_unless_silent(where: TopicPartition, timeout_s: float) -> tuple[int, int]:
-            if where.partition in world.silent:
+            if where.topic == ingest and where.partition in world.silent:
                 raise SILENT
             return bounds(where, timeout_s)
 
-        vars(member).update(
-            commit=commit_unless_silent,
-            committed=committed_unless_silent,
-            bounds=bounds_unless_silent,
-        )
-        return member
+        vars(reader).update(bounds=bounds_unless_silent)
+        return reader
+
+    def admin(self) -> Admin:
+        admin, world = super().admin(), self._world
+        committed = admin.committed
+
+        def committed_unless_silent(*args: Any) -> dict[TopicPartition, Committed]:
+            if world.coordinator_is_silent:
+                raise SILENT
+            return committed(*args)
+
+        vars(admin).update(committed=committed_unless_silent)
+        return admin
 
     def _fate(self, append: Append) -> Fate:
         is_silent = append.topic == self._seal_logs and append.partition in self._world.silent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
 from harness.history import problems_of
 from harness.sealing import SealWorld
@@ -11,10 +11,10 @@ from rollstream.consumers import audit
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.status import measure
-from rollstream.streams.broker import TopicPartition
+from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.memory.reader import MemoryReader
 
 
 def test_what_retention_deleted_unread_is_settled_as_lost() -> None:
@@ -95,19 +95,19 @@ def test_markers_of_a_foreign_transaction_are_settled_wherever_they_stand() -> N
 class ShyBroker(MemoryBroker):
     """A broker that does not answer the first questions for bounds."""
 
-    def group_reader(
-        self,
-        group: str,
-        topics: Sequence[str],
-        *,
-        on_revoked: Callable[[TopicPartition], None],
-    ) -> MemoryGroupReader:
-        reader = super().group_reader(group, topics, on_revoked=on_revoked)
-        answer, silent = reader.bounds, [True, True]
+    def __init__(self, logs: MemoryLogs) -> None:
+        super().__init__(logs)
+        self._silent = [True, True]
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+        answer = reader.bounds
 
         def bounds(where: TopicPartition, timeout_s: float) -> tuple[int, int]:
-            if silent:
-                silent.pop()
+            if self._silent and ".rollouts." in where.topic:
+                self._silent.pop()
                 raise BrokerUnavailable("no answer")
             return answer(where, timeout_s)
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException
 
 from harness.librdkafka import answered, group_of, metadata_of
-from rollstream.streams.broker import GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import Committed, GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.errors import (
     BrokerUnavailable,
     NotAuthorised,
@@ -65,6 +65,24 @@ class Client:
     def _next(self, name: str) -> Any:
         answers = self._answers[name]
         return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+class ToAsk:
+    """A consumer of the group that is no member of it; each answer is an error's code, or what the
+    group committed."""
+
+    def __init__(self, answer: int | tuple[int, str]) -> None:
+        self.answer = answer
+        self.is_open = True
+
+    def committed(self, positions: list[Any], timeout_s: float) -> list[Any]:
+        if isinstance(self.answer, int):
+            raise KafkaException(KafkaError(self.answer))
+        offset, note = self.answer
+        return [SimpleNamespace(**LEFT._asdict(), offset=offset, metadata=note, error=None)]
+
+    def close(self) -> None:
+        self.is_open = False
 
 
 def admin_of(client: Client) -> KafkaAdmin:
@@ -182,3 +200,24 @@ def test_a_topic_that_is_refused_or_never_usable_is_an_error() -> None:
         never = Client(topics=topics, created=[None], ends=unled)
         with pytest.raises(BrokerUnavailable, match=r"\['a'\] not usable within 0.0 s"):
             admin_of(never).create([spec], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"), [((5, "note"), {LEFT: Committed(5, "note")}), ((-1001, ""), {})]
+)
+def test_a_client_that_has_no_answer_about_offsets_gives_way_to_a_new_one(
+    answer: tuple[int, str], found: dict[TopicPartition, Committed]
+) -> None:
+    """It would keep to the coordinator that it knows, which is silent."""
+    clients = [ToAsk(KafkaError._TIMED_OUT), ToAsk(answer)]
+    asked = iter(clients)
+    admin = KafkaAdmin(Client().made, lambda _: cast(Consumer, next(asked)), "kafka:9092")
+    assert admin.committed("g", [LEFT], 5.0) == found
+    assert not any(client.is_open for client in clients)
+
+
+def test_who_may_not_ask_a_group_is_told_so_at_once() -> None:
+    refused = ToAsk(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    admin = KafkaAdmin(Client().made, lambda _: cast(Consumer, refused), "kafka:9092")
+    with pytest.raises(NotAuthorised, match="offsets of group g"):
+        admin.committed("g", [LEFT], 5.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.kafka.faults import (
@@ -61,7 +62,7 @@ def test_outage_is_over_once_a_broker_answers_and_is_back_when_all_are_down_agai
 
 def test_outage_is_logged_at_once_and_then_each_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    log = OutageLog("kafka:9092", clock)
+    log = OutageLog("kafka:9092", lambda: AdminClient({}), clock)
     seen_s = []
     for second in range(int(2 * SAY_EVERY_S) + 1):
         before = len(caplog.records)

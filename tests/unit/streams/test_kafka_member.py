@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event, get_ident
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as Position
 
-from rollstream.streams.broker import Committed, TopicPartition
+from harness.librdkafka import Outages
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import NotAuthorised
 from rollstream.streams.kafka.member import KafkaGroupReader, OnCommit
 
@@ -78,43 +78,17 @@ class Client:
         self.callbacks.on_revoke(self, [Position(*w) for w in where])
 
 
-class ToAsk:
-    """A consumer of the same group that is no member of it."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.open, self.polled = True, 0
-
-    def committed(self, positions: list[Position], timeout_s: float) -> list[Any]:
-        (p,) = positions
-        where = TopicPartition(p.topic, p.partition)
-        offset, text = self.client.stored.get(where, (-1001, ""))
-        error = None if self.client.refusal is None else KafkaError(self.client.refusal)
-        return [SimpleNamespace(**where._asdict(), offset=offset, metadata=text, error=error)]
-
-    def poll(self, timeout_s: float) -> None:
-        self.polled += 1
-
-    def get_watermark_offsets(self, position: Position, timeout_s: float) -> tuple[int, int]:
-        return 3, 9
-
-    def close(self) -> None:
-        self.open = False
-
-
 class Member:
     """A reader with its client, to which both partitions are assigned."""
 
     def __init__(self) -> None:
         self.client, self.revoked = Client(), list[TopicPartition]()
-        self.asked = ToAsk(self.client)
         self.reader = KafkaGroupReader(
             self._client,
-            lambda: self.asked,  # type: ignore[arg-type, return-value]
+            lambda where: (3, 9),
             ["t"],
             self.revoked.append,
-            reached=lambda: None,
-            why_away=lambda _: "",
+            Outages(),
         )
         self.client.during = lambda: self.client.assign(LEFT, RIGHT)
         assert self.poll() == []
@@ -176,17 +150,13 @@ def test_leaving_tells_nobody_that_a_partition_was_revoked() -> None:
 
 def test_a_commit_counts_only_for_a_member() -> None:
     member = Member()
-    assert member.reader.committed(LEFT, 1.0) is None
     assert member.commit(5, "hint")
-    assert member.reader.committed(LEFT, 1.0) == Committed(5, "hint")
     for code in (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID):
         member.client.refusal = code
         assert not member.commit(6)
     member.client.refusal = KafkaError.GROUP_AUTHORIZATION_FAILED
     with pytest.raises(NotAuthorised, match="commit of"):
         member.commit(6)
-    with pytest.raises(NotAuthorised, match="committed of"):
-        member.reader.committed(LEFT, 1.0)
     member.client.revoke(LEFT)
     member.client.refusal = None
     assert not member.commit(6)
@@ -246,33 +216,6 @@ def test_a_client_that_does_not_close_is_left_behind(
     member.reader.close()
     assert "did not close within 0.01 s and is left behind" in caplog.text
     member.client.closed.set()
-
-
-def test_both_ends_of_a_log_are_asked_beside_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
-    member = Member()
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(member.reader.bounds, LEFT, 1.0).result() == (3, 9)
-    assert member.asked.polled == 0
-    monkeypatch.setattr("rollstream.streams.lending.SERVE_S", 0.0)
-    member.poll()
-    assert member.asked.polled == 1, "what it logs piles up in it"
-    member.reader.close()
-    assert not member.asked.open
-
-
-def test_a_client_that_has_no_answer_about_offsets_gives_way_to_a_new_one() -> None:
-    """It would keep to the coordinator that it knows, which is silent."""
-    member = Member()
-    silent = member.asked
-
-    def no_answer(positions: list[Position], timeout_s: float) -> list[Any]:
-        member.asked = ToAsk(member.client)
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-    vars(silent)["committed"] = no_answer
-    member.client.stored[LEFT] = 5, "note"
-    assert member.reader.committed(LEFT, 5.0) == Committed(5, "note")
-    assert (silent.open, member.asked.open) == (False, True)
 
 
 def test_what_the_group_gave_to_another_is_not_this_members_though_it_takes_the_commit() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, Message
 
-from harness.librdkafka import metadata_of
+from harness.librdkafka import Outages, metadata_of
 from rollstream.runtime.clock import SystemClock
 from rollstream.streams.broker import END, TopicPartition
 from rollstream.streams.errors import (
@@ -82,7 +82,7 @@ def reader_of(client: Client, starts: dict[TopicPartition, int]) -> KafkaReader:
     def make() -> Any:
         return client
 
-    return KafkaReader(make, starts, reached=lambda: None, why_away=lambda _: "")
+    return KafkaReader(make, starts, Outages())
 
 
 def offsets(reader: KafkaReader, records_max: int = 100) -> list[tuple[int, int]]:
@@ -262,8 +262,6 @@ class SlowClient(Client):
 
 def test_a_slow_broker_is_given_longer_though_one_was_away_before() -> None:
     client = SlowClient(after_s=1.5)
-    reader = KafkaReader(
-        lambda: cast(Any, client), {}, reached=lambda: None, why_away=lambda _: "it was away"
-    )
+    reader = KafkaReader(lambda: cast(Any, client), {}, Outages("it was away"))
     assert reader.bounds(TopicPartition("t", 0), 60.0) == (3, 9)
     assert len(client.attempts) == 2

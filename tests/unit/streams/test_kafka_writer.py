@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from harness.librdkafka import Outages
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.broker import Delivery, TopicPartition
 from rollstream.streams.errors import BufferFull, DeliveryUnknown
@@ -65,7 +66,7 @@ class FakeBroker(MemoryBroker):
             self.made.append(FakeProducer())
             return self.made[-1]
 
-        return KafkaWriter(make, reached=lambda: None)
+        return KafkaWriter(make, Outages())
 
 
 def test_what_is_on_its_way_in_a_client_that_failed_for_good_is_in_doubt_and_others_go_on() -> None:
@@ -100,7 +101,7 @@ def test_an_append_and_a_question_of_two_threads_have_one_client() -> None:
         go_on.wait(0.2)  # Long enough for the other thread to find none.
         return made[-1]
 
-    writer = KafkaWriter(make, reached=lambda: None)
+    writer = KafkaWriter(make, Outages())
     with ThreadPoolExecutor(2) as threads:
         append = threads.submit(writer.append, "logs", b"event", on_delivery=reports.append)
         assert begun.wait(10)

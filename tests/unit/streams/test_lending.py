@@ -1,32 +1,50 @@
-"""Clients that are lent to one thread at a time."""
+"""Readers that are lent to one thread at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import cast
 
 import pytest
 
 from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import Record
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.lending import SERVE_S, Lender
+from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.owned.lending import SERVE_S, Lender
 
 
-class Client:
+class Client(MemoryReader):
     """Takes down what is done with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_poll: Callable[[], None] = lambda: None) -> None:
         self.polled = 0
         self.is_open = True
+        self._on_poll = on_poll
 
-    def poll(self) -> None:
+    def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         assert self.is_open
         self.polled += 1
+        self._on_poll()
+        return []
 
     def close(self) -> None:
         assert self.is_open, "twice"
         self.is_open = False
 
 
-def lender(count: int = 2) -> Lender[Client]:
-    return Lender(Client, Client.poll, count)
+class Clients(Lender):
+    """Lends these."""
+
+    def lend(  # type: ignore[override]
+        self, why_not: str, deadline: Deadline
+    ) -> AbstractContextManager[Client]:
+        return cast(AbstractContextManager[Client], super().lend(why_not, deadline))
+
+
+def lender(count: int = 2) -> Clients:
+    return Clients(Client, count)
 
 
 def in_time() -> Deadline:
@@ -62,17 +80,13 @@ def test_those_that_are_not_lent_are_polled_once_a_second() -> None:
         assert (lent.polled, idle.polled) == (0, 2)
 
 
-@pytest.mark.parametrize("keeps_failed", [True, False])
-def test_one_that_an_error_was_raised_with_is_lent_again_only_where_that_is_wanted(
-    keeps_failed: bool,
-) -> None:
+def test_one_that_an_error_was_raised_with_is_closed_and_lent_no_more() -> None:
     clients = lender(1)
-    lent = clients.lend("none", in_time(), keeps_failed=keeps_failed)
-    with pytest.raises(ZeroDivisionError), lent as failed:
+    with pytest.raises(ZeroDivisionError), clients.lend("none", in_time()) as failed:
         raise ZeroDivisionError
-    assert failed.is_open is keeps_failed
+    assert not failed.is_open
     with clients.lend("none", in_time()) as after:
-        assert (after is failed) is keeps_failed
+        assert after is not failed
 
 
 def test_all_are_closed_those_that_are_lent_when_they_come_back() -> None:
@@ -89,7 +103,7 @@ def test_all_are_closed_those_that_are_lent_when_they_come_back() -> None:
 
 
 def test_one_that_is_polled_while_all_are_closed_is_closed_too() -> None:
-    clients = Lender(Client, lambda _: clients.close(), 2)
+    clients = Clients(lambda: Client(on_poll=clients.close), 2)
     with clients.lend("none", in_time()) as idle:
         pass
     clients.serve(SERVE_S)
@@ -103,7 +117,7 @@ def test_one_that_cannot_be_made_is_made_later() -> None:
         return Client()
 
     failing = [True]
-    clients = Lender(make, Client.poll, 1)
+    clients = Clients(make, 1)
     with pytest.raises(BrokerUnavailable, match="away"), clients.lend("none", in_time()):
         pass
     failing.clear()

@@ -172,8 +172,12 @@ class Intake:
 
     def ask_end(self) -> Asked[int]:
         """The end of the ingest log after this call; it raises as ``is_caught_up``."""
-        reader, source, ask_s = self._reader, self._source, self._context.ask_s
-        return Asked(self._context.threads.askers, lambda: reader.bounds(source, ask_s)[1])
+        return Asked(self._context.threads.askers, self._ask_end)
+
+    def _ask_end(self) -> int:
+        deadline = Deadline(self._context.ask_s, self._context.clock)
+        with self._context.clients.reader(self._source, deadline) as reader:
+            return reader.bounds(self._source, deadline.left_s())[1]
 
     def check_end(self) -> bool:
         """Whether it is known that the log reaches up to where it was read when this was asked.

@@ -162,5 +162,7 @@ class CommittedOffset:
         raise BrokerUnavailable(f"{self._source}: no answer within {self._context.ask_s} s")
 
     def _ask(self) -> tuple[int, tuple[int | None, str]]:
-        found = self._reader.committed(self._source, self._context.ask_s)
+        context, asked = self._context, [self._source]
+        group = context.layout.sealer_group(context.environment)
+        found = context.broker.admin().committed(group, asked, context.ask_s).get(self._source)
         return (0, (None, "")) if found is None else (found.offset, note_in(found.metadata))

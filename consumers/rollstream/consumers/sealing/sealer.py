@@ -18,7 +18,7 @@ from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import CLAIMERS, LOOKERS, WORKERS, SealerThreads
+from rollstream.consumers.sealing.threads import ASKERS, CLAIMERS, LOOKERS, WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -101,7 +101,7 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)
-        readers = CLAIMERS + LOOKERS + WORKERS // 2  # A flush needs one.
+        readers = CLAIMERS + LOOKERS + (WORKERS + ASKERS) // 2  # A flush, or a question, needs one.
         self._clients = OwnerClients(broker, readers)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker)

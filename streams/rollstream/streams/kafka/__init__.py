@@ -8,7 +8,6 @@
 - ``writer``      ``KafkaWriter``
 - ``reader``      ``KafkaReader``: named partitions
 - ``member``      ``KafkaGroupReader``: a member of a consumer group
-- ``offsets``     what a consumer group committed, asked by who is no member
 - ``admin``       ``KafkaAdmin``
 """
 

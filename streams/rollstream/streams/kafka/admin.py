@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache, partial
 
 import confluent_kafka
@@ -24,11 +24,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import Committed, GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import END, Committed, GroupMembers, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.kafka.answers import as_request_error, request
 from rollstream.streams.kafka.faults import Faults, sentence_of
-from rollstream.streams.kafka.offsets import committed_offsets
+from rollstream.streams.kafka.reader import at_offset
 
 _ASK_AGAIN_S = 0.05
 _REBALANCING = (
@@ -44,6 +44,8 @@ _NO_COORDINATOR = (
 # A question to a coordinator is given up by who waits for its answer, never by librdkafka, whose
 # time-out of one may abort the process while a broker comes or goes (its issue 4605).
 _UNENDING_S = 3600.0
+# A coordinator that answers does so sooner.
+_COORDINATOR_S = 1.5
 # A name may have several addresses, of which librdkafka tries the next after its first back-off.
 _CERTAIN_AFTER_S = 1.0
 _LOOK_EVERY_S = 0.1
@@ -126,8 +128,27 @@ class KafkaAdmin:
     def committed(
         self, group: str, asked: Collection[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, Committed]:
-        with closing(self._make_to_ask(group)) as consumer:
-            return committed_offsets(consumer, asked, f"offsets of group {group}", timeout_s)
+        deadline = Deadline(timeout_s)
+        with suppress(BrokerUnavailable):
+            return self._committed_once(group, asked, deadline.slice_s(_COORDINATOR_S))
+        return self._committed_once(group, asked, deadline.left_s())
+
+    def _committed_once(
+        self, group: str, asked: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, Committed]:
+        """Asks through a consumer that is no member, and is new: one keeps to the coordinator that
+        it knows, which may be silent."""
+        what = f"offsets of group {group}"
+        with closing(self._make_to_ask(group)) as consumer, request(what, timeout_s):
+            answers = consumer.committed([at_offset(where, END) for where in asked], timeout_s)
+        for answer in answers:
+            if answer.error is not None:
+                raise as_request_error(answer.error, what)
+        return {
+            TopicPartition(one.topic, one.partition): Committed(one.offset, one.metadata or "")
+            for one in answers
+            if one.offset >= 0
+        }
 
     def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
         deadline = Deadline(timeout_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
-from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.streams.broker import IDLE_S, Broker, Opened, TopicPartition
 from rollstream.streams.errors import BadClientSettings
@@ -21,11 +20,8 @@ from rollstream.streams.kafka.admin import KafkaAdmin
 from rollstream.streams.kafka.clients import Consumer, Producer, kept_in_children
 from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.member import KafkaGroupReader
-from rollstream.streams.kafka.reader import KafkaReader
+from rollstream.streams.kafka.reader import ANSWER_TIMEOUT_S, KafkaReader
 from rollstream.streams.kafka.writer import KafkaWriter
-
-_WHY_WITHIN_S = 1.0
-_FIRST_LOOK_S = 0.1
 
 
 class KafkaBroker(Broker):
@@ -44,7 +40,7 @@ class KafkaBroker(Broker):
         self._bootstrap = bootstrap
         self._client = dict(client or {})
         self._check()
-        self._outages = OutageLog(bootstrap)
+        self._outages = OutageLog(bootstrap, self._make_admin)
         self._opened = Opened()
 
     def __str__(self) -> str:
@@ -54,8 +50,7 @@ class KafkaBroker(Broker):
     def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> KafkaWriter:
         wanted = properties.writer(linger_ms=linger_ms, retries=retries)
         writer = KafkaWriter(
-            lambda: kept_in_children(Producer(self._properties(wanted))),
-            reached=self._outages.reached,
+            lambda: kept_in_children(Producer(self._properties(wanted))), self._outages
         )
         return self._opened.add(writer, KafkaWriter.abandon)
 
@@ -69,8 +64,7 @@ class KafkaBroker(Broker):
         reader = KafkaReader(
             partial(self._make_consumer, wanted),
             starts,
-            reached=self._outages.reached,
-            why_away=self._why_away,
+            self._outages,
         )
         return self._opened.add(reader, KafkaReader.close)
 
@@ -80,11 +74,10 @@ class KafkaBroker(Broker):
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(
             lambda on_commit: self._make_consumer({**wanted, "on_commit": on_commit}),
-            partial(self._make_consumer, wanted),
+            self._bounds_now,
             topics,
             on_revoked,
-            reached=self._outages.reached,
-            why_away=self._why_away,
+            self._outages,
         )
         return self._opened.add(reader, KafkaGroupReader.close)
 
@@ -119,21 +112,9 @@ class KafkaBroker(Broker):
                 "all properties)"
             ) from error
 
-    def _why_away(self, timeout_s: float) -> str:
-        """Why no broker can be reached, as a new client finds out; empty: one can."""
-        # One that was kept would tell now what was wrong when it was asked last.
-        client, deadline = self._make_admin(), Deadline(min(timeout_s, _WHY_WITHIN_S))
-        look_s = _FIRST_LOOK_S
-        while not deadline.passed():
-            with suppress(KafkaException):
-                client.list_topics(timeout=deadline.slice_s(look_s))
-                self._outages.reached()
-                return ""
-            client.poll(0)  # Runs the error callback.
-            if self.outage():
-                break
-            look_s *= 2
-        return self.outage()
+    def _bounds_now(self, where: TopicPartition) -> tuple[int, int]:
+        with closing(self.reader({})) as reader:
+            return reader.bounds(where, ANSWER_TIMEOUT_S)
 
     def _make_admin(self, on_error: Callable[[KafkaError], None] | None = None) -> AdminClient:
         wanted = {"error_cb": on_error or self._outages.record}

@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
+from contextlib import suppress
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import Deadline
 
 SAY_EVERY_S = 60.0  # How often an outage that goes on is logged again.
 # librdkafka dials again within 1.5 s (``RECONNECT_MS_MAX``) and then reports a refusal again: one
 # that it did not report within this time has ended. Other attempts take up to 30 s to fail.
 REFUSED_OVER_AFTER_S = 3.0
 OVER_AFTER_S = 45.0
+_WHY_WITHIN_S = 1.0
+_FIRST_LOOK_S = 0.1
 _CAUSES = frozenset(
     (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION, KafkaError._SSL)
 )
@@ -63,11 +69,15 @@ class OutageLog(Faults):
 
     Args:
         bootstrap: where the brokers are, for people.
+        make: a client whose errors are recorded here.
     """
 
-    def __init__(self, bootstrap: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, make: Callable[[], AdminClient], clock: Clock | None = None
+    ) -> None:
         super().__init__(clock)
         self._bootstrap = bootstrap
+        self._make = make
         self._said_s = -math.inf
 
     def record(self, error: KafkaError) -> None:
@@ -84,6 +94,22 @@ class OutageLog(Faults):
         if cause is None:
             return ""
         return f"Kafka at {self._bootstrap} cannot be reached: {sentence_of(cause)}"
+
+    def why_away(self, timeout_s: float) -> str:
+        """Why no broker can be reached, as a new client finds out; empty: one can."""
+        # One that was kept would tell now what was wrong when it was asked last.
+        client, deadline = self._make(), Deadline(min(timeout_s, _WHY_WITHIN_S))
+        look_s = _FIRST_LOOK_S
+        while not deadline.passed():
+            with suppress(KafkaException):
+                client.list_topics(timeout=deadline.slice_s(look_s))
+                self.reached()
+                return ""
+            client.poll(0)  # Runs the error callback.
+            if self.sentence():
+                break
+            look_s *= 2
+        return self.sentence()
 
 
 def sentence_of(error: KafkaError) -> str:

@@ -7,26 +7,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import END, Committed, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.broker import END, Record, TopicPartition
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
-from rollstream.streams.kafka.offsets import committed_offsets
+from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.properties import LOG
-from rollstream.streams.kafka.reader import ANSWER_TIMEOUT_S, KafkaReader, at_offset
-from rollstream.streams.lending import Lender
+from rollstream.streams.kafka.reader import KafkaReader, at_offset
 
-ASKING_MAX = 3  # Questions on their way.
 COMMIT_S = 10.0  # A coordinator that can't write says so after 5 s; one that is away never does.
-COORDINATOR_S = 1.5  # One that answers does so sooner; then a new client looks for another.
 CLOSE_S = 10.0  # A member that says nothing for so long is out of its group.
 UNANSWERED_MAX = 8  # Commits of a partition; of older ones the answer is of no interest.
 OnCommit = Callable[[KafkaError | None, Sequence[Any]], None]
@@ -39,31 +33,27 @@ class KafkaGroupReader(KafkaReader):
     begun are in librdkafka's own assignment, so nothing is read from an offset that nobody chose.
 
     Only the thread that polls calls the consumer: confluent-kafka lets one thread at a time into
-    it, so a call that waits for a silent broker would hold ``poll`` as long. Questions go through
-    consumers of their own, each of which is lent to one thread at a time.
+    it, so a call that waits for a silent broker would hold ``poll`` as long.
 
     Args:
         make: gets what the consumer calls with the answer to a commit, within a poll.
-        make_to_ask: a consumer that knows the group and is no member.
+        ask_bounds: asks for the bounds of a log beside the consumer.
     """
 
     def __init__(
         self,
         make: Callable[[OnCommit], Consumer],
-        make_to_ask: Callable[[], Consumer],
+        ask_bounds: Callable[[TopicPartition], tuple[int, int]],
         topics: Sequence[str],
         on_revoked: Callable[[TopicPartition], None],
-        *,
-        reached: Callable[[], None],
-        why_away: Callable[[float], str],
+        outages: OutageLog,
     ) -> None:
-        super().__init__(partial(make, self._on_commit), {}, reached=reached, why_away=why_away)
+        super().__init__(partial(make, self._on_commit), {}, outages)
         self._topics = list(topics)
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
         self._moved = False
-        self._asking = Lender(make_to_ask, lambda consumer: consumer.poll(0), ASKING_MAX)
-        self._clock = SystemClock()
+        self._ask = ask_bounds
         self._to_commit: dict[TopicPartition, confluent_kafka.TopicPartition] = {}
         self._may_commit = Deadline(0.0)
         self._asked_bounds: dict[TopicPartition, Future[tuple[int, int]]] = {}
@@ -75,7 +65,6 @@ class KafkaGroupReader(KafkaReader):
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
         self._moved = False
-        self._asking.serve(self._clock.monotonic_s())
         self._send_commits()
         records = super().poll(records_max, timeout_s)
         if self._moved:  # What was fetched before a rebalance in this very call.
@@ -118,23 +107,9 @@ class KafkaGroupReader(KafkaReader):
         except KafkaException as error:
             self._on_commit(error.args[0], positions)
 
-    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        what, deadline = f"committed of {where}", Deadline(timeout_s)
-        with suppress(BrokerUnavailable):
-            return self._committed_once(where, what, Deadline(min(timeout_s, COORDINATOR_S)))
-        return self._committed_once(where, what, deadline)
-
-    def _committed_once(
-        self, where: TopicPartition, what: str, within: Deadline
-    ) -> Committed | None:
-        """A client keeps to a coordinator that is silent: one without an answer asks no more."""
-        with self._to_ask(what, within, keeps_failed=False) as consumer:
-            return committed_offsets(consumer, [where], what, within.left_s()).get(where)
-
     def close(self) -> None:
         self._assigned.clear()  # First, so that leaving calls no `on_revoked`.
         super().close()
-        self._asking.close()
 
     def _close_client(self, consumer: Consumer) -> None:
         """Leaves the group, or leaves the client behind: librdkafka asks for the coordinator until
@@ -206,16 +181,10 @@ class KafkaGroupReader(KafkaReader):
 
     def _ask_bounds(self, where: TopicPartition, answer: Future[tuple[int, int]]) -> None:
         try:
-            answer.set_result(self.bounds(where, ANSWER_TIMEOUT_S))
+            answer.set_result(self._ask(where))
         except Exception as error:  # noqa: BLE001, the next poll raises it
             answer.set_exception(error)
 
     def _forget(self, where: TopicPartition) -> None:
         super()._forget(where)
         self._asked_bounds.pop(where, None)
-
-    def _to_ask(
-        self, what: str, within: Deadline, *, keeps_failed: bool = True
-    ) -> AbstractContextManager[Consumer]:
-        why_not = f"{what}: {ASKING_MAX} other questions have no answer"
-        return self._asking.lend(why_not, within, keeps_failed=keeps_failed)

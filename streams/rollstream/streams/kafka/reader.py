@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from rollstream.streams.errors import (
     PermanentBrokerError,
 )
 from rollstream.streams.kafka.answers import as_request_error
+from rollstream.streams.kafka.faults import OutageLog
 
 ANSWER_TIMEOUT_S = 10.0  # For the bounds that an OffsetLost names.
 _PROOF_TIMEOUT_S_MIN = 0.1
@@ -42,21 +42,17 @@ class KafkaReader:
     """A ``LogReader``. The client is made at the first call that needs it.
 
     Args:
-        reached: told whenever a broker answered.
-        why_away: returns why no broker can be reached, empty: one can, within so many seconds.
+        outages: told whenever a broker answered, and asked why none can be reached.
     """
 
     def __init__(
         self,
         make: Callable[[], Consumer],
         starts: Mapping[TopicPartition, int],
-        *,
-        reached: Callable[[], None],
-        why_away: Callable[[float], str],
+        outages: OutageLog,
     ) -> None:
         self._make = make
-        self._reached = reached
-        self._why_away = why_away
+        self._outages = outages
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
@@ -80,13 +76,13 @@ class KafkaReader:
             messages += consumer.consume(records_max - 1, 0) if records_max > 1 else []
             if not messages and self._unproven:
                 # librdkafka waits silently for a missing topic.
-                self._prove_topics(consumer, self._unproven, timeout_s)
+                self._prove_topics(self._unproven, timeout_s)
         if any(map(Message.error, messages)):
             messages = self._without_failures(messages)
             if not messages:
                 self._raise_first()
         if messages:
-            self._reached()
+            self._outages.reached()
             if self._damaged:
                 self._forget_damage(messages)
         # The hot path of every reader: one comprehension, no function of ours per record.
@@ -125,14 +121,14 @@ class KafkaReader:
                 # No callback runs while librdkafka waits for an answer, so this client never says
                 # what is wrong.
                 if not deadline.passed():
-                    why = self._why_away(deadline.left_s())
+                    why = self._outages.why_away(deadline.left_s())
                 if deadline.passed() or not timed_out:
                     if not why:
                         raise
                     raise BrokerUnavailable(f"{what}: {why}") from error
                 attempt_s = min(2 * attempt_s, _ATTEMPT_S_MAX)  # For a broker that is slow.
             else:
-                self._reached()
+                self._outages.reached()
                 return answer
 
     def offsets_at(
@@ -140,7 +136,7 @@ class KafkaReader:
     ) -> dict[TopicPartition, int]:
         if not ends:
             return {}
-        found = self._offsets(self._client(), ends, -(-timestamp_us // 1000), timeout_s)
+        found = self._offsets(ends, -(-timestamp_us // 1000), timeout_s)
         return {where: found[where] if found[where] >= 0 else end for where, end in ends.items()}
 
     def read_to(self, where: TopicPartition) -> int:
@@ -197,32 +193,30 @@ class KafkaReader:
         return self._consumer
 
     def _bounds_once(self, where: TopicPartition, attempt: Deadline) -> tuple[int, int]:
-        with self._to_ask(str(where), attempt) as consumer:
-            try:
-                return consumer.get_watermark_offsets(at_offset(where, END), attempt.left_s())
-            except KafkaException as error:
-                what = f"bounds of {where}"
-                raise self._unanswered(consumer, [where], error.args[0], what, attempt) from error
+        try:
+            return self._client().get_watermark_offsets(at_offset(where, END), attempt.left_s())
+        except KafkaException as error:
+            what = f"bounds of {where}"
+            raise self._unanswered([where], error.args[0], what, attempt) from error
 
     def _all_bounds_once(
         self, logs: Collection[TopicPartition], attempt: Deadline
     ) -> dict[TopicPartition, tuple[int, int]]:
-        with self._to_ask(f"bounds of {len(logs)} logs", attempt) as consumer:
-            firsts = self._offsets(consumer, logs, EARLIEST, attempt.left_s())
-            ends = self._offsets(consumer, logs, END, attempt.left_s())
+        firsts = self._offsets(logs, EARLIEST, attempt.left_s())
+        ends = self._offsets(logs, END, attempt.left_s())
         return {where: (firsts[where], ends[where]) for where in logs}
 
     def _offsets(
-        self, consumer: Consumer, logs: Collection[TopicPartition], when: int, timeout_s: float
+        self, logs: Collection[TopicPartition], when: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
         """The first offset of each log from a time in milliseconds on, negative: there is none; or
         that of EARLIEST or END, which Kafka's request takes in place of a time."""
         asked = [at_offset(where, when) for where in logs]
         what, within = f"offsets of {len(logs)} logs", Deadline(timeout_s)
         try:
-            answers = consumer.offsets_for_times(asked, timeout_s)
+            answers = self._client().offsets_for_times(asked, timeout_s)
         except KafkaException as error:
-            raise self._unanswered(consumer, logs, error.args[0], what, within) from error
+            raise self._unanswered(logs, error.args[0], what, within) from error
         found = {}
         for one in answers:
             where = TopicPartition(one.topic, one.partition)
@@ -230,10 +224,6 @@ class KafkaReader:
                 raise _as_read_error(one.error, f"{what}: {where}")
             found[where] = one.offset
         return found
-
-    def _to_ask(self, what: str, within: Deadline) -> AbstractContextManager[Consumer]:
-        """The consumer that a question goes through."""
-        return nullcontext(self._client())
 
     def _begin_all(self, consumer: Consumer) -> None:
         """At the first poll, not before: whoever asks for bounds first reads nothing ahead."""
@@ -245,20 +235,15 @@ class KafkaReader:
         consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
 
     def _unanswered(
-        self,
-        consumer: Consumer,
-        logs: Collection[TopicPartition],
-        error: KafkaError,
-        what: str,
-        within: Deadline,
+        self, logs: Collection[TopicPartition], error: KafkaError, what: str, within: Deadline
     ) -> BrokerError:
         """The failure of a question about these logs. Their topics may be missing, or led by
         another broker, which librdkafka only finds out by asking some broker for the topics."""
         if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
-            self._prove_topics(consumer, {where.topic for where in logs}, within.left_s())
+            self._prove_topics({where.topic for where in logs}, within.left_s())
         return _as_read_error(error, what)
 
-    def _prove_topics(self, consumer: Consumer, topics: set[str], timeout_s: float) -> None:
+    def _prove_topics(self, topics: set[str], timeout_s: float) -> None:
         """Asks some broker whether the topics exist. Returns at the first question that has no
         answer, so that the caller's own deadline passes.
 
@@ -267,7 +252,7 @@ class KafkaReader:
         """
         for topic in sorted(topics):
             try:
-                found = consumer.list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
+                found = self._client().list_topics(topic, max(timeout_s, _PROOF_TIMEOUT_S_MIN))
             except KafkaException:
                 return
             error = found.topics[topic].error

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from rollstream.streams.broker import Delivery, Headers, OnDelivery
 from rollstream.streams.errors import BufferFull, RecordTooLarge
 from rollstream.streams.kafka.answers import as_delivery_error, as_request_error, request
+from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.properties import QUEUED_KIB_MAX, QUEUED_RECORDS_MAX
 
 
@@ -24,12 +25,12 @@ class KafkaWriter:
     0.1 ms a MB: no success is known without a report.
 
     Args:
-        reached: told whenever a broker answered.
+        outages: told whenever a broker answered.
     """
 
-    def __init__(self, make: Callable[[], Producer], *, reached: Callable[[], None]) -> None:
+    def __init__(self, make: Callable[[], Producer], outages: OutageLog) -> None:
         self._make = make
-        self._reached = reached
+        self._outages = outages
         self._lock = threading.Lock()  # Held while a client is made, or taken away.
         self._producer: Producer | None = None
         self._failed: Producer | None = None  # Sends no more.
@@ -76,7 +77,7 @@ class KafkaWriter:
     def partitions(self, topic: str, timeout_s: float) -> int:
         with request(topic, timeout_s):
             found = self._client().list_topics(topic, timeout_s).topics[topic]
-        self._reached()
+        self._outages.reached()
         if found.error is not None:
             raise as_request_error(found.error, topic)
         return len(found.partitions)
@@ -104,7 +105,7 @@ class KafkaWriter:
         """The client's callback of one record."""
         partition = message.partition()
         if error is None:
-            self._reached()
+            self._outages.reached()
             stamp_us = message.timestamp()[1] * 1000
             on_delivery(Delivery(topic, partition, message.offset(), None, stamp_us))
         else:

@@ -48,10 +48,6 @@ class MemoryGroupReader(MemoryReader):
         self._answers.append((where, holds, answer))
         return answer
 
-    def committed(self, where: TopicPartition, timeout_s: float) -> Committed | None:
-        with self._logs.lock:
-            return self._group.commits.get(where)
-
     def evict(self) -> None:
         """What a session time-out does: the group forgets this member, which learns of it in its
         next ``poll``, and joins again."""

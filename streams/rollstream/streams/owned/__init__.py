@@ -6,6 +6,7 @@
 - ``state``      what an owner may do
 - ``sending``    an owner's appends, one on its way at a time
 - ``clients``    the clients that owners share: one that appends, a few that read
+- ``lending``    ``Lender``: readers that are lent to one thread at a time
 - ``appends``    events on their way, looked after by a loop that waits for none
 - ``log``        ``OwnedLog``: claim, append, wait until it is confirmed
 - ``adoption``   where a fold may start, so that start-up stays short

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from operator import methodcaller
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
 from rollstream.streams.errors import BrokerError
-from rollstream.streams.lending import Lender
+from rollstream.streams.owned.lending import Lender
 from rollstream.streams.reading import bounds_in_time
 
 READERS_EACH = 2  # A claim reads the log, and what others wrote while it is confirmed.
@@ -33,8 +32,7 @@ class OwnerClients:
         self._broker = broker
         self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
-        make, poll = partial(broker.reader, {}), methodcaller("poll", 1, 0.0)
-        self._readers = Lender[LogReader](make, poll, READERS_EACH * threads)
+        self._readers = Lender(partial(broker.reader, {}), READERS_EACH * threads)
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""

@@ -1,4 +1,4 @@
-"""Clients of a broker that are lent to one thread at a time."""
+"""Readers that are lent to one thread at a time."""
 
 from __future__ import annotations
 
@@ -6,50 +6,36 @@ import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
-from typing import Generic, Protocol, TypeVar
 
 from rollstream.runtime.deadline import Deadline
+from rollstream.streams.broker import LogReader
 from rollstream.streams.errors import BrokerError, BrokerUnavailable
 
 SERVE_S = 1.0  # How often those that are not lent say what piles up in them.
 
 
-class Client(Protocol):
-    """What is lent."""
-
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Client)
-
-
-class Lender(Generic[C]):
-    """Lends clients, which are made when they are needed; the one that came back last goes first.
+class Lender:
+    """Lends readers, which are made when they are needed; the one that came back last goes first.
 
     Any thread may use it. librdkafka keeps each log line and error of a client until it is polled,
     so somebody has to call ``serve`` again and again.
 
     Args:
-        make: makes a client.
-        poll: polls one without waiting.
+        make: makes a reader.
         count: how many are lent at a time, at most.
     """
 
-    def __init__(self, make: Callable[[], C], poll: Callable[[C], object], count: int) -> None:
+    def __init__(self, make: Callable[[], LogReader], count: int) -> None:
         self._make = make
-        self._poll = poll
         self._closed = 0  # How often.
         self._served_s = -inf
-        self._free: queue.LifoQueue[C | None] = queue.LifoQueue()
+        self._free: queue.LifoQueue[LogReader | None] = queue.LifoQueue()
         for _ in range(count):
             self._free.put(None)  # Made when it is needed.
 
     @contextmanager
-    def lend(self, why_not: str, deadline: Deadline, *, keeps_failed: bool = False) -> Iterator[C]:
+    def lend(self, why_not: str, deadline: Deadline) -> Iterator[LogReader]:
         """Lends one. It is lent again unless an error is raised with it.
-
-        Args:
-            keeps_failed: it is lent again even then.
 
         Raises:
             BrokerUnavailable: all were lent up to the deadline, as ``why_not`` says.
@@ -58,7 +44,7 @@ class Lender(Generic[C]):
             client = self._free.get(timeout=deadline.left_s())
         except queue.Empty:
             raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s") from None
-        closed, keeps = self._closed, keeps_failed
+        closed, keeps = self._closed, False
         try:
             if client is None:
                 client = self._make()
@@ -79,7 +65,7 @@ class Lender(Generic[C]):
         for client in reversed(self._take_free()):  # Those that were made are lent first.
             if client is not None:
                 with suppress(BrokerError):
-                    self._poll(client)
+                    client.poll(1, 0.0)
             self._take_back(client, closed)
 
     def close(self) -> None:
@@ -90,7 +76,7 @@ class Lender(Generic[C]):
                 client.close()
             self._free.put(None)
 
-    def _take_back(self, client: C | None, closed: int, *, keeps: bool = True) -> None:
+    def _take_back(self, client: LogReader | None, closed: int, *, keeps: bool = True) -> None:
         """It is lent again, unless all were closed meanwhile."""
         try:
             if client is not None and not (keeps and closed == self._closed):
@@ -99,8 +85,8 @@ class Lender(Generic[C]):
         finally:
             self._free.put(client)
 
-    def _take_free(self) -> list[C | None]:
-        taken: list[C | None] = []
+    def _take_free(self) -> list[LogReader | None]:
+        taken: list[LogReader | None] = []
         with suppress(queue.Empty):
             while True:
                 taken.append(self._free.get_nowait())
