@@ -27,6 +27,7 @@ class RowField:
     Attributes:
         name: in the newest version, under which it is read.
         written: its name in records and files of this version.
+        aliases: its earlier names, the first one last.
         column: how a record of the ingest log holds it: ``once``, ``shared``, ``text``, ``number``,
             ``array``, ``components``, ``attachments`` or ``token_arrays``.
         row_type: the Avro type of one segment's value, with logical types.
@@ -40,6 +41,7 @@ class RowField:
 
     name: str
     written: str
+    aliases: tuple[str, ...]
     column: str
     row_type: Any
     dtype: str
@@ -53,7 +55,8 @@ class RowField:
 @cache
 def fields_of(schema: WireSchema) -> Mapping[str, RowField]:
     """Every field of one version by name, in its order."""
-    return {field.name: field for field in _walk(schema.fields, renamed())}
+    names = {} if schema is shipped().newest(SCHEMA) else renamed()
+    return {field.name: field for field in _walk(schema.fields, names)}
 
 
 @cache
@@ -66,8 +69,8 @@ def row_fields() -> Mapping[str, RowField]:
 def first_names() -> Mapping[str, str]:
     """The name that a field had first, by each later one, of the fields that were renamed: digests
     cover them under it in every version."""
-    schemas = shipped().versions(SCHEMA)
-    return {name: aliases[-1] for schema in schemas for name, aliases in _aliases(schema.fields)}
+    found = (fields_of(schema).values() for schema in shipped().versions(SCHEMA))
+    return {one.written: one.aliases[-1] for of in found for one in of if one.aliases}
 
 
 @cache
@@ -108,16 +111,7 @@ def columns(*, extra: bool) -> tuple[RowField, ...]:
 @cache
 def renamed() -> Mapping[str, str]:
     """The name in the newest version, by each earlier one."""
-    newest = shipped().newest(SCHEMA)
-    return {alias: name for name, aliases in _aliases(newest.fields) for alias in aliases}
-
-
-def _aliases(fields: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The columns that were renamed: name, and earlier names, the first one last."""
-    for field in fields:
-        if "aliases" in field:
-            yield field["name"], field["aliases"]
-        yield from _aliases(_inner(field))
+    return {alias: one.name for one in row_fields().values() for alias in one.aliases}
 
 
 def _inner(field: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -141,6 +135,7 @@ def _walk(
             yield RowField(
                 renamed.get(field["name"], field["name"]),
                 field["name"],
+                tuple(field.get("aliases", ())),
                 field["column"],
                 row["type"],
                 dtype,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import isnan, prod
 from operator import mul, sub
@@ -213,7 +213,7 @@ class Frame:
                     raise _inconsistent(f"{name} is {found}; every entry has it, give {ALL}")
                 if found:
                     of = own_ends.get(name, ends)
-                    signature = _one_value(field.dtype)
+                    signature = ArraySignature(field.dtype, ())
                     self.arrays[name] = self._array(name, found, signature, field.width, of)
             elif found:
                 self._check_size(name, found, field.width)
@@ -291,11 +291,6 @@ class Frame:
                 raise _inconsistent("rewards: counts, indexes and values disagree")
             if total and max(unpacked(COUNTS, indexes)) >= names:
                 raise _inconsistent(f"rewards: indexes names others than the {names} names")
-
-
-@cache
-def _one_value(dtype: str) -> ArraySignature:
-    return ArraySignature(dtype, ())
 
 
 @lru_cache(_SIGNATURES_KEPT)
