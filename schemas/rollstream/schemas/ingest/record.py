@@ -29,7 +29,7 @@ class IngestRecord(Frame):
     """
 
     __slots__ = (
-        *("_attachments", "_sizes", "broken", "environment", "partitions", "producer", "size"),
+        *("_attached", "_sizes", "broken", "environment", "partitions", "producer", "size"),
         *("worker_id", "__weakref__"),
     )
 
@@ -44,7 +44,11 @@ class IngestRecord(Frame):
         told = header["producer"]
         self.producer = None if told is None else Producer(*told.values())
         self.broken: Mapping[int, InvalidRollout] = broken_entries(self)
-        self._attachments: dict[int, dict[str, Mapping[str, Any]]] | None = None
+        # What the header has of each, by entry and name. No copies of their bytes: they may be
+        # elsewhere than in memory.
+        self._attached: dict[int, dict[str, Mapping[str, Any]]] = {}
+        for one in self.extra("attachments") or ():
+            self._attached.setdefault(one["entry"], {})[one["name"]] = one
         self._sizes: list[int] | None = None
 
     def sizes(self) -> list[int]:
@@ -114,7 +118,7 @@ class IngestRecord(Frame):
 
     def attachments(self) -> Mapping[int, Mapping[str, bytes]]:
         """Name to bytes, of the entries that have attachments, by their numbers."""
-        return {entry: self._attachments_of(entry) for entry in self._attached()}
+        return {entry: self._attachments_of(entry) for entry in self._attached}
 
     def _entry_sizes(self) -> list[int]:
         widths: dict[int, int] = {}  # Of all arrays with the same ends.
@@ -128,7 +132,7 @@ class IngestRecord(Frame):
             raw = self.raw(field)
             if raw:
                 sizes += np.frombuffer(raw, COUNTS)
-        for entry, attached in self._attached().items():
+        for entry, attached in self._attached.items():
             sizes[entry] += sum(len(one["data"]) for one in attached.values())
         share, rest = divmod(self.size - int(sizes.sum()), self.count)
         sizes += share
@@ -137,18 +141,7 @@ class IngestRecord(Frame):
         return found
 
     def _attachments_of(self, entry: int) -> dict[str, bytes]:
-        return {name: bytes(one["data"]) for name, one in self._attached().get(entry, {}).items()}
-
-    def _attached(self) -> Mapping[int, Mapping[str, Mapping[str, Any]]]:
-        """What the header has of each attachment, by entry and name. No copies of their bytes: they
-        may be elsewhere than in memory."""
-        found = self._attachments
-        if found is None:
-            found = {}
-            for one in self.extra("attachments") or ():
-                found.setdefault(one["entry"], {})[one["name"]] = one
-            self._attachments = found
-        return found
+        return {name: bytes(one["data"]) for name, one in self._attached.get(entry, {}).items()}
 
     def _components(self) -> list[Mapping[str, float]]:
         wire = self.extra("rewards")
