@@ -4,6 +4,7 @@ Map:
 
 - ``assembling/``   pure: what becomes of every rollout of one partition
 - ``sealing/``      the loop around it: reads, writes files, appends events (``Sealer``)
+- ``beside/``       work that the loop does not wait for: threads, jobs, questions
 - ``dead_letters/``  publishes again what dead letters hold
 - ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
 - ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
@@ -16,10 +17,10 @@ Map:
 import rollstream.runtime.config  # noqa: F401 - First: it says which extra is missing.
 from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
+from rollstream.consumers.beside.threads import InlineExecutor
 from rollstream.consumers.deployment import Created, create_deployment
 from rollstream.consumers.sealed_groups import SealedGroups
 from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
-from rollstream.consumers.sealing.threads import InlineExecutor
 
 __all__ = [
     "AuditReport",

@@ -22,9 +22,9 @@ from harness.rollouts import encode_record, make_entry
 from harness.sealing import TIMEOUT_S, SealWorld
 from harness.wrong_clock import HOUR_US, WrongClock
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.sealing.offsets import TELL_EVERY_S
 from rollstream.consumers.sealing.partition import STEP_LASTS_S
-from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.wire_schemas import MARKER

@@ -14,8 +14,8 @@ from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
+from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.sealing.partition import CHECK_EVERY_S, STEP_LASTS_S
-from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.store.errors import StoreHangs
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable

@@ -13,8 +13,8 @@ from harness.failing_blobs import FullBlobs, PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.retention.owner import READ_TIMEOUT_S
-from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.status import measure, stuck_stages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollstream.consumers.sealing.backoff import FIRST_WAIT_S, LONGEST_WAIT_S, Backoff
+from rollstream.consumers.beside.backoff import FIRST_WAIT_S, LONGEST_WAIT_S, Backoff
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S
 from rollstream.store import StoreError

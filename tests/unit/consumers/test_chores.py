@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollstream.consumers.sealing.backoff import FIRST_WAIT_S, TROUBLE_AFTER_S
-from rollstream.consumers.sealing.chores import IN_LOOP, Chore, Chores, Job
+from rollstream.consumers.beside.backoff import FIRST_WAIT_S, TROUBLE_AFTER_S
+from rollstream.consumers.beside.chores import IN_LOOP, Chore, Chores, Job
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import StoreError

@@ -14,6 +14,7 @@ from harness.entropy import SeededEntropy
 from harness.failing_blobs import PassingBlobs
 from harness.sealing import SealWorld
 from rollstream.consumers import InlineExecutor
+from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import SealerContext
@@ -23,7 +24,6 @@ from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
-from rollstream.consumers.sealing.threads import SealerThreads
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import EnvironmentConfig
 from rollstream.schemas.ids import PartitionAddress

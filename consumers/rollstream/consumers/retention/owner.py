@@ -9,14 +9,17 @@ the partition next, and a request that was not answered is answered then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.retention.decisions import NoSampler, UnregisteredSampler
+from rollstream.consumers.beside.backoff import described
+from rollstream.consumers.beside.chores import Chore, Chores, Job, LogStep, asking_log
+from rollstream.consumers.beside.context import OwnerContext
+from rollstream.consumers.retention.decisions import DecisionLogs, NoSampler, UnregisteredSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import (
@@ -34,10 +37,6 @@ from rollstream.consumers.retention.unneeded import (
     unneeded_batches,
     unneeded_manifests,
 )
-from rollstream.consumers.sealing.backoff import described
-from rollstream.consumers.sealing.chores import Chore, Chores, Job, LogStep, asking_log
-from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Requested, RequestKind, Retired, RetiredFile
@@ -64,7 +63,9 @@ class PartitionFiles:
     """The files of a partition, for its owner.
 
     Attributes:
-        log_clock: decides how old files are, since a machine's clock may be days ahead.
+        decisions: of the samplers.
+        log_now_us: log time in microseconds. It decides how old files are, since a machine's clock
+            may be days ahead.
         held: flushes that were held back when they were looked at, by offset.
         known: row files that are no orphans.
         projected: the newest ``Retired`` event that readers go by; None: not known.
@@ -72,10 +73,11 @@ class PartitionFiles:
         orphans_at_s: when orphans are looked for by schedule.
     """
 
-    context: SealerContext
+    context: OwnerContext
     address: PartitionAddress
     log: OwnedLog[SealFold]
-    log_clock: LogClock
+    decisions: DecisionLogs
+    log_now_us: Callable[[], int]
     orphans_at_s: float
     held: dict[int, HeldFlush] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
@@ -91,16 +93,9 @@ class PartitionFiles:
         project_retired(blobs, broker, self.log.where, self.address, offset, deadline)
         self.projected, self.left = offset, bool(retired_offsets(blobs, self.address))
 
-    @property
-    def log_now_us(self) -> int:
-        """Log time, in microseconds."""
-        now_us = self.log_clock.now_us()
-        assert now_us is not None, "the owner's claim has a log time"
-        return now_us
-
     def samplers(self, deadline: Deadline) -> Mapping[str, SamplerState]:
         """What they decided."""
-        return self.context.decisions.read(self.address.environment, deadline)
+        return self.decisions.read(self.address.environment, deadline)
 
     def warn(self, message: str, error: Exception) -> str:
         """Logs it once, however often it is tried again; where nobody foresaw the error, with its
@@ -113,14 +108,15 @@ class PartitionFiles:
 
 
 def retention_chores(
-    context: SealerContext,
+    context: OwnerContext,
     address: PartitionAddress,
     log: OwnedLog[SealFold],
-    log_clock: LogClock,
+    decisions: DecisionLogs,
+    log_now_us: Callable[[], int],
 ) -> Chores:
     """What the owner of a partition does for its files, from its claim on."""
     clock, now_s = context.clock, context.clock.monotonic_s()
-    files = PartitionFiles(context, address, log, log_clock, now_s + ORPHANS_EVERY_S)
+    files = PartitionFiles(context, address, log, decisions, log_now_us, now_s + ORPHANS_EVERY_S)
     chore = partial(Chore, runs_in=context.threads.beside, timeout_s=READ_TIMEOUT_S)
     by_schedule = partial(_retire_by_schedule, files)
     chores = [
@@ -225,7 +221,7 @@ def _delete_unneeded(
     found.delete(context.blobs)
     if orphans_too and files.address.partition == 0:
         # Their times are of a machine's clock: files go that are old by it and by log time.
-        now_us = min(context.clock.now_us(), files.log_now_us)
+        now_us = min(context.clock.now_us(), files.log_now_us())
         staged = context.blobs.delete_staged(now_us - round(STAGED_AGE_S * 1e6))
     unfinished = f"unfinished files: {staged:,}" if staged else ""
     deleted = ", ".join(filter(None, (str(found), unfinished)))
@@ -244,7 +240,7 @@ def _append(
 
 
 def retired_event(
-    context: SealerContext,
+    context: OwnerContext,
     log: OwnedLog[SealFold],
     request: int,
     *,
@@ -271,7 +267,7 @@ def _plan(files: PartitionFiles, older_than_us: int, deadline: Deadline) -> Rete
     clock, address, held = files.context.clock, files.address, files.held
     # Flushes have the log time of the partition, too. Where the sealer lags, a file counts as older
     # than it is by as much.
-    sealed_until_us = files.log_now_us - older_than_us
+    sealed_until_us = files.log_now_us() - older_than_us
     samplers = files.samplers(deadline)
     until = Deadline(PLAN_S, clock)
 

@@ -1,9 +1,7 @@
 """The loop around the assembler: it reads, flushes, claims and relinquishes.
 
 - ``sealer``        ``Sealer``: environments, the loop, draining
-- ``threads``       what runs beside the loop; ``InlineExecutor``: no threads
-- ``chores``, ``owned_chores``  jobs that nobody waits for, one at a time; those of a partition
-- ``asked``         a question to the broker, which nobody waits for
+- ``owned_chores``  the jobs of a partition that nobody waits for
 - ``offsets``       the consumer group's offset, and what hinders the partition
 - ``context``       ``SealerContext``: what everything that seals one environment shares
 - ``environment``   one environment: its consumer group, adoption, losses
@@ -22,8 +20,6 @@
 - ``lost_logs``     whether the seal log is the one that the manifests follow from
 - ``rows``          from a plan to files and the event that names them
 - ``dead_letters``  keeps the rejected records for people
-- ``lasting``       how long a job of a partition lasts
-- ``backoff``       growing intervals between attempts, and what is logged meanwhile
 - ``stats``         ``SealerStats``
 - ``announced``       the newest policy of the sampler whose stale groups are settled
 - ``score_files``     writes late scores as files

@@ -9,8 +9,9 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 
-from rollstream.consumers.sealing.chores import Chore, Chores, first_trouble
-from rollstream.consumers.sealing.context import ASK_S, SealerContext
+from rollstream.consumers.beside.chores import Chore, Chores, first_trouble
+from rollstream.consumers.beside.context import ASK_S
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import FlushStep
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.partition import (

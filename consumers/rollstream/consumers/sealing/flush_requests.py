@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.beside.asked import Asked
+from rollstream.consumers.beside.chores import Job, asking_log
 from rollstream.consumers.retention.owner import asks_to_retire, retired_event
-from rollstream.consumers.sealing.asked import Asked
-from rollstream.consumers.sealing.chores import Job, asking_log
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.config.sections import RollstreamConfig

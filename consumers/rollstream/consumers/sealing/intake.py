@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 
 from rollstream.consumers.assembling import Assembler
-from rollstream.consumers.sealing.asked import Asked
+from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.consumers.sealing.newer import newer_record
@@ -99,6 +99,12 @@ class Intake:
             raise
         finally:
             self._count_memory()
+
+    def log_now_us(self) -> int:
+        """Log time in microseconds, where the owner's claim was seen."""
+        now_us = self.log_clock.now_us()
+        assert now_us is not None, "the owner's claim has a log time"
+        return now_us
 
     def lost(self, first: int) -> None:
         """Settles what retention deleted, unread, between the position and ``first``."""

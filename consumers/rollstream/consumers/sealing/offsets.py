@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from rollstream.consumers.sealing.asked import Asked
+from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.streams.broker import GroupReader, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from rollstream.consumers.beside.chores import IN_LOOP, Chore, Chores
 from rollstream.consumers.retention.owner import retention_chores
-from rollstream.consumers.sealing.chores import IN_LOOP, Chore, Chores
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
@@ -32,5 +32,5 @@ def owned_chores(
     return (
         Chores(str(address), clock, [chore("reports", now.report)]),
         Chores(str(address), clock, using_log),
-        retention_chores(context, address, log, intake.log_clock),
+        retention_chores(context, address, log, context.decisions, intake.log_now_us),
     )

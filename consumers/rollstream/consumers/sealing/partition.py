@@ -10,14 +10,14 @@ from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
 from rollstream.consumers.assembling.decisions import entries_of
-from rollstream.consumers.sealing.backoff import Backoff
+from rollstream.consumers.beside.backoff import Backoff
+from rollstream.consumers.beside.chores import Chores, first_trouble, unanswered
+from rollstream.consumers.beside.lasting import Lasting
 from rollstream.consumers.sealing.cadence import FlushCadence
-from rollstream.consumers.sealing.chores import Chores, first_trouble, unanswered
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, FlushStep, project_missing
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
-from rollstream.consumers.sealing.lasting import Lasting
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.consumers.sealing.owned_chores import owned_chores

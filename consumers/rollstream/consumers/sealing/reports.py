@@ -10,7 +10,7 @@ import numpy as np
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.assembling.pending import PendingGroup
-from rollstream.consumers.sealing.chores import Job
+from rollstream.consumers.beside.chores import Job
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError

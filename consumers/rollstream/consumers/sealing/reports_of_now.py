@@ -4,7 +4,7 @@ for a rollout that it continues.
 
 from __future__ import annotations
 
-from rollstream.consumers.sealing.chores import Job
+from rollstream.consumers.beside.chores import Job
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.deadline import Deadline

@@ -8,7 +8,7 @@ import tempfile
 from mmap import ACCESS_READ, mmap
 from weakref import ref
 
-from rollstream.consumers.sealing.backoff import Backoff
+from rollstream.consumers.beside.backoff import Backoff
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.ingest.record import IngestRecord
 

@@ -8,17 +8,18 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Self
 
+from rollstream.consumers.beside.context import ASK_S
+from rollstream.consumers.beside.threads import ASKERS, CLAIMERS, LOOKERS, WORKERS, SealerThreads
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.budget import MemoryBudget
-from rollstream.consumers.sealing.context import ASK_S, SealerContext
+from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
-from rollstream.consumers.sealing.threads import ASKERS, CLAIMERS, LOOKERS, WORKERS, SealerThreads
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
-from rollstream.consumers.sealing.lasting import time_of_day
+from rollstream.consumers.beside.lasting import time_of_day
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError

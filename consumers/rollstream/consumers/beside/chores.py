@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.sealing.backoff import Backoff, described
-from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.lasting import Lasting
-from rollstream.consumers.sealing.threads import InlineExecutor
+from rollstream.consumers.beside.backoff import Backoff, described
+from rollstream.consumers.beside.context import OwnerContext
+from rollstream.consumers.beside.lasting import Lasting
+from rollstream.consumers.beside.threads import InlineExecutor
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.store import StoreError
@@ -189,7 +189,7 @@ def first_trouble(*tellers: Callable[[], str]) -> str:
 
 
 def asking_log(
-    context: SealerContext, ask: Callable[[Deadline], None]
+    context: OwnerContext, ask: Callable[[Deadline], None]
 ) -> Generator[LogStep, Any, None]:
     """A log step that asks. No answer in time fails the job, and not the partition; so does a
     flush that was due before a thread was free to ask.
@@ -202,7 +202,7 @@ def asking_log(
         raise error
 
 
-def unanswered(ask: Callable[[Deadline], None], context: SealerContext) -> BrokerUnavailable | None:
+def unanswered(ask: Callable[[Deadline], None], context: OwnerContext) -> BrokerUnavailable | None:
     """Asks a log; returns the error if it did not answer within ``ask_s``."""
     try:
         ask(Deadline(context.ask_s, context.clock))
