@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from harness.brokers import until
+from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.sealing import TIMEOUT_S, SealWorld, aside_of
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
-from rollstream.store import hand_root_over, list_manifests, project, read_root_id
+from rollstream.store import BlobInfo, hand_root_over, list_manifests, project, read_root_id
 from rollstream.store.layout import manifest_path
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.reading import read_between
@@ -115,6 +116,28 @@ def test_another_flush_in_its_place_is_not_the_one_of_the_manifest() -> None:
     world.blobs.delete(manifest_path(last.address, last.offset))
     project(world.blobs, last.address, last.offset, first.event)
     assert_refused(world, starts=2)
+
+
+class ListedBlobs(PassingBlobs):
+    """Counts how often manifests are listed."""
+
+    listed = 0
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        self.listed += prefix.startswith("manifests/")
+        return super().list(prefix)
+
+
+def test_a_claim_lists_the_manifests_of_its_partition_once() -> None:
+    world = SealWorld(partitions=1)
+    publish_group(world, "ex-0")
+    with world.sealer() as sealer:
+        world.run(sealer)
+    store = ListedBlobs(world.blobs)
+    with world.sealer(store=store) as sealer:
+        world.run(sealer, seconds=0.5)
+        assert sealer.stats().partitions[0].position == 2
+        assert store.listed == 1
 
 
 def test_a_damaged_manifest_says_nothing_of_the_log() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -118,7 +119,7 @@ def test_a_sealer_whose_store_hangs_gives_its_partitions_back(
     with pytest.raises(StoreHangs, match=r"put_files has not ended since .* gives its partitions"):
         world.run(sealer, seconds=2 * HANG_TIMEOUT_S)
     sealer.close()
-    assert sealer.is_hung
+    assert re.search(r"put_files has not ended since .* does the store hang", sealer.left_behind)
     monkeypatch.undo()
     with world.sealer(store=PassingBlobs(world.blobs)) as successor:
         world.run(successor, seconds=5)
@@ -160,7 +161,24 @@ def test_a_sealer_with_nothing_left_to_seal_leaves_a_store_that_hangs_behind(
     world.run(sealer)
     workers.holding = True
     sealer.close()
-    assert sealer.is_hung, "the last scores were to be written, and the loop did not do it"
+    assert sealer.left_behind == "the last write of scores of math: does the store hang?"
+
+
+@pytest.mark.proves("F24")
+def test_a_sealer_that_leaves_a_silent_leader_behind_blames_no_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
+    world, claimers, inline = SealWorld(), HeldWorkers(begins=True), InlineExecutor()
+    threads = SealerThreads(inline, claimers, inline, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    claimers.holding = True
+    sealer = world.sealer()
+    world.run(sealer)
+    sealer.close()
+    for number in range(2):
+        assert f"{world.source(number)}: the seal log is read since" in sealer.left_behind
+    assert "store" not in sealer.left_behind
 
 
 class SilentLeader(MemoryBroker):

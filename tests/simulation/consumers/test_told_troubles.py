@@ -15,6 +15,7 @@ from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.retention.owner import READ_TIMEOUT_S
+from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.status import measure, stuck_stages
@@ -270,7 +271,7 @@ def test_a_job_that_fails_again_and_again_is_told_while_sealing_goes_on(
         assert f"the job '{job}' fails since " in told
         assert told.endswith("the test's disk is full")
         store.error = None
-        world.run(sealer, seconds=15)
+        world.run(sealer, seconds=EVERY_S + 5)
         assert stuck(world) == []
 
 
@@ -291,6 +292,27 @@ def test_a_job_that_hangs_beside_sealing_is_told_after_its_deadline(
     (told,) = stuck(world)
     assert "says what else fails: the job 'retired files' has not ended since" in told
     assert "does the store hang" in told
+
+
+@pytest.mark.proves("F24")
+def test_a_job_that_hangs_is_told_after_another_sealer_took_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SealWorld()
+    store = SomeFail(world.blobs, "retired/environment=math/generation=1/partition=1/", Stopped())
+    inline = InlineExecutor()
+    threads = SealerThreads(inline, inline, inline, inline, inline, HangingIn())
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    sealer = world.sealer(store=store)
+    publish(world, "first")
+    world.run_now_and_then(sealer, seconds=READ_TIMEOUT_S + 10)
+    assert "the job 'retired files' has not ended since" in str(stuck(world))
+    monkeypatch.undo()
+    other = world.sealer()
+    world.run(sealer, other, seconds=20)
+    assert [len(one.stats().partitions) for one in (sealer, other)] == [1, 1]
+    (told,) = stuck(world)
+    assert "sealer-1 says what else fails: the job 'retired files' has not ended since" in told
 
 
 @pytest.mark.proves("F24")

@@ -100,8 +100,8 @@ def _seal(
         try:
             sealer.run(stopping)
         finally:
-            if sealer.is_hung:  # At its end the process would wait for these calls for ever.
-                _log.error("the process ends at once, since its store hangs")
+            if sealer.left_behind:  # At its end the process might wait for it for ever.
+                _log.error("the process ends at once, and leaves behind: %s", sealer.left_behind)
                 logging.shutdown()
                 os._exit(1)
         stats = sealer.stats()

@@ -81,8 +81,9 @@ class Chores:
         self._turn: Future[LogStep | Future[Any] | float] = Future()
         self._step: Future[Any] | None = None  # That the job yielded.
         self._lasting = Lasting(clock)
+        self._newest: Chore | None = None  # Of which a turn was begun.
         self._uses_log = False
-        self._hangs = ""
+        self._warned = ""
 
     def advance(self) -> Future[Any] | None:
         """Goes on without waiting; returns a log step that was begun. It is called again once that
@@ -98,12 +99,25 @@ class Chores:
             self._begin_turn(running, self._step if done else None)
         if self._turn.done():
             return self._end_turn(chore)
-        self._lasting.look(self._turn)
-        is_late = self._lasting.runs and self._lasting.is_long(chore.timeout_s)
-        if is_late and not self._hangs:
-            self._hangs = HANGS.format(chore.name, self._lasting.since)
-            _log.warning("%s: %s", self._of, self._hangs)
+        hangs = self.hanging()
+        if hangs and hangs != self._warned:
+            self._warned = hangs
+            _log.warning("%s: %s", self._of, hangs)
         return None
+
+    def hanging(self) -> str:
+        """Which job has not ended by its deadline, in words; empty: none. It is so until the turn
+        ends, also where the job was abandoned."""
+        self._lasting.look(self._turn)
+        chore = self._newest
+        if chore is None or not (self._lasting.runs and self._lasting.is_long(chore.timeout_s)):
+            return ""
+        return HANGS.format(chore.name, self._lasting.since)
+
+    def unended(self) -> str:
+        """The job that runs now, in words; empty: none does."""
+        runs = self._newest is not None and self._turn.running()
+        return f"the job {self._newest.name!r} of {self._of}" if self._newest and runs else ""
 
     def trouble(self) -> str:
         """Which job has not ended by its deadline, or fails again and again, in words; empty: none.
@@ -115,7 +129,7 @@ class Chores:
             and backoff.error is not None
             and not isinstance(backoff.error, BrokerUnavailable)
         )
-        return self._hangs or next(failing, "")
+        return self.hanging() or next(failing, "")
 
     def hurry(self) -> None:
         """All are due now; one is begun, unless a job runs."""
@@ -128,12 +142,14 @@ class Chores:
         has_ended = self._running is None or self._turn.cancel()
         return has_ended or not wait([self._turn], timeout_s).not_done
 
-    def abandon(self) -> None:
-        """Drops the job; a turn that runs ends soon, since its deadline has passed."""
+    def abandon(self) -> bool:
+        """Drops the job; returns whether a turn runs. It ends soon, since its deadline has passed,
+        unless it hangs."""
         self._turn.cancel()
         if self._running is not None:
             self._running[2].end()
             self._running = None
+        return self._turn.running()
 
     def _begin_next(self) -> _Running | None:
         now_s = self._clock.monotonic_s()
@@ -157,11 +173,10 @@ class Chores:
 
     def _begin_turn(self, running: _Running, step: Future[Any] | None) -> None:
         chore, job, deadline = running
-        self._step = None
+        self._step, self._newest = None, chore
         self._turn = chore.runs_in.submit(_run_turn, job, step, deadline)
 
     def _end_turn(self, chore: Chore) -> Future[Any] | None:
-        self._hangs = ""
         try:
             step = self._turn.result()
         except Exception as error:  # noqa: BLE001, sealing goes on

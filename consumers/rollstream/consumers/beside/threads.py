@@ -68,6 +68,7 @@ class SealerThreads:
         writers: for files.
         beside: for retention and late scores. One thread: what it reads is shared, and nobody
             waits for it.
+        abandoned: says in words that a job in ``beside`` hangs that was abandoned; else empty.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SealerThreads:
     ) -> None:
         self.workers, self.claimers, self.lookers = Pool(workers), Pool(claimers), Pool(lookers)
         self.askers, self.writers, self.beside = Pool(askers), Pool(writers), Pool(beside)
+        self.abandoned: Callable[[], str] = str
 
     @classmethod
     def of(cls, workers: Executor | None) -> Self:

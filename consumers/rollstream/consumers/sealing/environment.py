@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from rollstream.consumers.sealing.partition import (
     Partition,
     State,
 )
-from rollstream.consumers.sealing.score_files import ScoreFiles
+from rollstream.consumers.sealing.score_files import EVERY_S, ScoreFiles
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
@@ -57,7 +57,9 @@ class EnvironmentSealer:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._ask_at_s: dict[TopicPartition, float] = {}
         self._scores = ScoreFiles(context)
-        scores = Chore("scores", self._write_scores, context.threads.beside, SCORES_S)
+        self._last_scores: Future[float] | None = None
+        beside = context.threads.beside
+        scores = Chore("scores", self._write_scores, beside, SCORES_S, again_s=EVERY_S)
         self._chores = Chores(environment, context.clock, [scores], raises=True)
         poll = None if context.announced is None else context.announced.poll
         policies = Chore("policies", lambda _: poll, context.threads.askers, ASK_S)
@@ -145,6 +147,7 @@ class EnvironmentSealer:
         if not self._chores.finish(deadline.left_s()):
             return
         written = self._context.threads.workers.submit(self._scores.bring_up, self._adopted())
+        self._last_scores = written
         if not wait([written], deadline.left_s()).not_done:
             try:
                 written.result()
@@ -158,6 +161,15 @@ class EnvironmentSealer:
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""
         return next(filter(None, (one.hangs(seconds) for one in self._partitions.values())), "")
+
+    def unended(self) -> Iterator[str]:
+        """Yields what runs beside the loop now, in words."""
+        for partition in self._partitions.values():
+            yield from partition.unended()
+        if self._last_scores is not None and self._last_scores.running():
+            yield f"the last write of scores of {self._context.environment}: does the store hang?"
+        if unended := self._chores.unended():
+            yield unended
 
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
@@ -238,7 +250,9 @@ class EnvironmentSealer:
         if aside:
             return f"late scores of it are written to no file any more: {aside}"
         scratch = [context.scratch.trouble] if context.memory.is_exceeded else []
-        return first_trouble(*scratch, self._chores.trouble, self._announced.trouble)
+        return first_trouble(
+            *scratch, self._chores.trouble, self._announced.trouble, context.threads.abandoned
+        )
 
     def _log_unavailable(self, error: BrokerUnavailable) -> None:
         _log.warning("%s: %s; the next step asks again", self._context.environment, error)

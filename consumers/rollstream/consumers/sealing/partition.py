@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import Enum, auto
 from typing import Any
@@ -14,17 +14,16 @@ from rollstream.consumers.beside.backoff import Backoff
 from rollstream.consumers.beside.chores import Chores, first_trouble, unanswered
 from rollstream.consumers.beside.lasting import Lasting
 from rollstream.consumers.sealing.cadence import FlushCadence
+from rollstream.consumers.sealing.claiming import Claims
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.flush import Flush, FlushStep, project_missing
+from rollstream.consumers.sealing.flush import Flush, FlushStep
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
-from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.consumers.sealing.owned_chores import owned_chores
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.stats import PartitionStats
-from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.store import RollUps, StoreError
@@ -47,7 +46,6 @@ from rollstream.streams.troubles import BESIDE, PUT_ASIDE
 STEP_LASTS_S = 8.0  # A flush takes less than a second.
 QUEUED_S = 0.5  # A look that no thread took by then waits for silent leaders.
 CLAIM_LASTS_S = 60.0  # A claim may read for long, or wait for others.
-ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
 CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -80,6 +78,7 @@ class State(Enum):
     REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
 
 
+CLAIM_STATES = (State.CLAIMING, State.PROJECTING)
 FINAL_STATES = frozenset((State.RELINQUISHED, State.TRYING_AGAIN, State.REVOKED))
 STOPPED_STATES = FINAL_STATES | {State.ASIDE}
 
@@ -137,8 +136,7 @@ class Partition:
         self._backoff = Backoff(context.clock)
         self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
         self._lasting = Lasting(context.clock)
-        self._claims_log = False  # The job that claims is done with the store.
-        self._answer_s = ANSWER_S
+        self._claims = Claims(context, self.address, self._log)
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
@@ -194,8 +192,7 @@ class Partition:
     def release(self) -> None:
         """Releases the owned log. Only without a job; what is not committed is forgotten."""
         assert not self.busy(), f"{self.source}: a job is still running"
-        for chores in self._chores:
-            chores.abandon()
+        self._abandon_chores()
         self._log.release()
         self._context.memory.leave(self.source)
         self.intake = self._flush = None
@@ -246,9 +243,11 @@ class Partition:
                 self._ask_group()
             case State.CLAIMING if self._offset.is_known():
                 threads, failed = self._context.threads, self._backoff.error is not None
-                self._job = (threads.lookers if failed else threads.claimers).submit(self._claim)
+                claimers = threads.lookers if failed else threads.claimers
+                self._job = claimers.submit(self._claims.claim, self._offset.hint)
             case State.PROJECTING:
-                self._job = self._context.threads.claimers.submit(self._complete_manifests)
+                is_new, claimers = self._log.fold is not self._fold, self._context.threads.claimers
+                self._job = claimers.submit(self._claims.complete_manifests, is_new=is_new)
             case State.READING if self._log.should_reclaim():
                 self._enter(State.CLAIMING)
             case State.READING:
@@ -339,31 +338,6 @@ class Partition:
 
     # --- claims ---
 
-    def _claim(self) -> None:
-        context, self._claims_log = self._context, True
-        answer = Deadline(self._answer_s, context.clock)
-        self._answer_s = min(2 * self._answer_s, context.timeout_s)  # For a leader that is slow.
-        context.clients.wait_for_leader(self._log.where, answer)
-        self._claims_log = False
-        if self._log.place() is None:  # Else it is claimed again by its owner.
-            # Before anything is appended: whoever is refused leaves the log as it was.
-            self._require_log_of_manifests()
-        self._claims_log = True
-        self._log.claim(context.deadline(), hint=self._offset.hint)
-        self._answer_s = ANSWER_S
-
-    def _complete_manifests(self) -> None:
-        if self._log.fold is not self._fold:
-            self._require_log_of_manifests()
-        project_missing(self._context, self.address, self._log.fold.flushes)
-
-    def _require_log_of_manifests(self) -> None:
-        broker, blobs = self._context.broker, self._context.blobs
-        deadline = self._context.deadline()
-        require_log_of_manifests(
-            self._log.where, self.address, broker=broker, blobs=blobs, deadline=deadline
-        )
-
     def _begin_reading(self, fold: SealFold) -> None:
         committed = self._offset.offset
         if committed > fold.watermark:
@@ -378,13 +352,17 @@ class Partition:
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
         self._requests = FlushRequests(self._context, self._log)
-        for chores in self._chores:
-            chores.abandon()
+        self._abandon_chores()
         self._chores = owned_chores(
             self._context, self.address, self._log, self.intake, self._requests
         )
         self._check_at_s = self._context.clock.monotonic_s() + CHECK_EVERY_S
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
+
+    def _abandon_chores(self) -> None:
+        for chores in self._chores:
+            if chores.abandon():  # It keeps the thread of all such jobs.
+                self._context.threads.abandoned = chores.hanging
 
     def _check_logs_if_due(self) -> Future[Any] | None:
         """Of an idle partition nothing else tells: a client that reads on beyond the end of a log
@@ -485,6 +463,13 @@ class Partition:
         beside = first_trouble(*(chores.trouble for chores in self._chores), self._beside)
         return self.intake.trouble() or (beside and f"{BESIDE}{beside}")
 
+    def unended(self) -> Iterator[str]:
+        """Yields what of it runs beside the loop now, in words."""
+        if self.busy():
+            claims = self.state is State.CLAIMING
+            yield f"{self.source}: {self._lasting.told(self._store_step(), claims=claims)}"
+        yield from filter(None, (chores.unended() for chores in self._chores))
+
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""
         is_long = self._lasting.runs and self._lasting.is_long(seconds)
@@ -493,8 +478,6 @@ class Partition:
 
     def _store_step(self) -> str:
         """The name of the step that runs beside the loop and calls the store; empty: none does."""
-        if self.state is State.CLAIMING:
-            return "" if self._claims_log else "the look for manifests"
         if self.state is State.FLUSHING and self._flush is not None:
             return "" if self._flush.appending is not None else self._flush.step
-        return "project_missing" if self.state is State.PROJECTING else ""
+        return self._claims.store_step if self.state in CLAIM_STATES else ""

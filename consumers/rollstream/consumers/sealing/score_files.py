@@ -20,7 +20,7 @@ from rollstream.store.score_files import (
     ScoreFile,
     ScoreOrigin,
 )
-from rollstream.streams.errors import LogLost, OffsetLost, UnreadableLog
+from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
@@ -43,13 +43,14 @@ class ScoreFiles:
         self.aside: dict[int, str] = {}  # Why a partition's scores are written no more.
 
     def bring_up(self, partitions: Collection[int]) -> float:
-        """Writes what is new in these partitions, a job. What fails is left to a later one.
+        """Writes what is new in these partitions, a job. What fails is left to a later one, and
+        holds up no other partition for longer than an answer of the broker may take.
 
         Raises:
-            PermanentBrokerError: somebody must change something first. BrokerUnavailable: the
-                scores that are left have no file yet. StoreError: likewise those of a partition.
+            PermanentBrokerError: somebody must change something first. BrokerUnavailable,
+                StoreError: new scores of a partition have no file yet.
         """
-        failed: StoreError | None = None
+        failed: BrokerUnavailable | StoreError | None = None
         environment, generation = self._context.environment, self._context.layout.generation
         # Another sealer may have written those that were given away meanwhile.
         self._written = {one: self._written[one] for one in partitions if one in self._written}
@@ -65,8 +66,8 @@ class ScoreFiles:
             except (UnreadableLog, OffsetLost) as error:
                 self.aside[number] = str(error)
                 _log.error("scores of %s are written no more: %s", address, error)
-            except StoreError as error:
-                failed = failed or error
+            except (BrokerUnavailable, StoreError) as error:
+                failed = error if isinstance(error, StoreError) else failed or error
         if failed is not None:
             raise failed
         return EVERY_S
@@ -84,7 +85,7 @@ class ScoreFiles:
         first, records, size = written.stop, list[LoggedScore](), 0
         begin = max(first - 1, 0)  # What was written last is compared.
         with closing(Follower(context.broker, {where: begin}, scores=[where])) as follower:
-            events = follower.read_to_end(context.deadline())
+            events = follower.read_to_end(context.deadline(), ends_within_s=context.ask_s)
             if first:
                 self._require_log_of_files(address, first, next(events, None))
             for one in events:
@@ -124,7 +125,8 @@ class ScoreFiles:
         records: list[LoggedScore] = []
         with closing(Follower(context.broker, {where: file.first}, scores=[where])) as follower:
             try:
-                for one in follower.read_to_end(context.deadline()):
+                answer_s = context.ask_s
+                for one in follower.read_to_end(context.deadline(), ends_within_s=answer_s):
                     if one.offset >= file.stop:
                         break
                     records.append(_logged(one))

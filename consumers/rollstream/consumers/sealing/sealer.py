@@ -65,7 +65,7 @@ class Sealer:
             a newer sealer reads it.
 
     Attributes:
-        is_hung: whether calls of the store were left behind when it was closed.
+        left_behind: what had not ended when it was closed, in words; empty: everything had.
 
     Raises:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
@@ -73,7 +73,7 @@ class Sealer:
         BrokerUnavailable: the broker did not answer in time.
     """
 
-    is_hung = False
+    left_behind = ""
     _closed = False
 
     def __init__(
@@ -213,6 +213,8 @@ class Sealer:
         ended = [pool.end(now) for pool in (threads.workers, threads.writers)]
         # A claim that has not begun would fence the next owner.
         ended += [pool.end(now, cancel=True) for pool in (threads.claimers, threads.lookers)]
+        # What hangs is named before the partitions are released.
+        unended = [one for environment in self._environments for one in environment.unended()]
         for environment in self._environments:
             environment.commit_last(Deadline(ASK_S, self._clock))
         # Each question has its own deadline, so they end.
@@ -223,8 +225,8 @@ class Sealer:
         if all(ended):
             self._decisions.close()
         else:
-            self.is_hung = True
-            _log.error("ended while the store hangs: its last calls are left behind")
+            self.left_behind = "; ".join(unended) or "a call of the store that hangs"
+            _log.error("ended, and left behind: %s", self.left_behind)
         self._scratch.close()
         self._letters.close()
         self._clients.close()

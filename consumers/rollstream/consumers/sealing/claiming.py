@@ -1,0 +1,72 @@
+"""Claims the seal log of a partition, and completes the manifests of its flushes."""
+
+from __future__ import annotations
+
+from rollstream.consumers.sealing.context import SealerContext
+from rollstream.consumers.sealing.flush import project_missing
+from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.log import OwnedLog
+
+ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
+
+
+class Claims:
+    """Jobs of a partition, one at a time. Manifests are listed once for each fold that begins.
+
+    Attributes:
+        store_step: which of its steps calls the store now; empty: none does.
+    """
+
+    def __init__(
+        self, context: SealerContext, address: PartitionAddress, log: OwnedLog[SealFold]
+    ) -> None:
+        self.store_step = ""
+        self._context = context
+        self._address = address
+        self._log = log
+        self._answer_s = ANSWER_S
+        self._is_compared = False  # The log with the manifests, before it was claimed.
+
+    def claim(self, hint: int | None) -> None:
+        """Claims the log, a job.
+
+        Args:
+            hint: as ``OwnedLog.claim``.
+        """
+        context, self.store_step = self._context, ""
+        answer = Deadline(self._answer_s, context.clock)
+        self._answer_s = min(2 * self._answer_s, context.timeout_s)  # For a leader that is slow.
+        context.clients.wait_for_leader(self._log.where, answer)
+        if self._log.place() is None:  # Else it is claimed again by its owner.
+            # Before anything is appended: whoever is refused leaves the log as it was.
+            self._compare()
+            self._is_compared = True
+        self._log.claim(context.deadline(), hint=hint)
+        self._answer_s = ANSWER_S
+
+    def complete_manifests(self, *, is_new: bool) -> None:
+        """Writes the manifests that a predecessor left out, a job.
+
+        Args:
+            is_new: whether the fold of the log began anew with the claim.
+        """
+        if is_new and not self._is_compared:
+            self._compare()
+        self._is_compared = False
+        self.store_step = "project_missing"
+        project_missing(self._context, self._address, self._log.fold.flushes)
+
+    def _compare(self) -> None:
+        self.store_step = "the look for manifests"
+        context, deadline = self._context, self._context.deadline()
+        require_log_of_manifests(
+            self._log.where,
+            self._address,
+            broker=context.broker,
+            blobs=context.blobs,
+            deadline=deadline,
+        )
+        self.store_step = ""
