@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,22 +13,27 @@ from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import DeadLetter, Flushed, Retired, Retried
+from rollstream.schemas.events import DeadLetter, Event, Flushed, Retired, Retried
 from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
-from rollstream.streams.broker import EARLIEST, Broker
+from rollstream.schemas.reasons import SettleReason
+from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.dead_letters import Source, open_letters, source_of
 from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import CLOCKS_APART_US, find_start
-from rollstream.streams.owned.follow import ConfirmedEvent, fold_logs
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
 
 RETIRED = "its file was retired: it is served no more, and its rows may be gone"
+# Before a rollout was created, by its producer's clock, nothing of it was published: with this much
+# for clocks that differ, and for the other rollouts of its trajectory.
+MARGIN_US = 86_400_000_000
+BACK_GROWTH = 4
 PENDING, SEALED, DEAD_LETTER, RETRIED = "pending", "sealed", "dead_letter", "retried"
 
 
@@ -197,13 +203,14 @@ def trace(
     """Returns where each entry of a rollout is now, by environment, partition and offset. The uid
     of a trajectory names its rollouts in all prompts.
 
-    Reads the seal logs of all partitions, the unsettled records of the ingest logs, and the dead
-    letters.
+    Reads the seal logs of all partitions from their ends back, the unsettled records of the ingest
+    logs, and the dead letters. Seal logs are read back to ``MARGIN_US`` before the rollout was
+    created, as its oldest entry that was found says. They are read whole if nothing is found.
 
     Args:
         environments: name to number of partitions.
         since_us: log time before which nothing of it was published. Only newer events and letters
-            are read. None: logs are read whole.
+            are read. None: it is not known.
 
     Raises:
         BrokerUnavailable: not read in time.
@@ -211,14 +218,26 @@ def trace(
     wanted = _Wanted(rollout_uid, trajectory_digest(rollout_uid))
     letters = list(_dead_letters(broker, layout, wanted, deadline, since_us))
     told = {_place(letter) for letter in letters}
+    logs = [_SealLog(broker, layout, one, wanted) for one in layout.addresses(environments)]
+    now_us = deadline.clock.now_us()
+    for since in _further_back(now_us) if since_us is None else [since_us]:
+        for log in logs:
+            log.read_since(since, deadline)
+        oldest_us = min(log.oldest_us for log in logs)
+        if since + MARGIN_US <= oldest_us < math.inf or not any(log.read_from for log in logs):
+            break
     # A letter says more than the settlement as `unreadable`.
-    others = [
-        entry
-        for address in layout.addresses(environments)
-        for entry in _in_partition(broker, layout, address, wanted, deadline, since_us)
-        if _place(entry) not in told
-    ]
+    others = [entry for log in logs for entry in log.entries() if _place(entry) not in told]
     return sorted([*others, *letters], key=_place)
+
+
+def _further_back(now_us: int) -> Iterator[int]:
+    """Yields times that are ever longer ago; the last one is the beginning of time."""
+    age_us = MARGIN_US
+    while age_us < now_us:
+        yield now_us - age_us
+        age_us *= BACK_GROWTH
+    yield 0
 
 
 class _Wanted(NamedTuple):
@@ -238,44 +257,87 @@ def _place(entry: TracedEntry) -> tuple[str, int, int, int, int]:
     return (entry.environment, entry.generation, entry.partition, entry.offset, entry.entry)
 
 
-def _in_partition(
-    broker: Broker,
-    layout: Layout,
-    address: PartitionAddress,
-    wanted: _Wanted,
-    deadline: Deadline,
-    since_us: int | None,
-) -> Iterator[TracedEntry]:
-    fold = SealFold(dedupe_horizon=0)
-    where = layout.groups_log(address)
-    found: list[TracedEntry] = []
-    retired: set[tuple[int, str]] = set()
-    start = 0
-    if since_us is not None:
-        with closing(broker.reader({where: 0})) as reader, suppress(UnreadableLog):
-            start = find_start(reader, where, None, deadline, since_us=since_us)
+class _SealLog:
+    """What the seal log of one partition says of the wanted rollouts, from its end back.
 
-    def apply(confirmed: ConfirmedEvent) -> None:
-        _, offset, timestamp_us, event = confirmed
-        fold.apply(offset, timestamp_us, event)
-        if isinstance(event, Flushed):
-            found.extend(_in_flush(address, offset, event, wanted))
-        elif isinstance(event, Retired):
-            retired.update((file.offset, file.path) for file in event.files)
+    Attributes:
+        oldest_us: when the oldest of them was created, or settled if nothing says when it was
+            created. A repetition says nothing: what it repeats may be older.
+        read_from: everything from this offset on was read.
+    """
 
-    aside = fold_logs(broker, {where: start}, apply, deadline).aside
-    for entry in found:
-        group = entry.group
-        gone = group is not None and (group.flush_offset, group.path) in retired
-        yield replace(entry, detail=RETIRED) if gone else entry
-    unknown = f"or settled since: {aside[where].error}" if where in aside else ""
-    ingest = layout.rollouts_log(address)
-    with closing(broker.reader({ingest: EARLIEST})) as reader:
-        first, end = bounds_in_time(reader, ingest, deadline)
-        for record in read_between(reader, ingest, max(first, fold.watermark), end, deadline):
-            for entry in _in_record(address, record.offset, record.value, wanted):
-                if not fold.settled(entry.offset, entry.entry):
-                    yield replace(entry, detail=unknown)
+    def __init__(
+        self, broker: Broker, layout: Layout, address: PartitionAddress, wanted: _Wanted
+    ) -> None:
+        self.oldest_us = math.inf
+        self._broker = broker
+        self._address = address
+        self._wanted = wanted
+        self._where, self._ingest = layout.groups_log(address), layout.rollouts_log(address)
+        self._settled: list[TracedEntry] = []
+        self._pending: list[TracedEntry] = []
+        self._retired: set[tuple[int, str]] = set()
+        self.read_from: int | None = None
+        self._unknown = ""  # Why it cannot be read on.
+
+    def read_since(self, since_us: int, deadline: Deadline) -> None:
+        """Reads what was not read of the events since then, and at first what is unsettled."""
+        start, stop = 0, self.read_from
+        with closing(self._broker.reader({self._where: 0})) as reader, suppress(UnreadableLog):
+            start = find_start(reader, self._where, None, deadline, since_us=since_us)
+        fold = SealFold(dedupe_horizon=0) if stop is None else None
+        if stop is None or start < stop:
+            self.read_from = start
+            self._read(start, math.inf if stop is None else stop, fold, deadline)
+        if fold is not None:
+            self._look_for_pending(fold, deadline)
+
+    def entries(self) -> Iterator[TracedEntry]:
+        """Yields those that were found."""
+        for entry in self._settled:
+            group = entry.group
+            gone = group is not None and (group.flush_offset, group.path) in self._retired
+            yield replace(entry, detail=RETIRED) if gone else entry
+        for entry in self._pending:
+            yield replace(entry, detail=self._unknown)
+
+    def _read(self, start: int, stop: float, fold: SealFold | None, deadline: Deadline) -> None:
+        aside: dict[TopicPartition, PutAside] = {}
+        with closing(Follower(self._broker, {self._where: start}, aside=aside)) as follower:
+            for _, offset, timestamp_us, event in follower.read_to_end(deadline):
+                if offset >= stop:
+                    break
+                try:
+                    if fold is not None:
+                        fold.apply(offset, timestamp_us, event)
+                except UnreadableLog as error:
+                    follower.put_aside(self._where, offset, error)
+                    break
+                self._look_at(offset, timestamp_us, event)
+        if self._where in aside:
+            self._unknown = f"or settled since: {aside[self._where].error}"
+
+    def _look_at(self, offset: int, timestamp_us: int, event: Event) -> None:
+        if isinstance(event, Retired):
+            self._retired.update((file.offset, file.path) for file in event.files)
+        if not isinstance(event, Flushed):
+            return
+        found = list(_in_flush(self._address, offset, event, self._wanted))
+        self._settled += found
+        if any(one.state != SettleReason.DUPLICATE for one in found):
+            rows = [at for at, _ in self._wanted.among(event.segments.uids)]
+            created = event.segments.created_ts[rows].tolist()
+            self.oldest_us = min(self.oldest_us, timestamp_us, *created)
+
+    def _look_for_pending(self, fold: SealFold, deadline: Deadline) -> None:
+        with closing(self._broker.reader({self._ingest: EARLIEST})) as reader:
+            first, end = bounds_in_time(reader, self._ingest, deadline)
+            start = max(first, fold.watermark)
+            for record in read_between(reader, self._ingest, start, end, deadline):
+                for entry in _in_record(self._address, record.offset, record.value, self._wanted):
+                    if not fold.settled(entry.offset, entry.entry):
+                        self._pending.append(entry)
+                        self.oldest_us = min(self.oldest_us, record.timestamp_us)
 
 
 def _in_flush(

@@ -23,17 +23,14 @@ EXPIRED_EACH_S = 10.0
 PARTITIONS = {"math": 1}
 
 
-@pytest.mark.parametrize("expired", [10, FLUSHES - 10])
-def test_a_trace_since_a_time_finds_what_came_later_and_reads_no_more_than_it_needs(
-    expired: int,
-) -> None:
-    clock, layout = ManualClock(), Layout()
+def expired_in_turn(clock: ManualClock, layout: Layout, each_s: float) -> FaultyBroker:
+    """A broker with a seal log of ``FLUSHES``, each of which lets the rollout of its number
+    expire."""
     broker = FaultyBroker(MemoryBroker(clock=clock))
     create_topics(broker.admin(), specs_for(layout, PARTITIONS), TIMEOUT_S)
-    begun_us = clock.now_us()
     log = owner_of(broker, TopicPartition(layout.groups("math"), 0))
     for offset in range(FLUSHES):
-        clock.advance(EXPIRED_EACH_S)
+        clock.advance(each_s)
         if offset % 10 == 0:
             log.claim(Deadline(TIMEOUT_S, clock))
         uids = {"expired": [f"u{offset}"]}
@@ -47,6 +44,35 @@ def test_a_trace_since_a_time_finds_what_came_later_and_reads_no_more_than_it_ne
         )
         log.wait_confirmed(log.append(event), Deadline(TIMEOUT_S, clock))
     log.release()
+    return broker
+
+
+def records_of(broker: FaultyBroker, clock: ManualClock, layout: Layout, uid: str) -> int:
+    """How many records a trace of the rollout reads, which finds it."""
+    before = broker.records_read
+    found = trace(broker, layout, PARTITIONS, uid, Deadline(TIMEOUT_S, clock))
+    assert [one.rollout_uid for one in found] == [uid]
+    return broker.records_read - before
+
+
+def test_a_trace_of_a_new_rollout_reads_no_old_events() -> None:
+    clock, layout = ManualClock(), Layout()
+    broker = expired_in_turn(clock, layout, each_s=3_600.0)
+    old = records_of(broker, clock, layout, "u20")
+    new = records_of(broker, clock, layout, f"u{FLUSHES - 20}")
+    assert old > FLUSHES
+    assert new < old / 2
+    deadline = Deadline(TIMEOUT_S, clock)
+    assert trace(broker, layout, PARTITIONS, "never published", deadline) == []
+
+
+@pytest.mark.parametrize("expired", [10, FLUSHES - 10])
+def test_a_trace_since_a_time_finds_what_came_later_and_reads_no_more_than_it_needs(
+    expired: int,
+) -> None:
+    clock, layout = ManualClock(), Layout()
+    begun_us = clock.now_us()
+    broker = expired_in_turn(clock, layout, EXPIRED_EACH_S)
     deadline = Deadline(TIMEOUT_S, clock)
     before = broker.records_read
     (whole,) = trace(broker, layout, PARTITIONS, f"u{expired}", deadline)
