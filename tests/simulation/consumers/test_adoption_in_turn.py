@@ -24,7 +24,7 @@ from rollstream.streams.memory.member import MemoryGroupReader
 PARTITIONS = 6
 GROUPS = 3  # Of a partition.
 MEMBERS = 3
-BOUND = 64 * 1024
+BOUND = 1024 * 1024
 POLL_S = 0.8
 
 
@@ -59,7 +59,7 @@ def publish(
         for partition in partitions:
             uids.append(f"{partition}-{number}/{member}")
             name = {"group_uid": f"{partition}-{number}", "group_size": MEMBERS}
-            tokens = np.arange(3_000)
+            tokens = np.arange(30_000)
             world.publish(uids[-1], partition=partition, output_tokens=tokens, **name)
     return uids
 

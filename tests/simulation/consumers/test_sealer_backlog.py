@@ -12,7 +12,7 @@ from harness.history import problems_of
 from harness.rollouts import make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
-from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX
+from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX, ENTRY_BYTES, RECORD_BYTES
 from rollstream.runtime.config.sections import SealersConfig
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.memory import MemoryBroker
@@ -132,3 +132,15 @@ def test_reading_pauses_while_decisions_keep_large_records_of_which_they_have_li
     full.refusing = False
     world.run(sealer, seconds=30)
     assert position(sealer) == 40
+
+
+@pytest.mark.proves("I8")
+def test_the_objects_of_small_records_count_where_their_payloads_do_not() -> None:
+    world = SealWorld(partitions=1)
+    world.config = world.config.model_copy(update={"sealers": SealersConfig(memory_bytes=0)})
+    for number in range(50):
+        world.publish(f"{number}", example_id=f"e-{number}")
+    with world.sealer() as sealer:
+        world.run(sealer, seconds=5)
+        assert sealer.stats().pending == 50
+        assert sealer.stats().memory_bytes == 50 * (RECORD_BYTES + ENTRY_BYTES)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator, Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.rollouts import encode_record, make_entry
+from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.sealing.budget import TURN_S, MemoryBudget
+from rollstream.consumers.sealing.intake import ENTRY_BYTES, RECORD_BYTES
+from rollstream.runtime.config.sections import EnvironmentConfig
+from rollstream.schemas.ingest.entry import Entry
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.streams.broker import TopicPartition
 
 BOUND = 100
+MEASURED = 2_048  # Entries.
 SOURCES = [TopicPartition("rollouts", number) for number in range(5)]
 Sized = tuple[TopicPartition, int, bool]
 """A record of a partition, its size, and whether the partition commits all it has afterwards."""
@@ -84,3 +95,29 @@ def test_who_has_caught_up_reads_whatever_is_in_memory() -> None:
     assert readers(budget, 0.0) == [SOURCES[0], SOURCES[4]]
     budget.leave(SOURCES[0])
     assert readers(budget, 0.0)[1:] == [SOURCES[1], SOURCES[4]]
+
+
+@pytest.mark.parametrize(("per_record", "per_group"), [(1, 1), (1, 8), (32, 1), (32, 8)])
+def test_objects_of_pending_entries_take_no_more_than_is_counted(
+    per_record: int, per_group: int
+) -> None:
+    entries = [
+        make_entry(rollout_uid=f"{number:032x}", group_uid=f"{number // per_group:032x}")
+        for number in range(MEASURED)
+    ]
+    values = [encode_record(one, partitions=1) for one in batched(entries, per_record)]
+    config = EnvironmentConfig(partitions=1, target_group_size=per_group + 1)
+    tracemalloc.start()
+    try:
+        assembler = Assembler("math", config, lambda segments: ())
+        for offset, value in enumerate(values):
+            assembler.add(offset, offset, decode_record(value))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert assembler.pending.entries == MEASURED
+    assert taken < 1.1 * (RECORD_BYTES * len(values) + ENTRY_BYTES * MEASURED)
+
+
+def batched(entries: Sequence[Entry], size: int) -> Iterator[Sequence[Entry]]:
+    return (entries[at : at + size] for at in range(0, len(entries), size))

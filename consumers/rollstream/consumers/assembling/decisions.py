@@ -267,7 +267,7 @@ _offset_of_settlement = itemgetter(1)
 
 
 class Kept(NamedTuple):
-    """Bytes of records, and how many of these are in memory."""
+    """Bytes of records, and how many bytes of memory they take."""
 
     size: int
     memory: int

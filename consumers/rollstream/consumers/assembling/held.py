@@ -14,7 +14,8 @@ _SPARSE_SHARE = 8
 
 
 Keep = Callable[[IngestRecord], int]
-"""Keeps a record in memory, or moves its payload elsewhere; returns its bytes in memory."""
+"""Keeps a record in memory, or moves its payload elsewhere; returns how many bytes of memory it
+takes."""
 PendingRow = tuple["HeldRecord", int]
 """A held record, and the number of an entry of it in the log."""
 
@@ -28,7 +29,7 @@ class HeldRecord:
     Attributes:
         record: what is kept.
         offset: in the log.
-        memory: the bytes of it that are in memory.
+        memory: the bytes of memory that it takes.
         left: how many entries are pending, or still to be looked at.
         left_size: their bytes.
         sizes: bytes of each entry of the record.
@@ -80,7 +81,7 @@ class HeldRecords:
         keep: asked once for each record.
 
     Attributes:
-        size: bytes of these records, of which ``memory`` are in memory.
+        size: bytes of these records, which take ``memory`` bytes of memory.
     """
 
     def __init__(self, size_max: int, on_freed: Callable[[Kept], None], keep: Keep) -> None:

@@ -1,4 +1,4 @@
-"""One bound in bytes for all records that a sealer has in memory, and who may read. Pure."""
+"""One bound in bytes for all records of a sealer, and who may read. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections import OrderedDict
 
 from rollstream.streams.broker import TopicPartition
 
+# So much may be used by records that are in memory whole; what is left is for the objects of those
+# whose payloads are elsewhere.
+WHOLE_SHARE = 0.75
 TURN_S = 10.0  # Then the next partition reads: the leader of this one may be silent.
 
 
@@ -17,7 +20,7 @@ class MemoryBudget:
     caught up always read: the missing members of their groups are still to come.
 
     Args:
-        size_max: bytes of records in memory, of all partitions together.
+        size_max: bytes of records and their objects in memory, of all partitions together.
 
     Attributes:
         used: of these bytes.
@@ -52,15 +55,15 @@ class MemoryBudget:
         return source in self._line
 
     def hold(self, source: TopicPartition, size: int) -> None:
-        """The partition has records of so many bytes in memory now."""
+        """The records of the partition take so many bytes of memory now."""
         self.used += size - self._sizes[source]
         self._sizes[source] = size
         if 2 * self.used < self._size_max:  # Well below, or reading would begin and end all along.
             self._is_used_up = False
 
     def admits(self, size: int) -> bool:
-        """Whether a further record of so many bytes may be in memory."""
-        admitted = self.used + size <= self._size_max
+        """Whether a further record of so many bytes may be in memory whole."""
+        admitted = self.used + size <= WHOLE_SHARE * self._size_max
         self._is_used_up |= not admitted
         return admitted
 

@@ -30,6 +30,10 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
 
+# Objects of a record that is kept, and of each entry if each has a group of its own. Measured with
+# Python 3.11: 4.4 KiB a record, 0.6 KiB an entry, 1.2 KiB a group.
+RECORD_BYTES = 4_500
+ENTRY_BYTES = 1_800
 SEARCH_S = 120.0  # For the end of what the broker does not deliver.
 TICK_EVERY_S = 0.25  # How often the end offset is asked for, where a time-out may be due.
 NO_ROOM_AFTER_S = 10.0
@@ -261,11 +265,13 @@ class Intake:
             self._read_from_position()
 
     def _keep(self, record: IngestRecord) -> int:
-        """Keeps a record in memory while there is room; else its payload goes to scratch."""
+        """Keeps a record in memory while there is room; else its payload goes to scratch. Its
+        objects stay in memory. Returns how many bytes of memory it takes."""
         self._count_memory()
-        context = self._context
-        in_memory = context.memory.admits(record.size) or not context.scratch.take(record)
-        return record.size if in_memory else 0
+        context, objects = self._context, RECORD_BYTES + ENTRY_BYTES * record.count
+        admitted = context.memory.admits(objects + record.size)
+        in_memory = admitted or not context.scratch.take(record)
+        return objects + record.size if in_memory else objects
 
     def _count_memory(self) -> None:
         self._context.memory.hold(self._source, self.assembler.memory)

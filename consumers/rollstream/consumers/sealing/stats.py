@@ -61,7 +61,8 @@ class SealerStats:
         flushes: that were committed.
         settled: by reason, the entries that ended without a group.
         dead_letters: that were written.
-        memory_bytes: of records in memory, of all partitions; ``sealers.memory_bytes`` bounds them.
+        memory_bytes: of records in memory and of their objects, of all partitions;
+            ``sealers.memory_bytes`` bounds them.
         seal_time_ms_p50: from a group's first record to its commit, over the newest groups; NaN
             without any.
         seal_time_ms_p99: likewise.

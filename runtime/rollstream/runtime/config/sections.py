@@ -78,8 +78,8 @@ class SealersConfig(Section):
     """Bounds each sealer."""
 
     memory_bytes: int = Field(default=1024 * 1024 * 1024, ge=0)
-    """Most bytes of records in memory, of all partitions. Above it payloads go to files in
-    `TMPDIR`, and partitions that were taken over are read one by one."""
+    """Most bytes of records in memory, and of their objects, of all partitions. Above it payloads
+    go to files in `TMPDIR`, and partitions that were taken over are read one by one."""
 
 
 class EnvironmentConfig(Section):
