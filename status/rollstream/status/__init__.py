@@ -4,6 +4,7 @@
 - ``measure``   reads the figures
 - ``partitions``  their seal logs, and a few records of their ingest logs
 - ``admission``  who waits to begin groups, and whether a sampler tells them
+- ``decided``   what a sampler decided, from a hint on
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: every stage that is stuck, with the likely reason
 - ``letters``    counts the dead letters that nobody published again

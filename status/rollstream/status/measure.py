@@ -1,9 +1,9 @@
 """Reads the figures of every stage.
 
 It costs the dedupe horizon of each partition's seal log (as adopting it does), the scores that may
-be of groups in it, and the decision logs. Payloads are never read, but for two records a partition
-and the newest dead letters. What a group sealed before that horizon waits for is therefore not
-known, only that it exists.
+be of groups in it, and of decision logs what no hint has. Payloads are never read, but for two
+records a partition and the newest dead letters. What a group sealed before that horizon waits for
+is therefore not known, only that it exists.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.status.admission import measure_admission
+from rollstream.status.decided import RECENT_US, DecisionLog
 from rollstream.status.figures import AdmissionFigures, Figures
 from rollstream.status.letters import measure_letters
 from rollstream.status.partitions import PartitionSources, read_partitions
-from rollstream.status.sampling import RECENT_US, SamplerReading
+from rollstream.status.sampling import SamplerReading
 from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
+from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.owned.adoption import find_starts
-from rollstream.streams.owned.follow import Follower, fold_logs
+from rollstream.streams.owned.follow import Follower
 from rollstream.streams.reports import Reports
 from rollstream.streams.topics.check import Difference, differences, joined
 from rollstream.streams.topics.layout import Layout
@@ -41,7 +43,8 @@ def measure(
     *,
     root: StoreRoot | None = None,
 ) -> Figures:
-    """Returns the figures as the logs hold them now. Writes nothing and joins no consumer group.
+    """Returns the figures as the logs hold them now. Writes to no log, and joins no consumer group.
+    In the store's root it leaves hints, so that the next call reads less.
 
     Args:
         broker: has the logs.
@@ -108,13 +111,19 @@ def _read_decisions(
     deadline: Deadline,
 ) -> None:
     """Feeds its decision log to ``reading``."""
-    name = reading.name
-    written = None if root is None else root.followed.newest_batch(name)  # Before it is read.
-    aside = fold_logs(broker, {log: 0}, reading.apply_decision, deadline).aside
-    if log in aside:
-        reading.aside = str(aside[log].error)
-    else:
-        reading.end_decisions(log, written)
+    written = hint = None
+    if root is not None:
+        written = root.followed.newest_batch(reading.name)  # Before it is read.
+        hint = root.followed.decisions(reading.name, log.topic, "status")
+    root_id = "" if root is None else root.root_id
+    with closing(DecisionLog(broker, log, reading.decided, hint, root_id)) as decided:
+        try:
+            decided.read(deadline)
+        except UnreadableLog as error:
+            reading.aside = str(error)
+            reading.decided.begin_groups()
+        else:
+            reading.end_decisions(log, written)
 
 
 def _read_scores(

@@ -11,8 +11,9 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
+from rollstream.status.decided import RECENT_US
 from rollstream.status.figures import ContinuationFigures, PartitionFigures
-from rollstream.status.sampling import RECENT_US, SamplerReading, age_s
+from rollstream.status.sampling import SamplerReading, age_s
 from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
 from rollstream.streams.folds.reported import NONE_WAITS, ReportedNow
 from rollstream.streams.folds.seal import SealFold

@@ -9,27 +9,15 @@ from collections.abc import Mapping, Sequence
 from rollstream.folds.group.scored import Given
 from rollstream.folds.state import NOTHING, SamplerState
 from rollstream.schemas.choosing import Choosing
-from rollstream.schemas.events import (
-    Acked,
-    Adopted,
-    BatchServed,
-    Claimed,
-    CursorRecorded,
-    Dropped,
-    Flushed,
-    PolicyPublished,
-    Requested,
-    Resumed,
-    Scored,
-)
+from rollstream.schemas.events import Flushed, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
+from rollstream.status.decided import RECENT_US, DecisionFold
 from rollstream.status.figures import SamplerFigures
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.topics.lost import lost_batch
 
-RECENT_US = 60_000_000  # What rates are over.
 _EVER_US = 2**63
 
 
@@ -39,7 +27,8 @@ class SamplerReading:
     Feed it the whole decision log first, then the seal logs from their starts on, then the scores.
 
     Attributes:
-        aside: why the decision log cannot be read on; empty: it can.
+        decided: what the decision log says.
+        aside: why that log cannot be read on; empty: it can.
 
     Args:
         starts: the offset from which each seal log is read; those of other environments are passed
@@ -52,67 +41,34 @@ class SamplerReading:
         self._starts = {
             log: start for log, start in starts.items() if log.environment in choosing.names()
         }
-        self._state = SamplerState(name, choosing, list(self._starts))
-        for log, start in self._starts.items():
-            self._state.start_at(log, start)
-        self._batches = 0
-        self._served_ts: list[int] = []
-        self._acked: set[str] = set()  # By id: a batch that is replayed is acked again.
-        self._trainer_step = 0
-        self._decided_ts: int | None = None
-        self._dropped_since: Counter[DropReason] = Counter()
+        self.decided = DecisionFold(name, choosing, self._starts)
         self._groups_read: Counter[PartitionAddress] = Counter()
         self._flushes_since: set[tuple[PartitionAddress, int]] = set()
         self._older = 0
-        self._wanted = 0
         self._lost = ""
         self.aside = ""
 
     def apply_decision(self, confirmed: ConfirmedEvent) -> None:
         """The next event of the decision log."""
-        event = confirmed.event
-        self._state.apply(confirmed.offset, confirmed.timestamp_us, event)
-        match event:
-            case Claimed():
-                if self._decided_ts is None:
-                    self._decided_ts = confirmed.timestamp_us
-            case Adopted() | CursorRecorded() | Requested():
-                pass
-            case Dropped():
-                # No trainer gets further by a drop: where every group is dropped, it waits.
-                self._dropped_since[DropReason(event.reason)] += len(event.groups)
-            case _:
-                if isinstance(event, BatchServed):
-                    self._batches += 1
-                    self._wanted = len(event.groups)
-                    self._served_ts.append(confirmed.timestamp_us)
-                    self._trainer_step = event.step + 1
-                if isinstance(event, Acked):
-                    self._acked.add(event.batch_id)
-                    # A batch that is replayed is not served anew, but acked.
-                    self._trainer_step = max(self._trainer_step, event.step + 1)
-                if isinstance(event, PolicyPublished):
-                    # Of a final batch that is replayed nothing is recorded, but of its weights.
-                    self._trainer_step = max(self._trainer_step, event.step)
-                if isinstance(event, Resumed):
-                    self._trainer_step = event.first_step
-                self._decided_ts = confirmed.timestamp_us
-                self._dropped_since.clear()
+        self.decided.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
 
     def end_decisions(self, log: TopicPartition, written: tuple[int, int] | None) -> None:
         """The decision log was read to its end; the store's root held this batch before."""
+        self.decided.begin_groups()
         self._lost = lost_batch(log, written, (self._state.trainer_epoch, self._state.next_step))
 
     def apply_groups(self, log: PartitionAddress, confirmed: ConfirmedEvent) -> None:
         """The next event of a seal log."""
         if log not in self._starts:
             return
+        self.decided.begin_groups()
         event = confirmed.event
         self._state.apply_groups(log, confirmed.offset, event, confirmed.timestamp_us)
         if not isinstance(event, Flushed):
             return
         self._groups_read[log] += len(event.groups)
-        if self._decided_ts is None or confirmed.timestamp_us > self._decided_ts:
+        decided_ts = self.decided.counts.decided_ts
+        if decided_ts is None or confirmed.timestamp_us > decided_ts:
             self._flushes_since.add((log, confirmed.offset))
 
     def end_log(self, log: PartitionAddress, groups_sealed: int) -> None:
@@ -133,6 +89,10 @@ class SamplerReading:
             self._state.apply_scores(log, confirmed.offset, given)
 
     @property
+    def _state(self) -> SamplerState:
+        return self.decided.state
+
+    @property
     def name(self) -> str:
         """Of the sampler."""
         return self._state.name
@@ -144,7 +104,7 @@ class SamplerReading:
 
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""
-        state = self._state
+        state, counts = self._state, self.decided.counts
         newest = state.newest_policy()
         unacked = [batch for batch in state.open_batches() if batch.status is None]
         oldest = min(unacked, key=lambda batch: batch.since_ts, default=None)
@@ -161,21 +121,21 @@ class SamplerReading:
             ready=len(state.ready),
             waiting=dict(Counter(state.waiting.values())),
             older=self._older,
-            batches=self._batches,
-            batches_per_minute=recent(self._served_ts, now_us),
-            acked=len(self._acked),
+            batches=counts.batches,
+            batches_per_minute=recent(counts.served_ts, now_us),
+            acked=len(counts.acked),
             open_batches=len(state.open_batches()),
             unacked=len(unacked),
             unacked_step=None if oldest is None else oldest.event.step,
             unacked_age_s=None if oldest is None else age_s(now_us, oldest.since_ts),
             next_step=state.next_step,
-            trainer_step=self._trainer_step,
+            trainer_step=counts.trainer_step,
             policy_epoch=state.policy_epoch,
             policy_step=NOTHING if newest is None else newest.step,
-            decision_age_s=age_s(now_us, self._decided_ts),
-            dropped_since=dict(self._dropped_since),
+            decision_age_s=age_s(now_us, counts.decided_ts),
+            dropped_since={DropReason(one): n for one, n in counts.dropped_since.items()},
             waiting_since=dict(Counter(since)),
-            wanted=self._wanted,
+            wanted=counts.wanted,
             lost=self._lost,
             aside=self.aside,
         )

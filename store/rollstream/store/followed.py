@@ -3,10 +3,41 @@ none of it is ahead of it."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from rollstream.store.blobs import Blobs
-from rollstream.store.layout import batch_in, batches_prefix, manifests_of, offset_in
+from rollstream.store.errors import BlobMissing, StoreError
+from rollstream.store.layout import batch_in, batches_prefix, hint_path, manifests_of, offset_in
+
+_log = logging.getLogger("rollstream.store")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A blob that spares reading a log from its beginning, and that the log has to prove. What
+    fails is logged, and costs time alone.
+    """
+
+    blobs: Blobs
+    path: str
+
+    def read(self) -> bytes:
+        """Returns the blob; empty: there is none, or it cannot be read."""
+        try:
+            return self.blobs.read(self.path)
+        except BlobMissing:
+            return b""
+        except StoreError as error:
+            _log.warning("%s is not used: %s", self.path, error)
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """Replaces the blob."""
+        try:
+            self.blobs.replace(self.path, data)
+        except StoreError as error:
+            _log.warning("%s was not written: %s", self.path, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +53,10 @@ class Followed:
         """Returns whether the root holds a manifest of a flush of the environment."""
         blobs = self.blobs.list(manifests_of(environment, generation))
         return any(offset_in(blob.path) is not None for blob in blobs)
+
+    def decisions(self, sampler: str, log: str, kind: str) -> Hint:
+        """Returns the hint of a sampler's decision log for readers of this kind."""
+        return Hint(self.blobs, hint_path(sampler, log, kind))
 
     def newest_batch(self, sampler: str) -> tuple[int, int] | None:
         """Returns trainer epoch and step of a sampler's newest batch file; None: there is none."""

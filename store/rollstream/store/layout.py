@@ -16,6 +16,7 @@ RETIRED = "retired"
 BATCHES = "batches"
 SCORES = "scores"
 SNAPSHOTS = "snapshots"
+HINTS = "hints"
 ROOT_ID = "root_id.json"
 _PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
 _POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")
@@ -167,6 +168,11 @@ def snapshot_path(sampler: str, log: str, offset: int) -> str:
 def snapshots_prefix(sampler: str, log: str) -> str:
     """What the paths of all snapshots of a sampler begin with."""
     return f"{SNAPSHOTS}/sampler={_value(sampler)}/log={_value(log)}/"
+
+
+def hint_path(sampler: str, log: str, kind: str) -> str:
+    """What readers of this kind made of a sampler's decision log ``log``."""
+    return f"{HINTS}/sampler={_value(sampler)}/log={_value(log)}/{kind}.hint"
 
 
 def snapshot_offset_in(path: str) -> int | None:

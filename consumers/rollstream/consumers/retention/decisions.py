@@ -10,14 +10,11 @@ from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.ids import PartitionAddress
+from rollstream.status.decided import NEVER, DecisionFold, DecisionLog
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
-
-# Seal logs are not read: the decisions name groups by their offsets, all of them before this.
-_NEVER = 1 << 62
+from rollstream.streams.topics.root import StoreRoot
 
 
 class UnregisteredSampler(RollstreamError):
@@ -31,20 +28,24 @@ class NoSampler(RollstreamError):
 
 class DecisionLogs:
     """The decision logs of samplers, folded as far as they were read; each is read once, however
-    many environments its sampler draws from.
+    many environments its sampler draws from, and from a hint on where the root has one.
 
     A sampler is registered for an environment where ``[samplers.*]`` names it. Not shared between
     threads.
 
     Args:
         config: of the process that decides what is retired.
+        root: of the store; None: no hint is used, and none left.
     """
 
-    def __init__(self, config: RollstreamConfig, broker: Broker) -> None:
+    def __init__(
+        self, config: RollstreamConfig, broker: Broker, root: StoreRoot | None = None
+    ) -> None:
         self._config = config
+        self._root = root
         self._broker = broker
         self._layout = Layout.of(config.kafka)
-        self._read: dict[str, tuple[Follower, SamplerState]] = {}
+        self._read: dict[str, DecisionLog] = {}
 
     def registered(self, environment: str, deadline: Deadline) -> list[str]:
         """The names of the samplers that are registered for it, sorted.
@@ -82,38 +83,35 @@ class DecisionLogs:
 
     def close(self) -> None:
         """Idempotent."""
-        for follower, _ in self._read.values():
+        for log in self._read.values():
             with suppress(RollstreamError):
-                follower.close()
+                log.close()
         self._read.clear()
 
     def _decisions(self, name: str, deadline: Deadline) -> SamplerState:
-        if name not in self._read:
-            follower = Follower(self._broker, {self._layout.sampler_log(name): 0})
-            self._read[name] = follower, self._new_state(name)
-        follower, state = self._read[name]
+        log = self._read[name] = self._read.get(name) or self._opened(name)
         try:
-            events = follower.read_to_end(deadline, ends_within_s=self._answer_s(deadline))
-            for _, offset, timestamp_us, event in events:
-                state.apply(offset, timestamp_us, event)
+            log.read(deadline, answers_within_s=self._answer_s(deadline))
         except BrokerUnavailable:
             raise
         except BaseException:
-            del self._read[name]  # What it read and did not hand over is read again.
-            follower.close()
+            del self._read[name]  # What it has folded may be half of an event.
+            log.close()
             raise
-        return state
+        return log.fold.state
 
     def _answer_s(self, deadline: Deadline) -> float:
         """For one answer of the broker, so that a long deadline does not hide that none comes."""
         return deadline.slice_s(self._config.kafka.timeout_s)
 
-    def _new_state(self, name: str) -> SamplerState:
+    def _opened(self, name: str) -> DecisionLog:
         environments = self._config.environments
         sampler = self._config.samplers[name]
         partitions = {one: environments[one].partitions for one in sampler.environments}
-        logs: list[PartitionAddress] = self._layout.addresses(partitions)
-        state = SamplerState(name, choosing_of(sampler, environments), logs)
-        for log in logs:
-            state.start_at(log, _NEVER)
-        return state
+        # Seal logs are not read: decisions name groups by their offsets.
+        starts = dict.fromkeys(self._layout.addresses(partitions), NEVER)
+        where, root = self._layout.sampler_log(name), self._root
+        hint = None if root is None else root.followed.decisions(name, where.topic, "retention")
+        fold = DecisionFold(name, choosing_of(sampler, environments), starts)
+        root_id = "" if root is None else root.root_id
+        return DecisionLog(self._broker, where, fold, hint, root_id)

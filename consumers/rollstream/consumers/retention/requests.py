@@ -85,7 +85,7 @@ def plan_request(
     environments: Sequence[str],
     deadline: Deadline,
 ) -> list[EnvironmentPlan]:
-    """What ``request_retention`` would retire now, one an environment. Writes nothing.
+    """What ``request_retention`` would retire now, one an environment. Writes nothing but hints.
 
     Raises:
         UnregisteredSampler, NoSampler, UnknownEnvironment: as ``request_retention``. RootMismatch:
@@ -97,7 +97,7 @@ def plan_request(
     by_environment = addresses_of(config, environments)
     root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
     require_root(broker, Layout.of(config.kafka), by_environment, root, deadline)
-    with closing(DecisionLogs(config, broker)) as decisions:
+    with closing(DecisionLogs(config, broker, root)) as decisions:
         read = {name: decisions.read(name, deadline) for name in by_environment}
     visible = visible_files(blobs)
     for environment, addresses in by_environment.items():

@@ -105,7 +105,7 @@ class Sealer:
         readers = CLAIMERS + LOOKERS + (WORKERS + ASKERS) // 2  # A flush, or a question, needs one.
         self._clients = OwnerClients(broker, readers)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
-        self._decisions = DecisionLogs(config, broker)
+        self._decisions = DecisionLogs(config, broker, root)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
         self._counters, self._scratch = SealerCounters(), Scratch(self._clock)
         self._memory = MemoryBudget(config.sealers.memory_bytes)

@@ -16,8 +16,21 @@ REMEDY = (
 )
 
 
+class Hint(Protocol):
+    """Where a root keeps how far a log was read, and what came of it. What fails is logged."""
+
+    def read(self) -> bytes:
+        """Empty: there is none, or it cannot be read."""
+
+    def write(self, data: bytes) -> None:
+        """Replaces it."""
+
+
 class Followed(Protocol):
     """What a root holds that was written after an event of a log was confirmed."""
+
+    def decisions(self, sampler: str, log: str, kind: str) -> Hint:
+        """The hint of a sampler's decision log, for readers of this kind."""
 
     def has_manifests(self, environment: str, generation: int) -> bool:
         """Whether it holds a manifest of a flush of the environment."""

@@ -1,0 +1,38 @@
+"""Retention reads decision logs from hints on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from harness.faults import FaultyBroker
+from harness.retention import RetentionWorld
+from rollstream.consumers.retention.decisions import DecisionLogs
+from rollstream.runtime.deadline import Deadline
+from rollstream.status import decided
+from rollstream.store import Followed, read_root_id
+from rollstream.streams.topics.root import StoreRoot
+
+
+def test_decisions_are_read_from_a_hint_on_by_the_next_sealer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decided, "HINT_EVENTS", 8)
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 8)
+    sampler = world.sampler()
+    for step in range(8):
+        sampler.next_batch(step=step, num_groups=1)
+        sampler.checkpointed(step)
+    root = StoreRoot("", read_root_id(world.blobs), Followed(world.blobs))
+    found = []
+    for _ in range(2):
+        broker = FaultyBroker(world.new_broker())
+        with closing(DecisionLogs(world.config, broker, root)) as decisions:
+            read = decisions.read("math", Deadline(600.0, world.clock))
+            (state,) = read.values()
+            found.append((broker.records_read, state.digest()))
+    (whole, state_of_whole), (rest, state_of_rest) = found
+    assert rest < whole / 2
+    assert state_of_rest == state_of_whole
