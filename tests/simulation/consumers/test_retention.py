@@ -12,9 +12,7 @@ from harness.kill_points import RetentionPoint, arm_retention
 from harness.retention import NAME, RetentionWorld
 from harness.sealing import TIMEOUT_S, Crash, EvictableBroker
 from rollstream.consumers.retention import owner
-from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.owner import PLAN_S, PLANS_SHARE, SCHEDULE_EVERY_S
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, GroupsUnreadable, Sampler
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.schemas.events import Claimed
@@ -26,7 +24,6 @@ from rollstream.store import (
     Pieces,
 )
 from rollstream.store.layout import manifests_prefix, retired_prefix
-from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.owned import log
 from rollstream.streams.topics.specs import specs_for
@@ -366,17 +363,6 @@ def test_an_error_beside_the_loop_is_a_warning_and_sealing_goes_on(
     world.retain(sealer, sampler=sampler)
     assert len(world.retired_files()) == 2
     sealer.close()
-
-
-def test_a_sealer_that_closes_waits_for_no_decision_log() -> None:
-    world = RetentionWorld(partitions=1)
-    world.seal_groups(0, 2)
-    world.sampler().next_batch(step=0, num_groups=2)
-    decisions, deadline = DecisionLogs(world.config, world.broker), Deadline(600.0, world.clock)
-    deadline.end()
-    with pytest.raises(BrokerUnavailable):
-        decisions.read("math", deadline)
-    decisions.close()
 
 
 class SlowManifests(PassingBlobs):

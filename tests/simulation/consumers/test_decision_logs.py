@@ -1,4 +1,4 @@
-"""Retention reads decision logs from hints on."""
+"""How retention reads decision logs: from a hint on, and no longer than it has time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.runtime.deadline import Deadline
 from rollstream.status import decided
 from rollstream.store import Followed, read_root_id
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.topics.root import StoreRoot
 
 
@@ -36,3 +37,14 @@ def test_decisions_are_read_from_a_hint_on_by_the_next_sealer(
     (whole, state_of_whole), (rest, state_of_rest) = found
     assert rest < whole / 2
     assert state_of_rest == state_of_whole
+
+
+def test_a_sealer_that_closes_waits_for_no_decision_log() -> None:
+    world = RetentionWorld(partitions=1)
+    world.seal_groups(0, 2)
+    world.sampler().next_batch(step=0, num_groups=2)
+    decisions, deadline = DecisionLogs(world.config, world.broker), Deadline(600.0, world.clock)
+    deadline.end()
+    with pytest.raises(BrokerUnavailable):
+        decisions.read("math", deadline)
+    decisions.close()
