@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import Requested, RequestKind
+from rollstream.schemas.events import Requested, RequestKind, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, Delivery, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -52,6 +54,54 @@ def addresses_of(
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerAnswer:
+    """What the owner of a partition answered.
+
+    Attributes:
+        answered: False: nobody did in time; the request stands, and is carried out once a sealer
+            owns the partition.
+        detail: what the owner says beside what it did, or why nobody answers; else empty.
+        refused: whether the owner did nothing, or not all.
+    """
+
+    environment: str
+    partition: int
+    answered: bool
+    detail: str
+    refused: bool
+
+
+class Answer:
+    """What the owner of a seal log answered so far.
+
+    Attributes:
+        request: offset of the request.
+        events: the answer, in one or more parts.
+        aside: why the log cannot be read on, so that nobody answers; empty: it can.
+    """
+
+    def __init__(self, request: int) -> None:
+        self.request = request
+        self.events: list[Retired] = []
+        self.aside = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether all of it is there."""
+        return bool(self.events) and not self.events[-1].more
+
+    def told(self, address: PartitionAddress) -> dict[str, Any]:
+        """Returns the fields of an ``OwnerAnswer``."""
+        return {
+            "environment": address.environment,
+            "partition": address.partition,
+            "answered": self.answered,
+            "detail": self.aside or " ".join(one.detail for one in self.events if one.detail),
+            "refused": any(one.refused for one in self.events),
+        }
+
+
 def ask(
     broker: Broker,
     logs: Sequence[TopicPartition],
@@ -59,12 +109,46 @@ def ask(
     deadline: Deadline,
     *,
     older_than_s: float = 0.0,
-) -> dict[TopicPartition, int]:
-    """Appends a request to each log; returns their offsets.
+    see: Callable[[ConfirmedEvent, Answer], object] = lambda event, answer: None,
+) -> dict[TopicPartition, Answer]:
+    """Appends a request to each log, and returns the answers that came by the deadline.
+
+    Args:
+        see: given each event of a log from some before the newest claim up to the answer, which is
+            as it was before that event.
 
     Raises:
-        BrokerUnavailable: not every request was written in time.
+        BrokerUnavailable: not every request was written in time, or the logs were not read.
     """
+    asked = _append(broker, logs, kind, deadline, older_than_s)
+    answers = {where: Answer(asked[where]) for where in logs}
+    aside: dict[TopicPartition, PutAside] = {}
+    starts = find_starts(broker, dict.fromkeys(logs), deadline)
+    with closing(Follower(broker, starts, aside=aside)) as follower:
+        while not (
+            deadline.passed() or all(one.answered or at in aside for at, one in answers.items())
+        ):
+            deadline.log_waiting(lambda: "the owners of the partitions to answer")
+            for event in follower.poll(RECORDS_MAX, deadline.slice_s(FOLLOW_SLICE_S)):
+                answer = answers[event.where]
+                if answer.answered:
+                    continue
+                see(event, answer)
+                if isinstance(event.event, Retired) and event.event.request == answer.request:
+                    answer.events.append(event.event)
+    for where, error in aside.items():
+        answers[where].aside = str(error.error)
+    return answers
+
+
+def _append(
+    broker: Broker,
+    logs: Sequence[TopicPartition],
+    kind: RequestKind,
+    deadline: Deadline,
+    older_than_s: float,
+) -> dict[TopicPartition, int]:
+    """The offsets of the requests."""
     value = codec.encode(
         Requested(
             kind=kind,
@@ -91,23 +175,3 @@ def ask(
     finally:
         writer.abandon()
     return delivered
-
-
-def events_until(
-    broker: Broker,
-    logs: Sequence[TopicPartition],
-    answered: Callable[[], bool],
-    deadline: Deadline,
-    aside: dict[TopicPartition, PutAside],
-) -> Iterator[ConfirmedEvent]:
-    """Yields the events of the logs that count, from some before the newest claims on, until all
-    is ``answered`` or the deadline has passed.
-
-    Args:
-        aside: takes the logs that cannot be read on: nobody answers there.
-    """
-    starts = find_starts(broker, dict.fromkeys(logs), deadline)
-    with closing(Follower(broker, starts, aside=aside)) as follower:
-        while not (deadline.passed() or answered()):
-            deadline.log_waiting(lambda: "the owners of the partitions to answer")
-            yield from follower.poll(RECORDS_MAX, deadline.slice_s(FOLLOW_SLICE_S))

@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from rollstream.consumers.asking import UnknownEnvironment
+from rollstream.consumers.asking import addresses_of
 from rollstream.consumers.positions import Position, Positions
 from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.runtime.clock import Clock
@@ -90,12 +90,7 @@ class SealedGroups:
         self._clock = clock
         settings = configured(config)
         layout = Layout.of(settings.kafka)
-        for environment in environments:
-            if environment not in settings.environments:
-                raise UnknownEnvironment(
-                    f"there is no [environments.{environment}] in the configuration, only "
-                    f"{sorted(settings.environments)}; add the section or correct the name"
-                )
+        addresses_of(settings, environments)  # Each is configured.
         self._generation = layout.generation
         self._environments = {layout.groups(one): one for one in environments}
         self._only_awaiting = only_awaiting

@@ -93,7 +93,7 @@ def test_a_file_is_retired_where_every_sampler_is_done_with_every_group(
     assert [(file.offset, file.path, file.size) for file in plan.files] == retire
     assert (plan.held_files, plan.held_bytes) == (len(held), sum(size for *_, size in held))
     assert plan.held == {name: HeldGroups(*two) for name, two in holding.items() if any(two)}
-    assert bool(describe_held(plan)) == bool(held)
+    assert bool(describe_held(plan.held_files, plan.held)) == bool(held)
 
 
 @given(cases())

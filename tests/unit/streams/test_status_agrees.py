@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from unittest.mock import patch
 
 import pytest
@@ -181,7 +181,7 @@ class DecisionLogs:
 def owned(sampler: Decider, nonce: str = "n") -> list[Event]:
     """Its events, under a claim."""
     claim = Claimed(nonce=nonce, owner="trainer")
-    return [claim, *(replace(event, epoch=0, nonce=nonce) for event in sampler.events)]
+    return [claim, *(replace(cast(Any, event), epoch=0, nonce=nonce) for event in sampler.events)]
 
 
 @pytest.mark.proves("F17")

@@ -90,7 +90,7 @@ def retain(
 def _planned(plan: EnvironmentPlan) -> str:
     parts = [f"{plan.environment}: {_files(plan.files)}, {plan.bytes:,} bytes would be retired"]
     if plan.held_files:
-        parts.append(f"{describe_held(plan)}, {plan.held_bytes:,} bytes")
+        parts.append(f"{describe_held(plan.held_files, plan.held)}, {plan.held_bytes:,} bytes")
     if plan.young_files:
         parts.append(f"{plan.young_files:,} younger files stay")
     if plan.manifests or plan.batches or plan.orphans:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from rollstream.consumers.assembling.decisions import (
     EVENT_BYTES_MAX,
@@ -22,6 +23,19 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 
 # However long the names are: an entry has at most four of 4,096 characters, of up to four bytes.
 _ENTRIES_FIT = 96
+_T = TypeVar("_T")
+
+
+def that_fit(some: Iterable[_T], size_of: Callable[[_T], int], size_max: int) -> list[_T]:
+    """The first of some, as many as fit into so many bytes, and always one."""
+    found: list[_T] = []
+    size = 0
+    for one in some:
+        size += size_of(one)
+        if found and size > size_max:
+            break
+        found.append(one)
+    return found
 
 
 def fitting(decision: SealDecision) -> list[SealDecision]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rollstream.consumers.assembling.decisions import Plan
+from rollstream.consumers.assembling.fitting import that_fit
 from rollstream.schemas.events import ProducerInFlight
 from rollstream.schemas.ingest.entry import Producer
 
@@ -76,17 +77,9 @@ class ProducersInFlight:
     def changes(self) -> tuple[ProducerInFlight, ...]:
         """Those whose figures are not those that were reported last; where there are too many, the
         others come after the next ``confirm``."""
-        found: list[ProducerInFlight] = []
-        size = 0
-        for producer_id in self.unreported:
-            one = self._producers[producer_id]
-            if not self._is_news(one):
-                continue
-            size += len(producer_id.encode()) + _EVENT_BYTES
-            if found and size > REPORTED_BYTES_MAX:
-                break
-            found.append(one)
-        return tuple(found)
+        changed = (self._producers[one] for one in self.unreported)
+        news = filter(self._is_news, changed)
+        return tuple(that_fit(news, _event_bytes, REPORTED_BYTES_MAX))
 
     def confirm(self, reported: Iterable[ProducerInFlight]) -> None:
         """Readers know this now."""
@@ -112,3 +105,7 @@ class ProducersInFlight:
                 del self._producers[producer_id]
                 self._reported.pop(producer_id, None)
                 self.unreported.pop(producer_id, None)
+
+
+def _event_bytes(one: ProducerInFlight) -> int:
+    return len(one.producer_id.encode()) + _EVENT_BYTES

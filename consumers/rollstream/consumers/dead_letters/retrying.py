@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from rollstream.consumers.dead_letters.settled import SettledSources, settled_sources
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -21,8 +21,6 @@ from rollstream.streams.dead_letters import Source, StoredLetter, read_letters
 from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import Layout
-
-_SLICE_S = 0.1
 
 
 class RetryState(StrEnum):
@@ -81,14 +79,14 @@ def retry_letters(
             asked.setdefault(stored.source, stored.timestamp_us)
     settled = settled_sources(broker, layout, partitions, asked, deadline)
     done: set[Source] = set()
-    with _Sender(broker, deadline) as sender:
+    with _publishing(broker, deadline) as publish:
         for stored in read_letters(broker, layout, deadline):
             if not wanted(stored):
                 continue
             if stored.retried or stored.source in done:
                 yield Outcome(stored.number, RetryState.BEFORE, 0, "")
                 continue
-            outcome = _retry(stored, config, layout, settled, sender)
+            outcome = _retry(stored, config, layout, settled, publish)
             if outcome.state in (RetryState.PUBLISHED, RetryState.PARTLY):
                 done.add(stored.source)
             yield outcome
@@ -99,7 +97,7 @@ def _retry(
     config: RollstreamConfig,
     layout: Layout,
     settled: SettledSources,
-    sender: _Sender,
+    publish: _Publish,
 ) -> Outcome:
     """Publishes what the letter holds, and the mark."""
     number = stored.number
@@ -113,11 +111,11 @@ def _retry(
             detail = "no seal log says yet what became of it; run it again when sealers went on"
             return Outcome(number, RetryState.REFUSED, 0, detail)
         records = _records_of(record, config, layout)
-        addresses = [sender.publish(outgoing) for outgoing in records]
+        addresses = [publish(outgoing) for outgoing in records]
     except (UnreadableEvent, RecordTooLarge) as error:
         return Outcome(number, RetryState.REFUSED, 0, str(error))
     mark = Retried(**stored.source._asdict())
-    sender.publish(_Outgoing(layout.dead_letters(), 0, codec.encode(mark)))
+    publish(_Outgoing(layout.dead_letters(), 0, codec.encode(mark)))
     detail, state = ", ".join(addresses), RetryState.PUBLISHED
     if record.broken:
         detail += f"; letters again, since they break a rule: {_rules_broken(record)}"
@@ -129,6 +127,9 @@ class _Outgoing(NamedTuple):
     topic: str
     partition: int
     value: bytes
+
+
+_Publish = Callable[[_Outgoing], str]
 
 
 def _record_in(letter: DeadLetter, config: RollstreamConfig) -> IngestRecord:
@@ -166,18 +167,15 @@ def _records_of(
     ]
 
 
-class _Sender(AbstractContextManager["_Sender"]):
-    """Appends one record at a time, and returns once it is in its log."""
+@contextmanager
+def _publishing(broker: Broker, deadline: Deadline) -> Iterator[_Publish]:
+    """Appends one record at a time, and returns once it is in its log; says where, for people."""
+    writer = broker.writer(linger_ms=0)
 
-    def __init__(self, broker: Broker, deadline: Deadline) -> None:
-        self._writer = broker.writer(linger_ms=0)
-        self._deadline = deadline
-
-    def publish(self, record: _Outgoing) -> str:
-        """Where it is, for people."""
-        self._deadline.restart()
+    def publish(record: _Outgoing) -> str:
+        deadline.restart()
         reports: list[Delivery] = []
-        self._writer.append(
+        writer.append(
             record.topic,
             record.value,
             partition=record.partition,
@@ -185,18 +183,15 @@ class _Sender(AbstractContextManager["_Sender"]):
             on_delivery=reports.append,
         )
         where = f"{record.topic}[{record.partition}]"
-        while not reports:
-            if self._deadline.passed():
-                raise BrokerUnavailable(
-                    f"{where}: no report within {self._deadline.timeout_s} s; run it again"
-                )
-            self._writer.poll(self._deadline.slice_s(_SLICE_S))
+        if writer.flush(deadline.left_s()):
+            raise BrokerUnavailable(
+                f"{where}: no report within {deadline.timeout_s} s; run it again"
+            )
         if reports[0].error is not None:
             raise reports[0].error
         return f"{where} at {reports[0].offset}"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._writer.abandon()
+    try:
+        yield publish
+    finally:
+        writer.abandon()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from itertools import takewhile
 
@@ -72,6 +72,17 @@ def project_retired(
             create_or_compare(blobs, retired_path(address, at), encode_retired(retired))
 
 
+def retired_blobs(blobs: Blobs, address: PartitionAddress) -> Iterator[RetiredFiles]:
+    """Yields what is retired of a partition after each event whose blob is there, the newest last.
+
+    Raises:
+        CorruptFile: a blob that cannot be read.
+    """
+    for offset in retired_offsets(blobs, address):
+        with suppress(BlobMissing):  # All of its files are deleted.
+            yield load_retired(blobs, retired_path(address, offset))
+
+
 def deletable(
     blobs: Blobs, address: PartitionAddress, samplers: Mapping[str, SamplerState]
 ) -> list[RetiredFiles]:
@@ -91,13 +102,10 @@ def deletable(
         for ref in state.open_groups()
         if ref.log == address
     }
-    for offset in retired_offsets(blobs, address):
-        if not all(state.over or state.recorded(address) > offset for state in samplers.values()):
+    for retired in retired_blobs(blobs, address):
+        at = retired.offset
+        if not all(state.over or state.recorded(address) > at for state in samplers.values()):
             break  # Cursors behind a later one are behind this one too.
-        try:
-            retired = load_retired(blobs, retired_path(address, offset))
-        except BlobMissing:
-            continue  # A successor was faster.
         if open_flushes.isdisjoint(file.offset for file in retired.newest):
             found.append(retired)
     return found

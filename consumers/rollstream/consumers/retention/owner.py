@@ -191,7 +191,7 @@ def _retire(
         raise failed
     if not asked:
         return wait_s
-    told = "; ".join(filter(None, (detail or describe_held(plan), deleted)))
+    told = "; ".join(filter(None, (detail or describe_held(plan.held_files, plan.held), deleted)))
     yield partial(_append, files, request, detail=told, refused=bool(detail))
     return 0.0
 

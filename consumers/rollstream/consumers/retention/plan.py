@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+from rollstream.consumers.assembling.fitting import that_fit
 from rollstream.folds.group.known import TRAIN
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
@@ -192,27 +193,16 @@ def _shared(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-class Held(Protocol):
-    """Old files that are not retired, and by what."""
-
-    @property
-    def held_files(self) -> int: ...
-
-    @property
-    def held(self) -> Mapping[str, HeldGroups]: ...
-
-
-def describe_held(plan: Held) -> str:
+def describe_held(files: int, held: Mapping[str, HeldGroups]) -> str:
     """What holds old files back, in a sentence; empty: nothing does."""
-    if not plan.held_files:
+    if not files:
         return ""
     by_sampler = [
         f"sampler {name!r} (groups ready or waiting: {groups.undecided:,}, in open batches: "
         f"{groups.open:,})"
-        for name, groups in plan.held.items()
+        for name, groups in held.items()
     ]
-    files = f"{plan.held_files:,} file{'s'[: plan.held_files > 1]}"
-    return f"{files} held back by {' and by '.join(by_sampler)}"
+    return f"{files:,} file{'s'[: files > 1]} held back by {' and by '.join(by_sampler)}"
 
 
 def files_of_flush(offset: int, event: Flushed, retired: Iterable[str] = ()) -> FlushFiles:
@@ -231,14 +221,11 @@ def files_of_flush(offset: int, event: Flushed, retired: Iterable[str] = ()) -> 
 
 def parts(files: Sequence[RetiredFile]) -> Iterator[tuple[RetiredFile, ...]]:
     """The files as one event each holds them."""
-    part: list[RetiredFile] = []
-    size = 0
-    for file in files:
-        needs = len(file.path.encode()) + _FILE_BYTES
-        if part and size + needs > RETIRED_BYTES_MAX:
-            yield tuple(part)
-            part, size = [], 0
-        part.append(file)
-        size += needs
-    if part:
+    start = 0
+    while part := that_fit(files[start:], _event_bytes, RETIRED_BYTES_MAX):
         yield tuple(part)
+        start += len(part)
+
+
+def _event_bytes(file: RetiredFile) -> int:
+    return len(file.path.encode()) + _FILE_BYTES

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.flushes import unretired_flushes
 from rollstream.consumers.retention.plan import HeldGroups, plan_retention
@@ -20,12 +19,11 @@ from rollstream.consumers.retention.unneeded import (
 )
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import RequestKind, Retired
+from rollstream.schemas.events import RequestKind
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Followed, read_root_id, visible_files
 from rollstream.store.layout import GROUPS, rows_prefix
-from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.owned.follow import PutAside
+from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 
@@ -56,24 +54,16 @@ class EnvironmentPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAnswer:
-    """What the owner of a partition answered.
+class PartitionAnswer(OwnerAnswer):
+    """What the owner of a partition answered; ``detail`` says what holds other files back, or why
+    no others were retired.
 
     Attributes:
-        answered: False: nobody did in time; the request stands, and is carried out once a sealer
-            owns the partition.
         files, bytes: that were retired, also where it is ``refused`` after that: they stay so.
-        detail: what holds others back, or why no others were, as the owner says it; else empty.
-        refused: whether that is an error, so that it has to be asked again once it is mended.
     """
 
-    environment: str
-    partition: int
-    answered: bool
     files: int
     bytes: int
-    detail: str
-    refused: bool
 
 
 def plan_request(
@@ -102,30 +92,28 @@ def plan_request(
     visible = visible_files(blobs)
     for environment, addresses in by_environment.items():
         samplers = read[environment]
-        totals: Counter[str] = Counter()
+        found = [
+            plan_retention(one, unretired_flushes(blobs, one, deadline), samplers, sealed_until_us)
+            for one in addresses
+        ]
+        files = [file for plan in found for file in plan.files]
         held: dict[str, HeldGroups] = {}
-        for address in addresses:
-            flushes = unretired_flushes(blobs, address, deadline)
-            plan = plan_retention(address, flushes, samplers, sealed_until_us)
-            totals["files"] += len(plan.files)
-            totals["bytes"] += sum(file.size for file in plan.files)
-            totals["groups"] += sum(file.path.startswith(f"{GROUPS}/") for file in plan.files)
-            totals["held_files"] += plan.held_files
-            totals["held_bytes"] += plan.held_bytes
-            for name, groups in plan.held.items():
-                held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
+        for name, groups in (held for plan in found for held in plan.held.items()):
+            held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
+        held_files = sum(plan.held_files for plan in found)
         unneeded = _unneeded(blobs, addresses, samplers, deadline)
         prefix = rows_prefix(GROUPS, environment)
         named = sum(path.startswith(prefix) for path in visible)
+        sealed = sum(file.path.startswith(f"{GROUPS}/") for file in files)
         plans.append(
             EnvironmentPlan(
                 environment=environment,
-                files=totals["files"],
-                bytes=totals["bytes"],
-                held_files=totals["held_files"],
-                held_bytes=totals["held_bytes"],
+                files=len(files),
+                bytes=sum(file.size for file in files),
+                held_files=held_files,
+                held_bytes=sum(plan.held_bytes for plan in found),
                 held=held,
-                young_files=max(0, named - totals["groups"] - totals["held_files"]),
+                young_files=max(0, named - sealed - held_files),
                 manifests=len(unneeded.manifests),
                 batches=len(unneeded.batches),
                 orphans=len(unneeded.orphans),
@@ -164,20 +152,7 @@ def request_retention(
         for address in addresses
     }
     asked = ask(broker, list(logs), RequestKind.RETAIN, deadline, older_than_s=older_than_s)
-    answers: dict[TopicPartition, list[Retired]] = {where: [] for where in logs}
-    aside: dict[TopicPartition, PutAside] = {}
-
-    def answered() -> bool:
-        return all(where in aside or _is_whole(events) for where, events in answers.items())
-
-    for where, _, _, event in events_until(broker, list(logs), answered, deadline, aside):
-        if isinstance(event, Retired) and event.request == asked[where]:
-            answers[where].append(event)
-    found = {where: _answer(address, answers[where]) for where, address in logs.items()}
-    return [
-        replace(one, detail=str(aside[where].error)) if where in aside else one
-        for where, one in found.items()
-    ]
+    return [_answer(address, asked[where]) for where, address in logs.items()]
 
 
 def _unneeded(
@@ -194,18 +169,7 @@ def _unneeded(
     )
 
 
-def _is_whole(events: Sequence[Retired]) -> bool:
-    return bool(events) and not events[-1].more
-
-
-def _answer(address: PartitionAddress, events: Sequence[Retired]) -> PartitionAnswer:
-    files = [file for event in events for file in event.files]
-    return PartitionAnswer(
-        environment=address.environment,
-        partition=address.partition,
-        answered=_is_whole(events),
-        files=len(files),
-        bytes=sum(file.size for file in files),
-        detail=" ".join(event.detail for event in events if event.detail),
-        refused=any(event.refused for event in events),
-    )
+def _answer(address: PartitionAddress, answer: Answer) -> PartitionAnswer:
+    files = [file for event in answer.events for file in event.files]
+    size = sum(file.size for file in files)
+    return PartitionAnswer(**answer.told(address), files=len(files), bytes=size)

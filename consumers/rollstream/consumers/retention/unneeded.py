@@ -16,6 +16,7 @@ from typing import Protocol
 
 import orjson
 
+from rollstream.consumers.retention.files import retired_blobs
 from rollstream.consumers.retention.flushes import manifests_from
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
@@ -29,7 +30,6 @@ from rollstream.store.layout import (
     manifest_path,
     manifests_prefix,
     offset_in,
-    retired_path,
     rollup_in,
     rollups_prefix,
     rows_prefix,
@@ -39,9 +39,7 @@ from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import (
     NamedFile,
     RetiredFiles,
-    load_retired,
     retired_of,
-    retired_offsets,
 )
 from rollstream.store.rollups import named_files
 from rollstream.streams.broker import Broker, TopicPartition
@@ -103,7 +101,7 @@ def unneeded_manifests(blobs: Blobs, address: PartitionAddress) -> list[str]:
         for blob in blobs.list(manifests_prefix(address))
         if (offset := offset_in(blob.path)) is not None
     ]
-    retired = _blobs_of(blobs, address)
+    retired = [*retired_blobs(blobs, address)]
     if not manifests or not retired:
         return []
     newest = retired[-1]
@@ -175,7 +173,7 @@ def orphans(
     for address, files in by_address.items():
         # Retired files are named by no list of readers, and deleted by their own steps.
         retired = {
-            file.path for one in _blobs_of(blobs, address) for file in (*one.kept, *one.newest)
+            file.path for one in retired_blobs(blobs, address) for file in (*one.kept, *one.newest)
         }
         left = {path: epoch for path, epoch in files.items() if path not in named | retired | known}
         for path in _named_among(blobs, address, left, deadline):
@@ -273,17 +271,6 @@ def _named_among(
             for file in (*event.files, *event.incomplete):
                 if file.path in files:
                     yield file.path
-
-
-def _blobs_of(blobs: Blobs, address: PartitionAddress) -> list[RetiredFiles]:
-    """What is retired of a partition after each event whose blob is there, the newest last."""
-    found = []
-    for offset in retired_offsets(blobs, address):
-        try:
-            found.append(load_retired(blobs, retired_path(address, offset)))
-        except BlobMissing:
-            continue  # All of its files are deleted.
-    return found
 
 
 def _is_retired(

@@ -61,12 +61,10 @@ class Claims:
 
     def _compare(self) -> None:
         self.store_step = "the look for manifests"
-        context, deadline = self._context, self._context.deadline()
-        require_log_of_manifests(
-            self._log.where,
-            self._address,
-            broker=context.broker,
-            blobs=context.blobs,
-            deadline=deadline,
+        broker, blobs, deadline = (
+            self._context.broker,
+            self._context.blobs,
+            self._context.deadline(),
         )
+        require_log_of_manifests(broker, blobs, self._log.where, self._address, deadline)
         self.store_step = ""

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from rollstream.consumers.asking import addresses_of, ask, events_until
+from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.beside.chores import Job, asking_log
 from rollstream.consumers.retention.owner import asks_to_retire, retired_event
@@ -24,7 +24,7 @@ from rollstream.schemas.events import FLUSH_KINDS, Flushed, Requested, RequestKi
 from rollstream.schemas.reasons import SealReason
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.seal import OpenRequest, SealFold
-from rollstream.streams.owned.follow import PutAside
+from rollstream.streams.owned.follow import ConfirmedEvent
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.topics.layout import Layout
 
@@ -32,24 +32,16 @@ LOOK_EVERY_S = 3.0  # An owner that appends nothing looks so often for requests 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlushAnswer:
-    """What became of a request at one partition.
+class FlushAnswer(OwnerAnswer):
+    """What became of a request at one partition; ``detail`` says what stays pending. One is refused
+    by an owner of a version that knows no such request.
 
     Attributes:
-        answered: False: nobody did in time; the request stands, and is carried out once a sealer
-            owns the partition.
         groups, rows: that were sealed because of it, until the answer or the deadline.
-        detail: what stays pending, or why nothing was done, as the owner says it; else empty.
-        refused: the owner did nothing: it is of a version that knows no such request.
     """
 
-    environment: str
-    partition: int
-    answered: bool
     groups: int
     rows: int
-    detail: str
-    refused: bool
 
 
 def request_flush(
@@ -69,40 +61,24 @@ def request_flush(
     addresses = addresses_of(config, [environment])[environment]
     logs = [layout.groups_log(address) for address in addresses]
     kind = RequestKind.FLUSH_FORCED if force else RequestKind.FLUSH
-    asked = ask(broker, logs, kind, deadline)
     sealed = {where: [0, 0] for where in logs}
-    others: dict[TopicPartition, set[int]] = {where: set() for where in logs}
-    answers: dict[Any, Retired] = {}
-    aside: dict[TopicPartition, PutAside] = {}
+    others: set[tuple[TopicPartition, int]] = set()
 
-    def answered() -> bool:
-        return answers.keys() | aside.keys() >= set(logs)
-
-    for where, offset, _, event in events_until(broker, logs, answered, deadline, aside):
-        if where in answers:
-            continue
+    def see(confirmed: ConfirmedEvent, answer: Answer) -> None:
+        where, offset, _, event = confirmed
         if isinstance(event, Requested) and event.kind in FLUSH_KINDS:
-            others[where].add(offset)
-        elif isinstance(event, Retired) and event.request == asked[where]:
-            answers[where] = event
-        elif isinstance(event, Retired) and event.request in others[where]:
-            sealed[where] = [0, 0]  # For that request: one is carried out after the other.
-        elif isinstance(event, Flushed) and offset > asked[where]:
+            others.add((where, offset))
+        elif isinstance(event, Retired) and event.request != answer.request:
+            if (where, event.request) in others:
+                sealed[where] = [0, 0]  # For that request: one is carried out after the other.
+        elif isinstance(event, Flushed) and offset > answer.request:
             groups = [group for group in event.groups if group.seal_reason == SealReason.FLUSH]
             sealed[where][0] += len(groups)
             sealed[where][1] += sum(group.rows for group in groups)
-    details = {where: one.detail for where, one in answers.items()}
-    details |= {where: str(one.error) for where, one in aside.items()}
+
+    answers = ask(broker, logs, kind, deadline, see=see)
     return [
-        FlushAnswer(
-            environment=environment,
-            partition=address.partition,
-            answered=where in answers,
-            groups=sealed[where][0],
-            rows=sealed[where][1],
-            detail=details.get(where, ""),
-            refused=where in answers and answers[where].refused,
-        )
+        FlushAnswer(**answers[where].told(address), groups=sealed[where][0], rows=sealed[where][1])
         for address, where in zip(addresses, logs, strict=True)
     ]
 

@@ -18,11 +18,10 @@ from rollstream.streams.reading import bounds_in_time, read_between
 
 
 def require_log_of_manifests(
-    where: TopicPartition,
-    address: PartitionAddress,
-    *,
     broker: Broker,
     blobs: Blobs,
+    where: TopicPartition,
+    address: PartitionAddress,
     deadline: Deadline,
 ) -> None:
     """Returns where the seal log holds the very flush of the newest manifest: each is written after

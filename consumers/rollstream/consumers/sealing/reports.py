@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
 from rollstream.consumers.assembling import Assembler
+from rollstream.consumers.assembling.fitting import that_fit
 from rollstream.consumers.assembling.pending import PendingGroup
 from rollstream.consumers.beside.chores import Job
 from rollstream.consumers.sealing.context import SealerContext
@@ -32,7 +32,8 @@ def report_dispatched(
     A group is named before the event that settles its dispatch, or never: only what is pending is
     named, and the next flush is planned later. What is in doubt is said again.
     """
-    if not (groups := _that_fit(assembler.pending.unnamed)):
+    groups = that_fit(assembler.pending.unnamed, _event_bytes, NAMED_BYTES_MAX)
+    if not groups:
         return REPORT_EVERY_S
     unnamed, now_us = assembler.pending.unnamed, assembler.now_us
     entries = [packed_entry(unnamed[one].offset, unnamed[one].entry) for one in groups]
@@ -51,13 +52,5 @@ def report_dispatched(
     return REPORT_EVERY_S
 
 
-def _that_fit(unnamed: Iterable[PendingGroup]) -> list[PendingGroup]:
-    """As many as one event has room for."""
-    groups: list[PendingGroup] = []
-    size = 0
-    for group in unnamed:
-        size += _GROUP_BYTES + len(group.key[1].encode())
-        if groups and size > NAMED_BYTES_MAX:
-            break
-        groups.append(group)
-    return groups
+def _event_bytes(group: PendingGroup) -> int:
+    return _GROUP_BYTES + len(group.key[1].encode())

@@ -12,17 +12,16 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from rollstream.consumers.asking import UnknownPartition, addresses_of, ask, events_until
+from rollstream.consumers.asking import UnknownPartition, addresses_of, ask
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Requested, RequestKind, Retired
+from rollstream.schemas.events import Requested, RequestKind
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
 from rollstream.streams.broker import EARLIEST, Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerError, CorruptLog, LogLost, UnreadableLog
-from rollstream.streams.owned.follow import PutAside
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
@@ -83,8 +82,8 @@ def request_retry(
         if error is not None:
             details[address] = f"still cannot be read, and nothing was written: {error}"
     logs = {layout.groups_log(one): one for one in aside if one not in details}
-    answered = _ask(broker, [*logs], deadline)
-    silent = [address for where, address in logs.items() if where not in answered]
+    answers = ask(broker, [*logs], RequestKind.RETRY, deadline) if logs else {}
+    silent = [address for where, address in logs.items() if not answers[where].answered]
     if silent:
         since = _put_aside(broker, layout, silent, Deadline(LOOK_S, deadline.clock))
         for address in silent:
@@ -113,7 +112,7 @@ def _why_not(
     if error is not None:
         return error
     try:
-        require_log_of_manifests(where, address, broker=broker, blobs=store, deadline=deadline)
+        require_log_of_manifests(broker, store, where, address, deadline)
     except (LogLost, CorruptLog) as lost:
         return lost
     return None
@@ -131,23 +130,6 @@ def _put_aside(
             if why := note_in(note.metadata).aside:
                 found[logs[where]] = why
     return found
-
-
-def _ask(
-    broker: Broker, logs: list[TopicPartition], deadline: Deadline
-) -> Mapping[TopicPartition, Retired]:
-    """The answers that came by then."""
-    if not logs:
-        return {}
-    asked = ask(broker, logs, RequestKind.RETRY, deadline)
-    answers: dict[TopicPartition, Retired] = {}
-    aside: dict[TopicPartition, PutAside] = {}
-    for where, _, _, event in events_until(
-        broker, logs, lambda: answers.keys() | aside.keys() >= set(logs), deadline, aside
-    ):
-        if isinstance(event, Retired) and event.request == asked[where]:
-            answers[where] = event
-    return answers
 
 
 class RetryWatch:

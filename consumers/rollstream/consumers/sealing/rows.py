@@ -270,43 +270,42 @@ def _coded(values: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     return distinct, np.fromiter(map(numbers.__getitem__, values), np.int32, len(values))
 
 
+def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
+    """The second of each pair, by the first."""
+    found: dict[str, list[_T]] = {}
+    for name, one in pairs:
+        found.setdefault(str(name), []).append(one)
+    return found
+
+
 def _by_reason(settlements: Iterable[Settlement]) -> tuple[Settlements, ...]:
-    by_reason: dict[str, list[Settlement]] = {}
-    for settlement in settlements:
-        by_reason.setdefault(settlement.reason, []).append(settlement)
     return tuple(
         Settlements(
-            reason=str(reason),
+            reason=reason,
             offsets=np.array([s.offset for s in listed], np.int64),
             entries=np.array([s.entry for s in listed], np.int32),
             uids=tuple(s.rollout_uid for s in listed),
             segment_idxs=np.array([s.segment_idx for s in listed], np.int32),
         )
-        for reason, listed in by_reason.items()
+        for reason, listed in _grouped((s.reason, s) for s in settlements).items()
     )
 
 
 def _unread(ranges: Iterable[UnreadRange | None]) -> tuple[UnreadRanges, ...]:
-    by_reason: dict[str, list[tuple[int, int]]] = {}
-    for reason, first, stop in filter(None, ranges):
-        by_reason.setdefault(reason, []).append((first, stop))
     return tuple(
         UnreadRanges(
-            reason=str(reason),
-            firsts=np.array([first for first, _ in listed], np.int64),
-            stops=np.array([stop for _, stop in listed], np.int64),
+            reason=reason,
+            firsts=np.array([one.first for one in listed], np.int64),
+            stops=np.array([one.stop for one in listed], np.int64),
         )
-        for reason, listed in by_reason.items()
+        for reason, listed in _grouped((one.reason, one) for one in ranges if one).items()
     )
 
 
 def _unsealed(groups: Iterable[Unsealed | None]) -> tuple[UnsealedGroups, ...]:
-    by_reason: dict[str, list[str]] = {}
-    for reason, example_id in filter(None, groups):
-        by_reason.setdefault(reason, []).append(example_id)
     return tuple(
-        UnsealedGroups(reason=str(reason), example_ids=tuple(listed))
-        for reason, listed in by_reason.items()
+        UnsealedGroups(reason=reason, example_ids=tuple(listed))
+        for reason, listed in _grouped(filter(None, groups)).items()
     )
 
 

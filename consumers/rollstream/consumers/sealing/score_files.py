@@ -5,8 +5,9 @@ now and then, and at the end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from contextlib import closing
+from itertools import takewhile
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.schemas.events import Scored
@@ -21,7 +22,7 @@ from rollstream.store.score_files import (
     ScoreOrigin,
 )
 from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
-from rollstream.streams.owned.follow import ConfirmedEvent, Follower
+from rollstream.streams.owned.follow import Follower
 
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
 _log = logging.getLogger("rollstream.sealer")
@@ -80,17 +81,14 @@ class ScoreFiles:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
             LogLost: the log does not hold the last record that files have.
         """
-        context, where = self._context, self._context.layout.scores_log(address)
         written = self._written_of(address)
         first, records, size = written.stop, list[LoggedScore](), 0
-        begin = max(first - 1, 0)  # What was written last is compared.
-        with closing(Follower(context.broker, {where: begin}, scores=[where])) as follower:
-            events = follower.read_to_end(context.deadline(), ends_within_s=context.ask_s)
-            if first:
-                self._require_log_of_files(address, first, next(events, None))
-            for one in events:
-                records.append(_logged(one))
-                size += records[-1].size
+        with closing(self._scores(address, max(first - 1, 0))) as scores:
+            if first:  # What was written last is compared.
+                self._require_log_of_files(address, first, next(scores, None))
+            for one in scores:
+                records.append(one)
+                size += one.size
                 if len(records) == FILE_RECORDS_MAX or size >= FILE_BYTES_MAX:
                     first = self._write(address, first, records)
                     records, size = [], 0
@@ -121,29 +119,31 @@ class ScoreFiles:
 
     def _mend(self, address: PartitionAddress, file: ScoreFile) -> None:
         """Writes a damaged file anew, where the log still has all of it."""
-        context, where = self._context, self._context.layout.scores_log(address)
-        records: list[LoggedScore] = []
-        with closing(Follower(context.broker, {where: file.first}, scores=[where])) as follower:
-            try:
-                answer_s = context.ask_s
-                for one in follower.read_to_end(context.deadline(), ends_within_s=answer_s):
-                    if one.offset >= file.stop:
-                        break
-                    records.append(_logged(one))
-            except OffsetLost as error:
-                self._lost.add(file.path)
-                _log.error(
-                    "%s is damaged, and cannot be written anew: %s. Restore it from a copy; until "
-                    "then readers of these scores fail where no other file has them",
-                    file.path,
-                    error,
-                )
-                return
+        try:
+            with closing(self._scores(address, file.first)) as scores:
+                records = list(takewhile(lambda one: one.offset < file.stop, scores))
+        except OffsetLost as error:
+            self._lost.add(file.path)
+            _log.error(
+                "%s is damaged, and cannot be written anew: %s. Restore it from a copy; until "
+                "then readers of these scores fail where no other file has them",
+                file.path,
+                error,
+            )
+            return
         self._written[address.partition].write(file.first, file.stop, records)
         _log.warning("%s was damaged, and was written anew from the log", file.path)
 
+    def _scores(self, address: PartitionAddress, first: int) -> Generator[LoggedScore, None, None]:
+        """Those of a partition's log, from an offset on."""
+        context, where = self._context, self._context.layout.scores_log(address)
+        with closing(Follower(context.broker, {where: first}, scores=[where])) as follower:
+            for one in follower.read_to_end(context.deadline(), ends_within_s=context.ask_s):
+                assert isinstance(one.event, Scored), one
+                yield LoggedScore(one.offset, one.timestamp_us, one.event)
+
     def _require_log_of_files(
-        self, address: PartitionAddress, stop: int, one: ConfirmedEvent | None
+        self, address: PartitionAddress, stop: int, one: LoggedScore | None
     ) -> None:
         """Returns where the record before ``stop`` is the last one that files have: the log only
         grows, so that it then holds those before too."""
@@ -151,7 +151,7 @@ class ScoreFiles:
         if known_stop != stop:
             written = self._written[address.partition].last()
         if one is not None and one.offset == stop - 1:
-            found = ScoreOrigin.of(_logged(one))
+            found = ScoreOrigin.of(one)
             if written in (None, found):
                 self._newest[address.partition] = stop, found
                 return
@@ -161,8 +161,3 @@ class ScoreFiles:
             "or cut back. Nothing is written: restore the log, or correct store.root, or begin a "
             "new kafka.generation"
         )
-
-
-def _logged(one: ConfirmedEvent) -> LoggedScore:
-    assert isinstance(one.event, Scored), one
-    return LoggedScore(one.offset, one.timestamp_us, one.event)
