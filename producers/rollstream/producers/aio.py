@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Self, Unpack
 
-from rollstream.producers.admission.asking import SharedWait, newest_policy
-from rollstream.producers.admission.blocks import AsyncAdmitted, ShareWanted
+from rollstream.producers.admission.asking import SharedWait
+from rollstream.producers.admission.blocks import AsyncAdmitted
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.outbox import Outgoing
@@ -23,10 +26,9 @@ from rollstream.producers.errors import (
 )
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.rollouts.group import AsyncGroup
-from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Turns
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory
 from rollstream.producers.settings import check_timeout
-from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -70,10 +72,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         ...         await asyncio.gather(*(play(group) for _ in range(8)))
     """
 
+    _group_block, _trajectory_block, _admitted_block = AsyncGroup, AsyncTrajectory, AsyncAdmitted
+
     def _start(self) -> None:
         self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
-        self._reading: dict[AdmissionQueue, asyncio.Task[None]] = {}  # One reads for all.
+        self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)  # By topic.
         self._begin(self._outbox.failure, self._post, lingers=False)
 
     @takes(RolloutArguments)
@@ -108,18 +112,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         """Returns the newest policy, as ``RolloutProducer.policy`` does. One thread waits for all
         coroutines.
         """
-        check_timeout(timeout_s, zero_allowed=True)
-        wanted = self._wanted_policy(newer_than, environment, lineage)
-        deadline = Deadline(timeout_s, self._clock)
-
-        log = self._admission(wanted.environment)
-        shared = self._shared_waits.setdefault(wanted.environment, SharedWait(log))
-
-        async def wait(seen: int, longest_s: float) -> int:
-            self._engine.refuse()
-            return await shared.wait(seen, longest_s)
-
-        return await newest_policy(wanted, log, wait, asyncio.sleep, deadline)
+        return await self._newest_policy(newer_than, environment, lineage, timeout_s)
 
     async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """Returns once everything published before is in the log.
@@ -170,21 +163,25 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
                 raise
             error.add_note(str(failed))  # What the caller's block raised stays in front.
 
-    def _group(self, membership: Membership, wanted: ShareWanted | None) -> AsyncGroup:
-        admitted = None if wanted is None else self._admitted(wanted)
-        return AsyncGroup(membership, self._deliver, admitted)
+    async def _changed(
+        self, environment: str, log: AdmissionLog, seen: int, timeout_s: float
+    ) -> int:
+        shared = self._shared_waits.setdefault(environment, SharedWait(log))
+        return await shared.wait(seen, timeout_s)
 
-    def _admitted(self, wanted: ShareWanted) -> AsyncAdmitted:
-        return AsyncAdmitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    def _trajectory(self, turns: Turns) -> AsyncTrajectory:
-        return AsyncTrajectory(turns, self._deliver)
-
-    async def _read_granted(self, wanted: ShareWanted) -> None:
-        topic, timeout_s = self._outbox.topic(wanted.environment), self._answer_s(wanted.timeout_s)
+    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
+        deadline = Deadline(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._read_once(wanted.admission, topic)
+            # One reads for all. Those that came meanwhile go on in their order.
+            async with asyncio.timeout(timeout_s), self._reading[topic]:
+                await self._find(topic, timeout_s)
+                while not admission.was_read:
+                    self._engine.refuse()
+                    with suppress(BrokerUnavailable):
+                        await asyncio.to_thread(admission.read, deadline.slice_s(_READ_S))
         except TimeoutError as late:
             if topic not in self._engine.topics.partitions:
                 raise self._engine.topics.unreachable(topic, timeout_s) from late
@@ -193,38 +190,13 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
                 "check that the broker runs and can be reached from here"
             ) from late
 
-    async def _read_once(self, admission: AdmissionQueue, topic: str) -> None:
-        reading = self._reading.get(admission)
-        if reading is None or (reading.done() and not admission.was_read):
-            reading = asyncio.create_task(self._read(admission, topic))
-            self._reading[admission] = reading
-            reading.add_done_callback(_look_at_error)
-        if not reading.done():  # All that came meanwhile go on in their order.
-            await asyncio.shield(reading)
-
-    async def _read(self, admission: AdmissionQueue, topic: str) -> None:
-        deadline = Deadline(self._timeout_s)  # The broker's time, whatever the producer's clock.
-        await self._find(topic, deadline.timeout_s)
-        while not admission.was_read:
-            self._engine.refuse()
-            try:
-                await asyncio.to_thread(admission.read, deadline.slice_s(_READ_S))
-            except BrokerUnavailable:
-                if deadline.passed():
-                    raise
-
-    async def _find(self, topic: str, timeout_s: float) -> None:
-        """Returns once it is known how many partitions the topic has."""
-        wait = self._wait(timeout_s, SystemClock())
-        if self._engine.find(topic, wait):
-            return
+    async def _has_ended(self, wait: Wait) -> bool:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(wait.deadline.left_s()):
                 await _future(wait)
-        except TimeoutError as late:
-            raise self._engine.topics.unreachable(topic, timeout_s) from late
-        if wait.error is not None:
-            raise wait.error
+        except TimeoutError:
+            return False
+        return True
 
     def _wait(self, timeout_s: float, clock: Clock, outgoing: Sequence[Outgoing] = ()) -> Wait:
         answer = _Answer()
@@ -232,7 +204,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         answer.give_up, answer.wait = self._engine.give_up, weakref.ref(wait)
         return wait
 
-    async def _deliver(self, outgoing: Sequence[Outgoing]) -> None:
+    async def _deliver(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
         """Gathers entries of one topic; returns once all are in the log."""
         await self._concluded(self._queue(outgoing))
 
@@ -296,9 +268,3 @@ def _future(wait: Wait) -> _Answer:
 
 def _loop_of(wait: Wait) -> asyncio.AbstractEventLoop:
     return _future(wait).get_loop()
-
-
-def _look_at_error(task: asyncio.Task[None]) -> None:
-    """All that waited for it may have given up: asyncio logs an error that nobody looked at."""
-    if not task.cancelled():
-        task.exception()

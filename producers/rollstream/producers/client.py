@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Unpack
 
-from rollstream.producers.admission.asking import newest_policy
-from rollstream.producers.admission.blocks import Admitted, ShareWanted
+from rollstream.producers.admission.blocks import Admitted
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
+from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Blocking
 from rollstream.producers.engine.shell import ProducerShell
@@ -15,10 +17,9 @@ from rollstream.producers.engine.waits import Wait, end_events
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.rollouts.blocks import at_once
 from rollstream.producers.rollouts.group import Group
-from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.trajectory import Trajectory, Turns
+from rollstream.producers.rollouts.trajectory import Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
-from rollstream.producers.settings import check_timeout
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 
 
@@ -66,6 +67,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
         ...         prompt_tokens=prompt, output_tokens=output, logprobs=logprobs, reward=1.0,
         ...     )
     """
+
+    _group_block, _trajectory_block, _admitted_block = Group, Trajectory, Admitted
 
     def _start(self) -> None:
         self._begin(self._outbox.failure, end_events, lingers=True)
@@ -181,51 +184,32 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
             SeveralLineages: two models are in training, and none is named.
             InvalidSettings: names the argument, its value and what to give instead.
         """
-        check_timeout(timeout_s, zero_allowed=True)
-        wanted = self._wanted_policy(newer_than, environment, lineage)
-        log, deadline = self._admission(wanted.environment), Deadline(timeout_s, self._clock)
+        return at_once(self._newest_policy(newer_than, environment, lineage, timeout_s))
 
-        async def wait(seen: int, longest_s: float) -> int:
-            self._engine.refuse()
-            return log.wait(seen, longest_s)
-
-        async def pause(longest_s: float) -> None:
-            deadline.wait(longest_s)
-
-        return at_once(newest_policy(wanted, log, wait, pause, deadline))
-
-    def _group(self, membership: Membership, wanted: ShareWanted | None) -> Group:
-        admitted = None if wanted is None else self._admitted(wanted)
-        return Group(membership, self._queue, self._send_group, admitted)
-
-    def _admitted(self, wanted: ShareWanted) -> Admitted:
-        return Admitted(wanted, self._read_granted, self._tell_waiting, self._stay_alive)
-
-    def _read_granted(self, wanted: ShareWanted) -> None:
-        # The broker's time, whatever the producer's clock.
-        deadline = Deadline(self._answer_s(wanted.timeout_s))
-        self._find(self._outbox.topic(wanted.environment), deadline)
-        if not wanted.admission.was_read:
-            self._engine.refuse()
-            wanted.admission.read(deadline.left_s())
-
-    def _trajectory(self, turns: Turns) -> Trajectory:
-        return Trajectory(turns, self._queue)
-
-    async def _queue(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
+    async def _deliver(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
         self._put(outgoing, raise_earlier=raise_earlier)
 
-    def _send_group(self, address: GroupAddress) -> None:
-        """What the group published does not wait for others: nothing more of it comes."""
+    def _group_ended(self, address: GroupAddress) -> None:
+        """What the group published does not wait for others."""
         self._engine.send_group(self._outbox.topic(address.environment), address.group_uid)
 
-    def _find(self, topic: str, deadline: Deadline) -> None:
-        """Returns once it is known how many partitions the topic has."""
-        wait = Wait(deadline.timeout_s, deadline.clock)
-        if self._engine.find(topic, wait):
-            return
-        if not wait.block(lambda: f"{self._broker_name} to say whether {topic} exists"):
-            self._engine.give_up(wait)
-            raise self._engine.topics.unreachable(topic, deadline.timeout_s)
-        if wait.error is not None:
-            raise wait.error
+    def _wait(self, timeout_s: float, clock: Clock) -> Wait:
+        return Wait(timeout_s, clock)
+
+    async def _has_ended(self, wait: Wait) -> bool:
+        return wait.block(lambda: f"{self._broker_name} to say whether a topic exists")
+
+    async def _changed(
+        self, environment: str, log: AdmissionLog, seen: int, timeout_s: float
+    ) -> int:
+        return log.wait(seen, timeout_s)
+
+    async def _pause(self, seconds: float) -> None:
+        self._clock.wait(threading.Event(), seconds)
+
+    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
+        deadline = Deadline(timeout_s)
+        await self._find(topic, timeout_s)
+        if not admission.was_read:
+            self._engine.refuse()
+            admission.read(deadline.left_s())

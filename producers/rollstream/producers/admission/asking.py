@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -55,15 +56,15 @@ async def newest_policy(
         deadline.log_waiting(partial(str, what))
 
 
+@dataclass(eq=False)
 class SharedWait:
     """``AdmissionLog.wait`` for the coroutines of one event loop: however many wait, one thread
     does."""
 
-    def __init__(self, log: AdmissionLog) -> None:
-        self._log = log
-        self._seen = 0  # It was not read so far.
-        self._failure: BrokerError | None = None
-        self._waiting: asyncio.Task[None] | None = None
+    _log: AdmissionLog
+    _seen: int = 0  # It was not read so far.
+    _failure: BrokerError | None = None
+    _waiting: asyncio.Task[None] | None = None
 
     async def wait(self, seen: int, timeout_s: float) -> int:
         """As ``AdmissionLog.wait``."""

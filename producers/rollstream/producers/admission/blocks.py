@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, NamedTuple, Self, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from rollstream.producers.admission.standing import Request
 from rollstream.producers.admission.waiting import AdmissionQueue
+from rollstream.producers.rollouts.blocks import Sends, at_once
 from rollstream.runtime.deadline import Deadline
 
 # A trainer that evaluates or restarts takes minutes, and where none is left some groups are still
 # admitted every ten minutes.
 ADMISSION_TIMEOUT_S = 3_600.0
 _WAIT_S_MAX = 60.0  # A thread that waits looks at its deadline so often, whatever wakes it.
-T = TypeVar("T")
+Signal = tuple[Callable[[], object], Callable[[], Sends[None]]]
 
 
 class ShareWanted(NamedTuple):
-    """What a block asks for.
+    """What a block asks for, and what its producer does for it.
 
     Attributes:
         groups: how many.
@@ -28,49 +31,47 @@ class ShareWanted(NamedTuple):
         timeout_s: how long it waits for admission.
         published: how many entries the producer has published in the environment, those apart that
             say that it lives.
+        read: asks whether the topic exists, and reads what was granted so far, unless that was
+            done; within the time of the block, where it has any. From then on the producer says
+            that it lives, while anything is open or waits.
+        tell: publishes that the producer waits in the environment.
     """
 
     admission: AdmissionQueue
-    environment: str
     groups: int
     group: str
     timeout_s: float
     published: Callable[[], int]
+    read: Callable[[float], Sends[None]]
+    tell: Callable[[], None]
 
 
-class _Block(Generic[T]):
-    """
-    Args:
-        read: asks whether the topic exists, and reads what was granted so far, unless that was
-            done; within the time of the block, where it has any.
-        tell: publishes that the producer waits in an environment.
-        stay_alive: from now on the producer says that it lives, while anything is open or waits.
-    """
+@dataclass(eq=False, repr=False)
+class AdmittedBlock(ABC):
+    """A block that waits for admission, and gives back what it did not begin."""
 
-    def __init__(
-        self,
-        wanted: ShareWanted,
-        read: Callable[[ShareWanted], T],
-        tell: Callable[[str], None],
-        stay_alive: Callable[[], None],
-    ) -> None:
-        self._wanted = wanted
-        self._read = read
-        self._tell = tell
-        self._stay_alive = stay_alive
-        self._request: Request | None = None
-        self._published = 0
+    _wanted: ShareWanted
+    _request: Request | None = None
+    _published: int = 0
 
-    def _ask(self, wake: Callable[[], object]) -> Request:
-        wanted = self._wanted
+    async def enter(self) -> None:
+        """Waits until the groups are admitted; ``end`` gives them back."""
+        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
+        await wanted.read(wanted.timeout_s)
         self._published = wanted.published()
-        self._stay_alive()
-        self._request = wanted.admission.ask(wanted.groups, wanted.group, wake)
-        return self._request
-
-    def _conclude(self, request: Request) -> None:
-        self._wanted.admission.conclude(request, self._wanted.timeout_s)
-        self._published = self._wanted.published()  # While it waited, others began groups.
+        wake, woken = self._signal(deadline)
+        request = self._request = wanted.admission.ask(wanted.groups, wanted.group, wake)
+        if not request.waits:
+            return
+        try:
+            if wanted.admission.tells_of_wait():
+                wanted.tell()
+            await woken()
+            wanted.admission.conclude(request, wanted.timeout_s)
+            self._published = wanted.published()  # While it waited, others began groups.
+        except BaseException:
+            self.end(0)
+            raise
 
     def end(self, begun: int) -> None:
         """The block has ended, with so many groups begun; the others are given back."""
@@ -78,71 +79,56 @@ class _Block(Generic[T]):
         if request is not None:
             self._wanted.admission.end(request, begun)
 
-    def end_by_what_was_published(self) -> None:
+    def _end_by_what_was_published(self) -> None:
         """The block has ended. At most as many groups were begun as entries were published
         meanwhile, by whatever call; what counts too much comes back with the next shares."""
         self.end(self._wanted.published() - self._published)
 
+    @abstractmethod
+    def _signal(self, deadline: Deadline) -> Signal:
+        """What wakes the block, on any thread, and what waits for that up to the deadline."""
 
-class Admitted(_Block[None]):
+
+class Admitted(AdmittedBlock):
     """Groups that may be begun until the block ends; ``RolloutProducer.admit`` makes it."""
 
-    def enter(self) -> None:
-        """Waits until the groups are admitted; ``end`` gives them back."""
-        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
-        self._read(wanted)
-        woken = threading.Event()
-        request = self._ask(woken.set)
-        if not request.waits:
-            return
-        try:
-            if wanted.admission.tells_of_wait():
-                self._tell(wanted.environment)
-            while not woken.wait(deadline.slice_s(_WAIT_S_MAX)) and not deadline.passed():
-                pass
-            self._conclude(request)
-        except BaseException:
-            self.end(0)
-            raise
-
     def __enter__(self) -> Self:
-        self.enter()
+        at_once(self.enter())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end_by_what_was_published()
+        self._end_by_what_was_published()
+
+    def _signal(self, deadline: Deadline) -> Signal:
+        event = threading.Event()
+
+        async def woken() -> None:
+            while not event.wait(deadline.slice_s(_WAIT_S_MAX)) and not deadline.passed():
+                pass
+
+        return event.set, woken
 
 
-class AsyncAdmitted(_Block[Awaitable[None]]):
+class AsyncAdmitted(AdmittedBlock):
     """``Admitted``, entered with ``async with``."""
-
-    async def enter(self) -> None:
-        """Waits until the groups are admitted; ``end`` gives them back."""
-        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
-        await self._read(wanted)
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # The loop was closed: nobody waits.
-                loop.call_soon_threadsafe(woken.set)
-
-        request = self._ask(wake)
-        if not request.waits:
-            return
-        try:
-            if wanted.admission.tells_of_wait():
-                self._tell(wanted.environment)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(deadline.left_s()):
-                    await woken.wait()
-            self._conclude(request)
-        except BaseException:
-            self.end(0)
-            raise
 
     async def __aenter__(self) -> Self:
         await self.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.end_by_what_was_published()
+        self._end_by_what_was_published()
+
+    def _signal(self, deadline: Deadline) -> Signal:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # The loop was closed: nobody waits.
+                loop.call_soon_threadsafe(event.set)
+
+        async def woken() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(deadline.left_s()):
+                    await event.wait()
+
+        return wake, woken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ class Limit(NamedTuple):
     most: SharesGranted | None = None
 
 
+@dataclass(eq=False)
 class Allowance:
     """What the samplers of one lineage allow one producer.
 
@@ -47,12 +49,11 @@ class Allowance:
             no shares are valid, that of those that ended last.
     """
 
-    def __init__(self, environment: str, producer_id: str, lineage: str | None) -> None:
-        self._environment = environment
-        self._producer_id = producer_id
-        self._lineage = lineage
-        self._known: dict[str, Granted] = {}  # Of each sampler, of whatever lineage.
-        self._stays: tuple[Granted, int] | None = None  # The last ones, and the total that stays.
+    _environment: str
+    _producer_id: str
+    _lineage: str | None
+    _known: dict[str, Granted] = field(default_factory=dict)  # Of each sampler, of any lineage.
+    _stays: tuple[Granted, int] | None = None  # The last ones, and the total that stays.
 
     def limit(self, newest: Mapping[str, Granted], begun: int, now_s: float) -> Limit:
         """The limit by the newest shares of each sampler.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 from rollstream.producers.admission.shares import Limit
@@ -15,6 +16,7 @@ ALIVE_S = 2.0
 TELL_AGAIN_S = 1.0  # How soon it tells that another number of groups waits.
 
 
+@dataclass(eq=False, slots=True)
 class Request:
     """So many groups that somebody wants to begin.
 
@@ -28,15 +30,12 @@ class Request:
         error: what ended its wait.
     """
 
-    __slots__ = ("error", "group", "groups", "since_s", "waits", "wake")
-
-    def __init__(self, groups: int, group: str, wake: Callable[[], object], since_s: float) -> None:
-        self.groups = groups
-        self.group = group
-        self.wake = wake
-        self.since_s = since_s
-        self.waits = False
-        self.error: RollstreamError | None = None
+    groups: int
+    group: str
+    wake: Callable[[], object]
+    since_s: float
+    waits: bool = False
+    error: RollstreamError | None = None
 
 
 class Standing:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from rollstream.producers.admission.log import AdmissionLog
@@ -31,6 +32,7 @@ _LOOK_S = 1.0  # How late those that wait take their turns.
 _log = logging.getLogger("rollstream.admission")
 
 
+@dataclass(eq=False)
 class AdmissionQueue:
     """Admits the groups of one environment. Threads and coroutines share it.
 
@@ -48,27 +50,18 @@ class AdmissionQueue:
         was_read: whether it is known what was granted so far.
     """
 
-    def __init__(
-        self,
-        environment: str,
-        lineage: str | None,
-        allowance: Allowance,
-        standing: Standing,
-        admission_log: AdmissionLog,
-        clock: Clock,
-    ) -> None:
-        self.was_read = False
-        self._environment = environment
-        self._lineage = lineage
-        self._allowance = allowance
-        self._standing = standing
-        self._admission_log = admission_log
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._seen = 0
-        self._is_served = False  # Whether the thread runs.
-        self._said_s = 0.0  # When it was last logged that somebody waits.
-        self._refusal: RollstreamError | None = None
+    _environment: str
+    _lineage: str | None
+    _allowance: Allowance
+    _standing: Standing
+    _admission_log: AdmissionLog
+    _clock: Clock
+    was_read: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _seen: int = 0
+    _is_served: bool = False  # Whether the thread runs.
+    _said_s: float = 0.0  # When it was last logged that somebody waits.
+    _refusal: RollstreamError | None = None
 
     def read(self, timeout_s: float) -> None:
         """Reads what was granted so far, before the first request.

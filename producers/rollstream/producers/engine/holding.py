@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from rollstream.producers.engine.gather import Gatherer
@@ -19,6 +20,7 @@ from rollstream.streams.errors import BrokerError, BrokerUnavailable
 Call = tuple[Deadline, Sequence[Outgoing]]
 
 
+@dataclass(eq=False)
 class Holding:
     """Holds the entries of calls that nobody waits for, by topic and in their order, until the
     broker has answered. They count as gathered: in the bound on bytes, and for ``flush``.
@@ -33,25 +35,15 @@ class Holding:
         broker: its name, for messages.
     """
 
-    def __init__(
-        self,
-        lock: threading.Lock,
-        gatherer: Gatherer,
-        topics: Topics,
-        hooks: Hooks,
-        gather: Callable[[Sequence[Outgoing]], object],
-        settle: Settle,
-        broker: str,
-    ) -> None:
-        self._lock = lock
-        self._gatherer = gatherer
-        self._topics = topics
-        self._hooks = hooks
-        self._gather = gather
-        self._settle = settle
-        self._broker = broker
-        self._calls: dict[str, deque[Call]] = {}
-        self._refused: dict[str, RollstreamError] = {}
+    _lock: threading.Lock
+    _gatherer: Gatherer
+    _topics: Topics
+    _hooks: Hooks
+    _gather: Callable[[Sequence[Outgoing]], object]
+    _settle: Settle
+    _broker: str
+    _calls: dict[str, deque[Call]] = field(default_factory=dict)
+    _refused: dict[str, RollstreamError] = field(default_factory=dict)
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._calls

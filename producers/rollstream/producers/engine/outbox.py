@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,7 @@ class Outgoing:
         return self.trajectory_uid or self.rollout_uid
 
 
+@dataclass(eq=False, kw_only=True)
 class Outbox:
     """Builds entries, and errors that name those that failed.
 
@@ -111,41 +113,36 @@ class Outbox:
         standings: how the producer stands with each environment that it asked for admission.
     """
 
-    def __init__(
-        self,
-        *,
-        broker: str,
-        environment: str,
-        replica_id: str,
-        worker_id: str,
-        lineage: str | None,
-        layout: Layout,
-        uid_prefix: str,
-        clock: Clock,
-    ) -> None:
-        self.broker = broker
-        self.environment = environment
-        self.lineage = lineage
-        self._worker_id = worker_id
-        self.layout = layout
-        self._uid_prefix = uid_prefix
-        self.producer_id = uid_prefix + READS_ITS_SHARE
+    broker: str
+    environment: str
+    replica_id: str
+    worker_id: str
+    lineage: str | None
+    layout: Layout
+    uid_prefix: str
+    clock: Clock
+    standings: dict[str, Standing] = field(default_factory=dict)
+    _topics: dict[str, str] = field(default_factory=dict)
+    _environments: dict[str, str] = field(default_factory=dict)  # Of these topics.
+
+    def __post_init__(self) -> None:
+        self.producer_id = self.uid_prefix + READS_ITS_SHARE
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
-        self._clock = clock
-        self._topics: dict[str, str] = {}
-        self._environments: dict[str, str] = {}  # Of these topics.
-        self.standings: dict[str, Standing] = {}
-        given = {"environment": environment, "lineage": lineage or "", "replica_id": replica_id}
-        self._stamped: Mapping[str, Any] = {**UNSTAMPED, **given}
+        names = {"lineage": self.lineage or "", "replica_id": self.replica_id}
+        self._stamped: Mapping[str, Any] = {
+            **UNSTAMPED,
+            **names,
+            "environment": self.environment,
+        }
         self._of_control: Mapping[str, Any] = {
-            **{name: field.default for name, field in row_fields().items() if not field.extra},
-            **{name: self._stamped[name] for name in ("lineage", "replica_id")},
+            **{name: one.default for name, one in row_fields().items() if not one.extra},
+            **names,
             **dict.fromkeys(REQUIRED_ARRAYS, b""),
         }
 
     def new_uid(self) -> str:
         """A uid that no other producer makes."""
-        return f"{self._uid_prefix}-{next(self._uids):x}"
+        return f"{self.uid_prefix}-{next(self._uids):x}"
 
     def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """What a rollout of this group has where nothing is given, for ``segment``."""
@@ -155,12 +152,12 @@ class Outbox:
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
     ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
-        common = common_of(given, stamped or self._stamped, self._clock.now_us())
+        common = common_of(given, stamped or self._stamped, self.clock.now_us())
         return segment(common, own_of(common.whole), self.new_uid)
 
     def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""
-        return segments_together(given, stamped, self._clock.now_us(), self.new_uid)
+        return segments_together(given, stamped, self.clock.now_us(), self.new_uid)
 
     def appended(
         self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
@@ -226,7 +223,7 @@ class Outbox:
         return encode_entries(
             entries,
             environment=environment,
-            worker_id=self._worker_id,
+            worker_id=self.worker_id,
             partitions=partitions,
             producer=None if standing is None else _told(entries, standing),
         )
@@ -283,7 +280,7 @@ class Outbox:
     ) -> Outgoing:
         fields = {**self._of_control, **own, **address._asdict()}
         fields["rollout_uid"] = uid or (self.new_uid() if failure else "")
-        fields["created_ts"] = self._clock.now_us()
+        fields["created_ts"] = self.clock.now_us()
         topic = self.topic(address.environment)
         return Outgoing(topic, Entry.of(fields, kind, failure), _CONTROL_BYTES, uid)
 

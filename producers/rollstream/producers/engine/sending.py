@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from rollstream.producers.engine.gather import Gatherer
@@ -25,6 +26,7 @@ from rollstream.streams.errors import (
 Settle = Callable[[Sequence[Outgoing], Delivery | None, RollstreamError | None], None]
 
 
+@dataclass(eq=False)
 class Sender:
     """Sends records, and settles each entry once: in the log, or why not.
 
@@ -39,24 +41,14 @@ class Sender:
         full_cause: what the writer said when it had no room the last time.
     """
 
-    def __init__(
-        self,
-        lock: threading.Lock,
-        writer: Writer,
-        gatherer: Gatherer,
-        topics: Topics,
-        hooks: Hooks,
-        settle: Settle,
-        broker: str,
-    ) -> None:
-        self._broker = broker
-        self.gatherer = gatherer
-        self.full_cause = ""
-        self._lock = lock
-        self._writer = writer
-        self._topics = topics
-        self._hooks = hooks
-        self._settle = settle
+    _lock: threading.Lock
+    _writer: Writer
+    gatherer: Gatherer
+    _topics: Topics
+    _hooks: Hooks
+    _settle: Settle
+    _broker: str
+    full_cause: str = ""
 
     def send(self) -> bool:
         """Sends what may be sent now; whether there was anything."""

@@ -11,22 +11,26 @@ from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
-from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, ShareWanted
+from rollstream.producers.admission.asking import newest_policy
+from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, AdmittedBlock, ShareWanted
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
-from rollstream.producers.admission.policies import Announced, PolicyLike, Wanted
+from rollstream.producers.admission.policies import Announced, FollowedPolicy, PolicyLike, Wanted
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.hooks import IDLE_S, Encoded
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Connected
+from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.fields import checked
+from rollstream.producers.rollouts.group import GroupBlock
 from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.trajectory import Turns
-from rollstream.producers.rollouts.validate import group_address
+from rollstream.producers.rollouts.trajectory import TrajectoryBlock, Turns
+from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.settings import at_least_1, check_policy_request, check_timeout
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.wire import record_headers
@@ -34,15 +38,20 @@ from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
-GroupT = TypeVar("GroupT")
-TrajectoryT = TypeVar("TrajectoryT")
-AdmittedT = TypeVar("AdmittedT")
+GroupT = TypeVar("GroupT", bound=GroupBlock)
+TrajectoryT = TypeVar("TrajectoryT", bound=TrajectoryBlock)
+AdmittedT = TypeVar("AdmittedT", bound=AdmittedBlock)
 _log = logging.getLogger("rollstream.admission")
 
 
 class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     """A producer whose blocks are ``GroupT``, ``TrajectoryT`` and ``AdmittedT`` (see
-    ``RolloutProducer``)."""
+    ``RolloutProducer``). What its calls wait for, coroutines say: of a producer whose calls block,
+    they never wait for a loop."""
+
+    _group_block: type[GroupT]
+    _trajectory_block: type[TrajectoryT]
+    _admitted_block: type[AdmittedT]
 
     @refuses(environment_name="environment")
     def __init__(
@@ -124,10 +133,11 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         address = group_address(environment, example_id, group_uid, group_size, split)
         announced = partial(self._announced, environment)
         membership = Membership(self._outbox, address, announced)
-        if split == "eval":
-            return self._group(membership, None)
-        named = f"{membership.address.group_uid} of {example_id}"
-        return self._group(membership, self._share_wanted(environment, 1, named, timeout_s))
+        admitted = None
+        if split != "eval":
+            named = f"{membership.address.group_uid} of {example_id}"
+            admitted = self._admitted(environment, 1, named, timeout_s)
+        return self._group_block(membership, self._deliver, self._group_ended, admitted)
 
     @refuses(environment_name="environment")
     def admit(
@@ -159,7 +169,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         """
         at_least_1("groups", groups)
         environment = checked("environment", environment or self._outbox.environment)
-        return self._admitted(self._share_wanted(environment, groups, "", timeout_s))
+        return self._admitted(environment, groups, "", timeout_s)
 
     @refuses(environment_name="environment")
     def trajectory(
@@ -179,18 +189,38 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
-        return self._trajectory(Turns(self._outbox, address, rollout_uid))
+        turns = Turns(self._outbox, address, rollout_uid)
+        return self._trajectory_block(turns, self._deliver)
 
-    def _wanted_policy(
-        self, newer_than: PolicyLike | None, environment: str, lineage: str | None
-    ) -> Wanted:
-        """What ``policy`` asks for, once it was checked."""
+    async def _newest_policy(
+        self,
+        newer_than: PolicyLike | None,
+        environment: str,
+        lineage: str | None,
+        timeout_s: float,
+    ) -> FollowedPolicy:
+        check_timeout(timeout_s, zero_allowed=True)
         self._engine.refuse()
         environment = environment or self._outbox.environment
         check_policy_request(environment, lineage, newer_than)
         if lineage is None:
             lineage = self._outbox.lineage if newer_than is None else newer_than.lineage
-        return Wanted(environment, lineage, newer_than)
+        wanted, log = Wanted(environment, lineage, newer_than), self._admission(environment)
+
+        async def wait(seen: int, longest_s: float) -> int:
+            self._engine.refuse()
+            return await self._changed(environment, log, seen, longest_s)
+
+        return await newest_policy(wanted, log, wait, self._pause, Deadline(timeout_s, self._clock))
+
+    async def _find(self, topic: str, timeout_s: float) -> None:
+        """Returns once it is known how many partitions the topic has."""
+        wait = self._wait(timeout_s, SystemClock())  # The broker's time, whatever the producer's.
+        if not self._engine.find(topic, wait) and not await self._has_ended(wait):
+            self._engine.give_up(wait)
+            raise self._engine.topics.unreachable(topic, timeout_s)
+        if wait.error is not None:
+            raise wait.error
 
     def _admission(self, environment: str) -> AdmissionLog:
         """What the environment's workers are told; nothing is read before its first ``wait``."""
@@ -215,16 +245,33 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         """Makes the engine, and what the kind of producer has besides."""
 
     @abstractmethod
-    def _group(self, membership: Membership, wanted: ShareWanted | None) -> GroupT:
-        """The block of ``dispatch``, which waits for admission unless there is None to wait for."""
+    async def _deliver(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
+        """As ``Send``."""
+
+    def _group_ended(self, address: GroupAddress) -> None:
+        """Nothing more of this group comes."""
 
     @abstractmethod
-    def _admitted(self, wanted: ShareWanted) -> AdmittedT:
-        """The block of ``admit``."""
+    def _wait(self, timeout_s: float, clock: Clock) -> Wait:
+        """A call that waits for the engine."""
 
     @abstractmethod
-    def _trajectory(self, turns: Turns) -> TrajectoryT:
-        """The block of ``trajectory``."""
+    async def _has_ended(self, wait: Wait) -> bool:
+        """Waits until the engine ends the call; False where its time is up."""
+
+    @abstractmethod
+    async def _changed(
+        self, environment: str, log: AdmissionLog, seen: int, timeout_s: float
+    ) -> int:
+        """As ``AdmissionLog.wait``."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None:
+        """Waits so long."""
+
+    @abstractmethod
+    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
+        """Reads what was granted so far, of an environment whose topic is found first."""
 
     def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         return Encoded(self._outbox.encode(record, partitions), record_headers())
@@ -242,10 +289,8 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         for log in self._admissions.values():
             log.close()
 
-    def _share_wanted(
-        self, environment: str, groups: int, group: str, timeout_s: float
-    ) -> ShareWanted:
-        """What a block of this environment asks for."""
+    def _admitted(self, environment: str, groups: int, group: str, timeout_s: float) -> AdmittedT:
+        """A block that waits for admission."""
         check_timeout(timeout_s, zero_allowed=True)
         topic = self._outbox.topic(environment)
         standing = self._outbox.standing(environment)
@@ -263,7 +308,17 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             admission = self._admitting.setdefault(environment, made)  # Threads may ask at once.
             self._engine.refuse()  # Else nobody would end its waits.
         published = partial(self._engine.topics.gathered.__getitem__, topic)
-        return ShareWanted(admission, environment, groups, group, timeout_s, published)
+        read = partial(self._read_granted, admission, topic)
+        tell = partial(self._tell_waiting, environment)
+        wanted = ShareWanted(admission, groups, group, timeout_s, published, read, tell)
+        return self._admitted_block(wanted)
+
+    async def _read_granted(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
+        # What the broker has to say first may take as long as any call.
+        timeout_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        await self._read_shares(admission, topic, timeout_s)
+        # It may be asleep for longer than a producer may be silent.
+        self._engine.stay_awake(ALIVE_S)
 
     def to_tell(self) -> tuple[Iterable[Outgoing], float]:
         if not self._admitting:
@@ -304,11 +359,3 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
 
     def _tell_waiting(self, environment: str) -> None:
         self._engine.tell(self._outbox.alive(environment))
-
-    def _stay_alive(self) -> None:
-        """It may be asleep for longer than a producer may be silent."""
-        self._engine.stay_awake(ALIVE_S)
-
-    def _answer_s(self, timeout_s: float) -> float:
-        """How long a call with this bound may wait for what the broker has to say first."""
-        return min(timeout_s or self._timeout_s, self._timeout_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ _AGAIN_S = 0.05  # Until a broker that did not answer is asked again.
 _KEYS_KEPT = 4_096
 
 
+@dataclass(eq=False)
 class Topics:
     """Topics by name. A thread asks the broker while one is asked for, so that no call and no
     record waits for its answer.
@@ -51,27 +53,18 @@ class Topics:
         asked: topics that the broker is asked for, in this order, and the calls that wait for each.
     """
 
-    def __init__(
-        self,
-        broker: str,
-        writer: Writer,
-        lock: threading.Lock,
-        wanted: Callable[[], bool],
-        found: Callable[[str, int | BrokerError], bool],
-        died: Callable[[BaseException], None],
-    ) -> None:
-        self._broker = broker
-        self._writer = writer
-        self._lock = lock
-        self._wanted = wanted
-        self._found = found
-        self._died = died
-        self._asks = False  # Whether the thread is there.
-        self.partitions: dict[str, int] = {}
-        self.gathered = Counter[str]()
-        self.asked: dict[str, list[Wait]] = {}
-        self.places: dict[str, _lru_cache_wrapper[Address]] = {}
-        self.mismatches: dict[str, str] = {}
+    _broker: str
+    _writer: Writer
+    _lock: threading.Lock
+    _wanted: Callable[[], bool]
+    _found: Callable[[str, int | BrokerError], bool]
+    _died: Callable[[BaseException], None]
+    _asks: bool = False  # Whether the thread is there.
+    partitions: dict[str, int] = field(default_factory=dict)
+    gathered: Counter[str] = field(default_factory=Counter)
+    asked: dict[str, list[Wait]] = field(default_factory=dict)
+    places: dict[str, _lru_cache_wrapper[Address]] = field(default_factory=dict)
+    mismatches: dict[str, str] = field(default_factory=dict)
 
     def know(self, topic: str, count: int) -> None:
         """The topic has so many partitions."""

@@ -6,27 +6,25 @@ them at once, as queueing does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rollstream.producers.engine.outbox import Outgoing
 
 T = TypeVar("T")
 Sends = Coroutine[Any, Any, T]
-Send = Callable[[Sequence[Outgoing]], Sends[None]]
-"""Gets entries of one group on their way, all of them or none, or raises; of an async producer,
-into the log."""
 
 
-class Queue(Protocol):
-    """``Send`` of a producer that queues, which never waits for the loop."""
+class Send(Protocol):
+    """Gets entries of one group on their way, all of them or none, or raises; of an async producer,
+    into the log. The other one never waits for the loop."""
 
     def __call__(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> Sends[None]:
         """``raise_earlier``: earlier failures are raised first, and then nothing is queued."""
 
 
 def at_once(sends: Sends[T]) -> T:
-    """What these sends return, or raise; they go by a ``Queue``."""
+    """What these sends return, or raise; none of them waits for a loop."""
     try:
         sends.send(None)
     except StopIteration as done:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Self, TypeVar, Unpack
+from typing import Self, Unpack
 
-from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
+from rollstream.producers.admission.blocks import AdmittedBlock
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.rollouts.arguments import (
     ManyArguments,
@@ -16,31 +17,27 @@ from rollstream.producers.rollouts.arguments import (
     WholeArguments,
     takes,
 )
-from rollstream.producers.rollouts.blocks import Queue, Send, at_once
+from rollstream.producers.rollouts.blocks import Send, at_once
 from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.schemas.errors import RollstreamError
 
-SendT = TypeVar("SendT", bound=Send)
-AdmittedT = TypeVar("AdmittedT")
 
+@dataclass(eq=False, repr=False)
+class GroupBlock:
+    """A block that publishes the members of one group.
 
-class _Block(Generic[SendT, AdmittedT]):
-    """
     Args:
         send: gets what the group publishes on its way.
+        end: called when nothing more of it comes.
+        admitted: waits for admission; None: there is none to wait for.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        send: SendT,
-        admitted: AdmittedT | None,
-    ) -> None:
-        self._membership = membership
-        self._send = send
-        self._admitted = admitted
+    _membership: Membership
+    _send: Send
+    _end: Callable[[GroupAddress], None]
+    _admitted: AdmittedBlock | None
 
     @property
     def group_uid(self) -> str:
@@ -55,23 +52,41 @@ class _Block(Generic[SendT, AdmittedT]):
         """
         return self._membership.wanted()
 
+    async def _enter(self) -> None:
+        if self._admitted is not None:
+            await self._admitted.enter()
+        dispatched = self._membership.dispatched()
+        try:
+            await self._dispatch(dispatched)
+        except BaseException:
+            if self._admitted is not None:
+                self._admitted.end(int(dispatched.left))
+            raise
 
-class Group(_Block[Queue, Admitted]):
+    async def _dispatch(self, dispatched: Outgoing) -> None:
+        try:
+            await self._send((dispatched,))
+        except (Exception, asyncio.CancelledError) as error:
+            if dispatched.left:  # It may be in the log, and the block's end never comes.
+                with suppress(RollstreamError):
+                    await self._membership.leave(error, self._send)
+            raise
+
+    async def _leave(self, error: BaseException | None) -> None:
+        try:
+            await self._membership.leave(error, partial(self._send, raise_earlier=False))
+        finally:
+            self._end(self._membership.address)
+            if self._admitted is not None:
+                self._admitted.end(1)
+
+
+class Group(GroupBlock):
     """Publishes the members of one group; ``RolloutProducer.dispatch`` makes it.
 
     Entering the block waits for admission, then publishes that the group was dispatched. Leaving it
     publishes the missing members as failed, so the group is complete at once.
     """
-
-    def __init__(
-        self,
-        membership: Membership,
-        send: Queue,
-        end: Callable[[GroupAddress], None],
-        admitted: Admitted | None,
-    ) -> None:
-        super().__init__(membership, send, admitted)
-        self._end = end
 
     @takes(MemberArguments)
     def publish(self, **member: Unpack[MemberArguments]) -> str:
@@ -130,27 +145,14 @@ class Group(_Block[Queue, Admitted]):
         return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     def __enter__(self) -> Self:
-        if self._admitted is not None:
-            self._admitted.enter()
-        dispatched = self._membership.dispatched()
-        try:
-            at_once(self._send((dispatched,)))
-        except BaseException:
-            if self._admitted is not None:
-                self._admitted.end(int(dispatched.left))
-            raise
+        at_once(self._enter())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            at_once(self._membership.leave(error, partial(self._send, raise_earlier=False)))
-        finally:
-            self._end(self._membership.address)
-            if self._admitted is not None:
-                self._admitted.end(1)
+        at_once(self._leave(error))
 
 
-class AsyncGroup(_Block[Send, AsyncAdmitted]):
+class AsyncGroup(GroupBlock):
     """Publishes the members of one group with ``await``; see ``Group``. Each call returns once the
     broker has what it published.
     """
@@ -183,29 +185,8 @@ class AsyncGroup(_Block[Send, AsyncAdmitted]):
         return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._send)
 
     async def __aenter__(self) -> Self:
-        if self._admitted is not None:
-            await self._admitted.enter()
-        dispatched = self._membership.dispatched()
-        try:
-            await self._dispatch(dispatched)
-        except BaseException:
-            if self._admitted is not None:
-                self._admitted.end(int(dispatched.left))
-            raise
+        await self._enter()
         return self
 
-    async def _dispatch(self, dispatched: Outgoing) -> None:
-        try:
-            await self._send((dispatched,))
-        except (Exception, asyncio.CancelledError) as error:
-            if dispatched.left:  # It may be in the log, and the block's end never comes.
-                with suppress(RollstreamError):
-                    await self._membership.leave(error, self._send)
-            raise
-
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await self._membership.leave(error, self._send)
-        finally:
-            if self._admitted is not None:
-                self._admitted.end(1)
+        await self._leave(error)

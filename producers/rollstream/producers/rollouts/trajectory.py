@@ -9,19 +9,19 @@ refused while the caller can still give that turn differently. Each names the to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from rollstream.producers.engine.outbox import Outbox
 from rollstream.producers.rollouts.arguments import TurnArguments, takes
-from rollstream.producers.rollouts.blocks import Queue, Send, at_once
+from rollstream.producers.rollouts.blocks import Send, at_once
 from rollstream.producers.rollouts.membership import Membership, reason_of
 from rollstream.producers.rollouts.validate import GroupAddress, Segment
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
 from rollstream.schemas.ingest.entry import Entry
 
-SendT = TypeVar("SendT", bound=Send)
 NO_TURN = "ended without a turn"
 IN_DOUBT = "ended behind a turn of which it is in doubt whether it was written"
 _OF_THE_TRAJECTORY = (
@@ -139,18 +139,23 @@ class Turns:
         }
 
 
-class _Block(Generic[SendT]):
-    def __init__(self, turns: Turns, send: SendT) -> None:
-        self._turns = turns
-        self._send = send
+@dataclass(eq=False, repr=False)
+class TrajectoryBlock:
+    """A block that publishes the turns of one rollout."""
+
+    _turns: Turns
+    _send: Send
 
     @property
     def rollout_uid(self) -> str:
         """What the segments share."""
         return self._turns.rollout_uid
 
+    async def _leave(self, error: BaseException | None) -> None:
+        await self._turns.leave(error, partial(self._send, raise_earlier=False))
 
-class Trajectory(_Block[Queue]):
+
+class Trajectory(TrajectoryBlock):
     """Publishes the turns of one rollout; ``RolloutProducer.trajectory`` makes it.
 
     The rollout is complete when the block ends, and failed when it raises.
@@ -171,10 +176,10 @@ class Trajectory(_Block[Queue]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        at_once(self._turns.leave(error, partial(self._send, raise_earlier=False)))
+        at_once(self._leave(error))
 
 
-class AsyncTrajectory(_Block[Send]):
+class AsyncTrajectory(TrajectoryBlock):
     """Publishes the turns of one rollout with ``await``; see ``Trajectory``."""
 
     @takes(TurnArguments)
@@ -187,4 +192,4 @@ class AsyncTrajectory(_Block[Send]):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._turns.leave(error, self._send)
+        await self._leave(error)

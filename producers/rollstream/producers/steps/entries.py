@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -44,17 +45,17 @@ class Submission(NamedTuple):
     remember: Callable[[], None]
 
 
+@dataclass(eq=False)
 class StepEntries:
     """Makes entries of steps, and knows which prompts are open, and what was submitted. No I/O.
     The topic of each environment is known to exist."""
 
-    def __init__(self, outbox: Outbox, max_open_prompts: int, clock: Clock) -> None:
-        self._outbox = outbox
-        self._max_open_prompts = max_open_prompts
-        self._clock = clock
-        self._submitted: dict[str, Submitted] = {}  # By environment.
-        # What did not reach the log, or perhaps did not, since the last call; any thread adds.
-        self._lost: deque[Outgoing] = deque()
+    _outbox: Outbox
+    _max_open_prompts: int
+    _clock: Clock
+    _submitted: dict[str, Submitted] = field(default_factory=dict)  # By environment.
+    # What did not reach the log, or perhaps did not, since the last call; any thread adds.
+    _lost: deque[Outgoing] = field(default_factory=deque)
 
     def steps(
         self, steps: Iterable[Step], environment: str, log: AdmissionLog | None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from rollstream.producers.admission.asking import SharedWait
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.aio import AsyncRolloutProducer
@@ -349,11 +348,10 @@ class AsyncStepProducer(
     async def _read_policies(self, environment: str, deadline: Deadline) -> None:
         """Reads what trainers announced so far; from then on it is followed."""
         log = self._admission(environment)
-        shared = self._shared_waits.setdefault(environment, SharedWait(log))
         with suppress(UnknownTopic):  # As in an older deployment: none is known.
             while environment not in self._follows:
                 try:
-                    await shared.wait(0, deadline.left_s())
+                    await self._changed(environment, log, 0, deadline.left_s())
                     break
                 except BrokerUnavailable:
                     if deadline.passed():

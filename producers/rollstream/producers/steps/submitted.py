@@ -4,7 +4,7 @@ has open are bounded. Pure."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from xxhash import xxh3_128_intdigest
@@ -226,6 +226,7 @@ class Submitted:
             known.counted.open -= not known.ended
 
 
+@dataclass(eq=False)
 class Draft:
     """The steps of one call, in their order. They are compared with each other and with what was
     submitted, which they join once they are queued.
@@ -237,14 +238,13 @@ class Draft:
         steps: each with the digest of its rollout and the size of its group, 0: not known.
     """
 
-    def __init__(self, submitted: Submitted, now_s: float) -> None:
-        self.now_s = now_s
-        self.contents: dict[int, int] = {}
-        self.lengths: dict[int, Length] = {}
-        self.steps: list[tuple[Step, int, int]] = []
-        self._submitted = submitted
-        self._sizes: dict[str, int] = {}
-        self._begun: dict[str, str] = {}  # The examples of prompts that these steps begin.
+    _submitted: Submitted
+    now_s: float
+    contents: dict[int, int] = field(default_factory=dict)
+    lengths: dict[int, Length] = field(default_factory=dict)
+    steps: list[tuple[Step, int, int]] = field(default_factory=list)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _begun: dict[str, str] = field(default_factory=dict)  # The examples of prompts they begin.
 
     def size_of(self, step: Step) -> int:
         """The size of the step's group; 0: not known.
