@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollstream.gateway.limits import Limit, Limits
@@ -97,7 +98,8 @@ class Intake:
         self.limits.requests.take(environment)
         # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
         self.writer.take_failures()
-        call = Call(self.limits.pending_bytes, environment, self._config, self._clock)
+        deadline = Deadline(self._config.timeout_s, self._clock)
+        call = Call(environment, deadline, self.limits.pending_bytes, self._config)
         try:
             yield call
         finally:
@@ -200,6 +202,7 @@ class Intake:
             )
 
 
+@dataclass(eq=False)
 class Call:
     """One request in its bounds.
 
@@ -209,14 +212,11 @@ class Call:
         held: bytes of its body, or of its steps, that count among those on their way.
     """
 
-    def __init__(
-        self, pending: Limit, environment: str, config: GatewayConfig, clock: Clock
-    ) -> None:
-        self.environment = environment
-        self.deadline = Deadline(config.timeout_s, clock)
-        self.held = 0
-        self._pending = pending
-        self._config = config
+    environment: str
+    deadline: Deadline
+    _pending: Limit
+    _config: GatewayConfig
+    held: int = 0
 
     async def body(self, chunks: AsyncIterator[bytes], announced: int) -> bytearray:
         """The body, once all of it came. Its bytes count as they come.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rollstream.gateway.problems import Kind, Refused
@@ -13,6 +14,7 @@ from rollstream.runtime.config.gateway import GatewayConfig
 _SHARES_MAX = 4
 
 
+@dataclass(eq=False)
 class Limit:
     """Counts what is taken of one resource, and refuses what is too much.
 
@@ -27,19 +29,16 @@ class Limit:
         kind: of the problem if all is taken. If one environment has its limit, it is ``FULL``.
     """
 
-    def __init__(
-        self, setting: str, taken: str, most: int, each: int, kept: int, shared: int, kind: Kind
-    ) -> None:
-        self.in_all = 0
-        self._beyond = 0  # What environments have together beyond what is kept for each.
-        self._of: Counter[str] = Counter()
-        self._setting = setting
-        self._taken = taken
-        self._most = most
-        self._each = each
-        self._kept = kept
-        self._shared = shared
-        self._kind = kind
+    _setting: str
+    _taken: str
+    _most: int
+    _each: int
+    _kept: int
+    _shared: int
+    _kind: Kind
+    in_all: int = 0
+    _beyond: int = 0  # What environments have together beyond what is kept for each.
+    _of: Counter[str] = field(default_factory=Counter)
 
     def take(self, environment: str, size: int = 1, *, own: int | None = None) -> None:
         """Counts so much more for this environment. Without one only the limit of all holds.

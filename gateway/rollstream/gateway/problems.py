@@ -17,11 +17,9 @@ from rollstream.producers import (
     BufferFull,
     Contradiction,
     DeliveryFailed,
-    FlushTimedOut,
     InvalidRollout,
     NoPolicy,
     RolloutTooLarge,
-    ScoresNotDelivered,
     SeveralLineages,
 )
 from rollstream.schemas.errors import RollstreamError
@@ -130,8 +128,6 @@ _EXPLAINED: tuple[tuple[type[RollstreamError], tuple[Kind, str]], ...] = (
     (BufferFull, (Kind.FULL, "try again later, none of this call was taken")),
     (BrokerUnavailable, (Kind.UNAVAILABLE, _HARMLESS)),
     (DeliveryFailed, (Kind.UNAVAILABLE, _HARMLESS)),
-    (FlushTimedOut, (Kind.UNAVAILABLE, _HARMLESS)),
-    (ScoresNotDelivered, (Kind.UNAVAILABLE, _HARMLESS)),
     (RollstreamError, (Kind.UNAVAILABLE, "correct its cause, and send it again")),
 )
 

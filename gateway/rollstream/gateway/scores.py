@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from rollstream.runtime.deadline import Deadline
 _LOOK_S = 0.5  # How late a thread may see that the process ends.
 
 
+@dataclass(eq=False)
 class LateScores:
     """Each call returns once the log has its score. Calls of one environment follow one another in
     its thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
@@ -29,12 +31,11 @@ class LateScores:
         timeout_s: how long the broker may take.
     """
 
-    def __init__(self, make: Callable[[str], ScoreProducer], timeout_s: float) -> None:
-        self._make = make
-        self._timeout_s = timeout_s
-        self._closing = False
-        self._threads: dict[str, ThreadPoolExecutor] = {}
-        self._producers: dict[str, ScoreProducer] = {}
+    _make: Callable[[str], ScoreProducer]
+    _timeout_s: float
+    _closing: bool = False
+    _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
+    _producers: dict[str, ScoreProducer] = field(default_factory=dict)
 
     async def publish(self, trajectory_uid: str, *, environment: str, **score: Any) -> None:
         """Returns once the log has the score of this trajectory.

@@ -16,7 +16,7 @@ from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.outbox import Outgoing
-from rollstream.producers.engine.producer import TIMEOUT_S
+from rollstream.producers.engine.producer import TIMEOUT_S, behind
 from rollstream.producers.engine.shell import ProducerShell
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import (
@@ -156,12 +156,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        with behind(error):
             await self.close()
-        except DeliveryFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))  # What the caller's block raised stays in front.
 
     async def _changed(
         self, environment: str, log: AdmissionLog, seen: int, timeout_s: float

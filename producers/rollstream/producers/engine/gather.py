@@ -113,7 +113,7 @@ class Gatherer:
         Raises:
             RolloutTooLarge: it never will, of several.
         """
-        size = _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+        size = _held_bytes(outgoing)
         if self.held_bytes + size <= HELD_BYTES_MAX:
             return True
         if size > HELD_BYTES_MAX and len(outgoing) > 1:
@@ -143,12 +143,12 @@ class Gatherer:
     def hold(self, outgoing: Sequence[Outgoing]) -> None:
         """Counts entries that cannot be gathered so far, until they are, or ``forget``."""
         self.entries += len(outgoing)
-        self.held_bytes += _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+        self.held_bytes += _held_bytes(outgoing)
 
     def forget(self, outgoing: Sequence[Outgoing]) -> None:
         """Counts these no more."""
         self.entries -= len(outgoing)
-        self.held_bytes -= _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
+        self.held_bytes -= _held_bytes(outgoing)
 
     def end_linger(self, address: Address | None = None) -> None:
         """What is gathered, at one partition or all, goes as soon as it can, the largest first."""
@@ -222,6 +222,12 @@ class Gatherer:
                 buffer.waiting.clear()
                 buffer.size = buffer.due = buffer.in_parts = buffer.withdrawn = 0
         return dropped
+
+
+def _held_bytes(outgoing: Sequence[Outgoing]) -> int:
+    if len(outgoing) == 1:  # As most calls have.
+        return outgoing[0].size + _ENTRY_BYTES
+    return _size_of(outgoing) + _ENTRY_BYTES * len(outgoing)
 
 
 def _size_of(outgoing: Iterable[Outgoing]) -> int:

@@ -6,7 +6,8 @@ import logging
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -214,9 +215,16 @@ class Blocking(Connected):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
+        with behind(error):
             self.close()
-        except DeliveryFailed as failed:
-            if error is None:
-                raise
-            error.add_note(str(failed))  # What the caller's block raised stays in front.
+
+
+@contextmanager
+def behind(error: BaseException | None) -> Iterator[None]:
+    """What the caller's block raised stays in front of what was not delivered."""
+    try:
+        yield
+    except DeliveryFailed as failed:
+        if error is None:
+            raise
+        error.add_note(str(failed))

@@ -37,21 +37,6 @@ class Wait:
         is_timed_by_system: whether ``clock`` is the system's.
     """
 
-    __slots__ = (
-        *(
-            "__weakref__",
-            "_real",
-            "deadline",
-            "delivered",
-            "done",
-            "ended",
-            "error",
-            "failed",
-            "gathered",
-        ),
-        *("is_timed_by_system", "late", "left", "looked", "outgoing"),
-    )
-
     def __init__(
         self,
         timeout_s: float,

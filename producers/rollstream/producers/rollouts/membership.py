@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
@@ -48,35 +48,30 @@ class Membership:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
         _refuse_address(given)
         segment = self.outbox.segment(given, self._stamped)
-        outgoing = self.outbox.rollout(segment)
-        self.sampled_by(segment)
-        uid = outgoing.rollout_uid
-        self.admit(uid)
-        try:
-            await send((outgoing,))
-        except BaseException:
-            self._forget([uid])
-            raise
-        if given.get("is_last_segment", True):
-            self.end(uid)
+        (uid,) = await self._publish([segment], send, ends=given.get("is_last_segment", True))
         return uid
 
     async def publish_many(self, given: Mapping[str, Any], send: Send) -> list[str]:
         """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
         _refuse_address(given)
-        segments = self.outbox.together(given, self._stamped)
+        return await self._publish(self.outbox.together(given, self._stamped), send, ends=True)
+
+    async def _publish(self, segments: Sequence[Segment], send: Send, *, ends: bool) -> list[str]:
         outgoing = [self.outbox.rollout(one) for one in segments]
         uids = [one.rollout_uid for one in outgoing]
-        new = self.admit(*uids)
+        self.admit(*uids)
         for one in segments:
             self.sampled_by(one)
         try:
             await send(outgoing)
         except BaseException:
-            self._forget(new)
+            for uid in uids:  # They were not sent, so they may be tried again.
+                if not self._members.get(uid, True):
+                    del self._members[uid]
             raise
-        for uid in uids:
-            self.end(uid)
+        if ends:
+            for uid in uids:
+                self.end(uid)
         return uids
 
     async def append(self, given: Mapping[str, Any], send: Send) -> str:
@@ -127,8 +122,8 @@ class Membership:
         if missing > 0:
             await self.fail(send, LEFT_EARLY if error is None else reason_of(error), missing)
 
-    def admit(self, *uids: str) -> Collection[str]:
-        """Counts members in, or refuses them if they are too many; returns those that are new."""
+    def admit(self, *uids: str) -> None:
+        """Counts members in, or refuses them if they are too many."""
         size, members = self.address.group_size, self._members
         with self._lock:
             new = {uid: False for uid in uids if uid not in members}
@@ -141,7 +136,6 @@ class Membership:
                     finding = f"{uid} lacks {missing} of its {size} members, and gets {len(new)}"
                 raise InvalidRollout("group", uid, remedy, finding)
             members |= new
-        return new
 
     def sampled_by(self, segment: Segment) -> None:
         """A segment of a member is to be published."""
@@ -168,12 +162,6 @@ class Membership:
     def _missing(self) -> int:
         """Members that were neither published to their end nor failed."""
         return self.address.group_size - sum(self._members.values()) - self._failed
-
-    def _forget(self, uids: Collection[str]) -> None:
-        """These were not sent, so that they may be tried again."""
-        for uid in uids:
-            if not self._members.get(uid, True):
-                del self._members[uid]
 
 
 def _refuse_address(given: Mapping[str, Any]) -> None:

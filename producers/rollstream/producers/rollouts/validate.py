@@ -49,10 +49,8 @@ def group_address(
     environment: str, example_id: str, group_uid: str, group_size: int, split: str
 ) -> GroupAddress:
     """The address, once each part was checked; ``InvalidRollout`` names part, value and remedy."""
-    try:
-        environment, group_size, split = _of_many_groups(environment, group_size, split)
-    except TypeError:  # One cannot be remembered.
-        environment, group_size, split = _of_many_groups.__wrapped__(environment, group_size, split)
+    environment = checked("environment", environment)
+    group_size, split = checked("group_size", group_size), checked("split", split)
     uid = _name("group_uid", group_uid) if group_uid != "" else ""
     return GroupAddress(environment, _name("example_id", example_id), uid, group_size, split)
 
@@ -120,7 +118,7 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
     elif not whole["environment"]:
         remedy = "name it at the producer or at the call"
         raise InvalidRollout("environment", "", remedy, "is empty")
-    rare = given.keys() & _RARE
+    rare = () if _RARE.isdisjoint(given) else given.keys() & _RARE
     common = (whole, rare, extras, shared, example_id, group_uid, created_ts)
     return _new(Common, common)
 
@@ -236,16 +234,6 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
         )
         raise InvalidRollout("policy", policy, f"{remedy}step, epoch and lineage") from None
     return {**{name: value for name, value in given.items() if name != "policy"}, **said}
-
-
-@lru_cache(_COMBINATIONS_KEPT, typed=True)
-def _of_many_groups(environment: Any, group_size: Any, split: Any) -> tuple[str, int, str]:
-    """These parts of an address, checked once."""
-    return (
-        checked("environment", environment),
-        checked("group_size", group_size),
-        checked("split", split),
-    )
 
 
 def _name(field: str, name: Any) -> str:
