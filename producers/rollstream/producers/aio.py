@@ -15,6 +15,7 @@ from rollstream.producers.admission.blocks import AsyncAdmitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
 from rollstream.producers.admission.waiting import AdmissionQueue
+from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, behind
 from rollstream.producers.engine.shell import ProducerShell
@@ -74,11 +75,11 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     _group_block, _trajectory_block, _admitted_block = AsyncGroup, AsyncTrajectory, AsyncAdmitted
 
-    def _start(self) -> None:
+    def _begin(self, gatherer: Gatherer | None = None) -> None:
         self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
         self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)  # By topic.
-        self._begin(self._outbox.failure, self._post, lingers=False)
+        super()._begin(gatherer)
 
     @takes(RolloutArguments)
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
@@ -225,7 +226,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
             only = wait.failed[0][1]
             if len(wait.failed) == 1 and isinstance(only, RolloutTooLarge):
                 raise only
-            raise self._outbox.failure(wait.failed)
+            raise self._failure(wait.failed)
 
     def _send_at_end_of_tick(self) -> None:
         if not self._tick_ends:
@@ -237,7 +238,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._tick_ends = False
         self._engine.send()
 
-    def _post(self, ended: Sequence[Wait]) -> None:
+    def notify(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to their loop, all at once, from the thread that ended
         them."""
         for loop, waits in groupby(ended, _loop_of):

@@ -13,7 +13,7 @@ from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Blocking
 from rollstream.producers.engine.shell import ProducerShell
-from rollstream.producers.engine.waits import Wait, end_events
+from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.rollouts.blocks import at_once
 from rollstream.producers.rollouts.group import Group
@@ -70,8 +70,7 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
 
     _group_block, _trajectory_block, _admitted_block = Group, Trajectory, Admitted
 
-    def _start(self) -> None:
-        self._begin(self._outbox.failure, end_events, lingers=True)
+    _lingers = True
 
     @takes(RolloutArguments)
     def publish(self, **rollout: Unpack[RolloutArguments]) -> str:

@@ -191,18 +191,27 @@ class DeliveryFailed(ProducerError):
         nothing_queued: bool = False,
         entries: int | None = None,
     ) -> None:
-        counts = ((uids, "rollout"), (group_uids, "control event"))
-        failed = " and ".join(counted(len(each), noun) for each, noun in counts if each)
-        verb = "was" if len(uids) + len(group_uids) == 1 else "were"
-        remedy = "publish them again with the same rollout_uid, duplicates are settled as such"
-        cause = f"{cause}; {remedy}" if uids else cause
-        message = _undelivered(f"{failed} {verb}", uids, broker, cause, outstanding, nothing_queued)
+        failed, names, remedy = self._about(uids, group_uids)
+        shown = f" ({_first(names)})" if names else ""
+        message = f"{failed} not delivered to {broker}{shown}: {cause}{remedy}"
+        if nothing_queued:
+            message += "; this call queued nothing, repeat it too"
+        if outstanding:
+            message += f"; {_entries(outstanding, 'more ')} still to be answered; flush again"
         super().__init__(message)
         self.uids = tuple(uids)
         self.group_uids = tuple(group_uids)
         self.outstanding = outstanding
         self.nothing_queued = nothing_queued
         self.entries = len(uids) + len(group_uids) if entries is None else entries
+
+    def _about(self, uids: Sequence[str], groups: Sequence[str]) -> tuple[str, Sequence[str], str]:
+        """What failed, what to name of it, and what to do."""
+        counts = ((uids, "rollout"), (groups, "control event"))
+        failed = " and ".join(counted(len(each), noun) for each, noun in counts if each)
+        verb = "was" if len(uids) + len(groups) == 1 else "were"
+        again = "; publish them again with the same rollout_uid, duplicates are settled as such"
+        return f"{failed} {verb}", uids, again if uids else ""
 
 
 class ScoresNotDelivered(DeliveryFailed):
@@ -214,23 +223,15 @@ class ScoresNotDelivered(DeliveryFailed):
     """
 
     def __init__(
-        self,
-        uids: Sequence[str],
-        group_ids: Sequence[str],
-        broker: str,
-        cause: str,
-        outstanding: int = 0,
-        nothing_queued: bool = False,
+        self, uids: Sequence[str], group_ids: Sequence[str], broker: str, cause: str, **more: Any
     ) -> None:
-        super().__init__(
-            uids, (), broker, cause, outstanding=outstanding, nothing_queued=nothing_queued
-        )
-        self.group_ids = tuple(group_ids)
-        names = [*uids, *(f"group {one}" for one in group_ids)]
-        of = f"{counted(len(uids), 'rollout')} and {counted(len(group_ids), 'group')}"
-        cause += "; publish them again, what is in the log already counts once"
-        said = f"scores of {of} were", names, broker, cause, outstanding, nothing_queued
-        self.args = (_undelivered(*said),)
+        super().__init__(uids, group_ids, broker, cause, **more)
+        self.group_ids, self.group_uids = self.group_uids, ()
+
+    def _about(self, uids: Sequence[str], groups: Sequence[str]) -> tuple[str, Sequence[str], str]:
+        of = f"scores of {counted(len(uids), 'rollout')} and {counted(len(groups), 'group')} were"
+        names = [*uids, *(f"group {one}" for one in groups)]
+        return of, names, "; publish them again, what is in the log already counts once"
 
 
 class VersionConflict(ProducerError):
@@ -284,22 +285,6 @@ class FlushTimedOut(BrokerUnavailable):
             "check that the broker runs and can be reached from here, then flush again"
         )
         self.outstanding = outstanding
-
-
-def _undelivered(
-    what: str,
-    names: Sequence[str],
-    broker: str,
-    cause: str,
-    outstanding: int,
-    nothing_queued: bool,
-) -> str:
-    message = f"{what} not delivered to {broker}{f' ({_first(names)})' if names else ''}: {cause}"
-    if nothing_queued:
-        message += "; this call queued nothing, repeat it too"
-    if outstanding:
-        message += f"; {_entries(outstanding, 'more ')} still to be answered; flush again"
-    return message
 
 
 def _first(names: Sequence[str]) -> str:

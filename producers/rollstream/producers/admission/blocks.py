@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from rollstream.producers.admission.standing import Request
 from rollstream.producers.admission.waiting import AdmissionQueue
@@ -22,11 +22,12 @@ _WAIT_S_MAX = 60.0  # A thread that waits looks at its deadline so often, whatev
 Signal = tuple[Callable[[], object], Callable[[], Sends[None]]]
 
 
-class ShareWanted(NamedTuple):
-    """What a block asks for, and what its producer does for it.
+@dataclass(eq=False, repr=False)
+class AdmittedBlock(ABC):
+    """A block that waits for admission, and gives back what it did not begin.
 
-    Attributes:
-        groups: how many.
+    Args:
+        groups: how many it asks for.
         group: one that is dispatched, in words.
         timeout_s: how long it waits for admission.
         published: how many entries the producer has published in the environment, those apart that
@@ -37,38 +38,31 @@ class ShareWanted(NamedTuple):
         tell: publishes that the producer waits in the environment.
     """
 
-    admission: AdmissionQueue
-    groups: int
-    group: str
-    timeout_s: float
-    published: Callable[[], int]
-    read: Callable[[float], Sends[None]]
-    tell: Callable[[], None]
-
-
-@dataclass(eq=False, repr=False)
-class AdmittedBlock(ABC):
-    """A block that waits for admission, and gives back what it did not begin."""
-
-    _wanted: ShareWanted
+    _admission: AdmissionQueue
+    _groups: int
+    _group: str
+    _timeout_s: float
+    _published: Callable[[], int]
+    _read: Callable[[float], Sends[None]]
+    _tell: Callable[[], None]
     _request: Request | None = None
-    _published: int = 0
+    _before: int = 0  # What was published before its groups were admitted.
 
     async def enter(self) -> None:
         """Waits until the groups are admitted; ``end`` gives them back."""
-        wanted, deadline = self._wanted, Deadline(self._wanted.timeout_s)
-        await wanted.read(wanted.timeout_s)
-        self._published = wanted.published()
+        deadline = Deadline(self._timeout_s)
+        await self._read(self._timeout_s)
+        self._before = self._published()
         wake, woken = self._signal(deadline)
-        request = self._request = wanted.admission.ask(wanted.groups, wanted.group, wake)
+        request = self._request = self._admission.ask(self._groups, self._group, wake)
         if not request.waits:
             return
         try:
-            if wanted.admission.tells_of_wait():
-                wanted.tell()
+            if self._admission.tells_of_wait():
+                self._tell()
             await woken()
-            wanted.admission.conclude(request, wanted.timeout_s)
-            self._published = wanted.published()  # While it waited, others began groups.
+            self._admission.conclude(request, self._timeout_s)
+            self._before = self._published()  # While it waited, others began groups.
         except BaseException:
             self.end(0)
             raise
@@ -77,12 +71,12 @@ class AdmittedBlock(ABC):
         """The block has ended, with so many groups begun; the others are given back."""
         request, self._request = self._request, None
         if request is not None:
-            self._wanted.admission.end(request, begun)
+            self._admission.end(request, begun)
 
     def _end_by_what_was_published(self) -> None:
         """The block has ended. At most as many groups were begun as entries were published
         meanwhile, by whatever call; what counts too much comes back with the next shares."""
-        self.end(self._wanted.published() - self._published)
+        self.end(self._published() - self._before)
 
     @abstractmethod
     def _signal(self, deadline: Deadline) -> Signal:

@@ -46,7 +46,6 @@ class Engine:
         writer: used by one thread at a time, but for ``partitions``, which lookups ask beside it.
         hooks: of the producer; the engine's thread keeps neither of them alive.
         failures: takes what failed and nobody waits for.
-        notify: wakes calls that have ended, on whatever thread ended them.
         broker: its name, for messages.
         lingers: whether entries wait for others by time; else ``send`` ends each wait.
 
@@ -61,7 +60,6 @@ class Engine:
         writer: Writer,
         hooks: Hooks,
         failures: Failures,
-        notify: Callable[[Sequence[Wait]], None],
         *,
         broker: str,
         clock: Clock,
@@ -72,7 +70,6 @@ class Engine:
         self._writer = writer
         self._hooks = hooks
         self._failures = failures
-        self._notify = notify
         self._broker = broker
         self._clock = clock
         self._lingers = lingers
@@ -234,7 +231,7 @@ class Engine:
                 return False
             self.refusal = refusal
             ended = self._waiting.end([*self._waiting.queue, *self.topics.calls()], refusal)
-        self._notify(ended)
+        self._hooks.notify(ended)
         self._thread.join()
         return True
 
@@ -260,10 +257,10 @@ class Engine:
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
         self._sender.abandon()  # What is on its way is reported as in doubt.
         self.holding.abandon(BrokerUnavailable("it was never sent: the broker did not answer"))
-        self._notify(ended)
+        self._hooks.notify(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
-        self._notify(ended)
+        self._hooks.notify(ended)
 
     def after_fork(self, refusal: RollstreamError) -> None:
         """Runs in a forked child, which has no thread; another one may have held the lock."""
@@ -381,7 +378,7 @@ class Engine:
         with self._lock:
             refusal = self.refusal = self.refusal or ProducerDied.of(error)
             ended = self._waiting.end_all(refusal, self.topics.calls())
-        self._notify(ended)
+        self._hooks.notify(ended)
         self._hooks.ended(refusal)
 
     def _look(self) -> float | None:
@@ -410,7 +407,7 @@ class Engine:
                 if not wait.done:
                     wait.look()
             sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
-        self._notify(ended)
+        self._hooks.notify(ended)
         return sleeps_s
 
     def _sleep_s(self, next_s: float, worked: bool) -> float:
@@ -437,7 +434,7 @@ class Engine:
         if self._waiting.queue:
             with self._lock:
                 ended = self._serve()
-            self._notify(ended)
+            self._hooks.notify(ended)
         return self._sender.send() or released or self._gatherer.entries != before
 
     def _asks(self) -> bool:
@@ -458,7 +455,7 @@ class Engine:
             self._failures.keep(kept)
             if not self._gatherer.entries:
                 ended += self._waiting.end_flushes()
-        self._notify(ended)
+        self._hooks.notify(ended)
 
     def _look_around(self) -> None:
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
@@ -494,5 +491,5 @@ class Engine:
             self._wake()
         if dropped:
             self._settle(dropped, None, self.topics.wrong(topic))
-        self._notify(ended)
+        self._hooks.notify(ended)
         return topic in self.topics.asked

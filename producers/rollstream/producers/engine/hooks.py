@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Delivery, Headers
+
+if TYPE_CHECKING:
+    from rollstream.producers.engine.waits import Wait
 
 IDLE_S = 60.0  # With nothing to do the engine looks once in this time; a call wakes it.
 
@@ -26,6 +29,10 @@ class Hooks:
 
     def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         """The record of these entries, of a topic of ``partitions``."""
+        raise NotImplementedError
+
+    def notify(self, ended: Sequence[Wait]) -> None:
+        """Wakes calls that have ended, on whatever thread ended them."""
         raise NotImplementedError
 
     def complete(

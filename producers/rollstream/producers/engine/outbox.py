@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rollstream.producers.admission.standing import Standing
-from rollstream.producers.errors import DeliveryFailed, RolloutTooLarge
+from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
 from rollstream.producers.rollouts.together import segments_together
 from rollstream.producers.rollouts.validate import (
@@ -25,7 +25,7 @@ from rollstream.producers.rollouts.validate import (
     segment,
 )
 from rollstream.runtime.clock import Clock
-from rollstream.schemas.errors import InvalidRollout, RollstreamError
+from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
 from rollstream.schemas.ids import READS_ITS_SHARE, step_rollout_uid
 from rollstream.schemas.ingest.encode import encode_entries
@@ -250,25 +250,6 @@ class Outbox:
     def environment_of(self, topic: str) -> str:
         """The environment of a topic that was made here."""
         return self._environments[topic]
-
-    def failure(
-        self,
-        failed: Sequence[tuple[Outgoing, RollstreamError]],
-        outstanding: int = 0,
-        nothing_queued: bool = False,
-    ) -> DeliveryFailed:
-        """These failures as one error; the other arguments are its attributes."""
-        uids = dict.fromkeys(about.named for about, _ in failed if about.rollout_uid)
-        groups = dict.fromkeys(about.group_uid for about, _ in failed if not about.rollout_uid)
-        return DeliveryFailed(
-            list(uids),
-            list(groups),
-            self.broker,
-            str(failed[0][1]),
-            outstanding=outstanding,
-            nothing_queued=nothing_queued,
-            entries=len(failed),
-        )
 
     def _control(
         self,

@@ -6,7 +6,7 @@ import logging
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -48,6 +48,9 @@ class Connected(Hooks):
         InvalidSettings: names the argument, its value and what to give instead.
     """
 
+    _lingers = False  # Whether entries wait for others by time.
+    _failure_kind: type[DeliveryFailed] = DeliveryFailed
+
     def __init__(
         self,
         bootstrap: Any,
@@ -68,29 +71,21 @@ class Connected(Hooks):
         self._clock: Clock = clock or SystemClock()
         self._timeout_s: float = timeout_s
 
-    def _begin(
-        self,
-        error_of: Callable[[Failed, int, bool], RollstreamError],
-        notify: Callable[[Sequence[Wait]], None],
-        *,
-        lingers: bool,
-        gatherer: Gatherer | None = None,
-    ) -> None:
+    def _begin(self, gatherer: Gatherer | None = None) -> None:
         """Makes the engine, as the last thing."""
         # Freeing a large block tells glibc to keep what is freed later (its thresholds for mmap and
         # trimming follow). Records are as large as what it would give back to the kernel at each
         # linger, and fresh pages cost more than encoding.
         np.empty(_KEPT_BYTES, np.uint8)
-        self._failures = Failures(error_of)
+        self._failures = Failures(self._failure)
         self._engine = Engine(
             # Records come whole: there is nothing to linger for.
             self._broker.writer(linger_ms=0.0),
             self,
             self._failures,
-            notify,
             broker=self._broker_name,
             clock=self._clock,
-            lingers=lingers,
+            lingers=self._lingers,
             gatherer=gatherer,
         )
         watch(self)
@@ -102,6 +97,22 @@ class Connected(Hooks):
         )
         self._engine.after_fork(refusal)
         self.ended(refusal)
+
+    def _failure(
+        self, failed: Failed, outstanding: int = 0, nothing_queued: bool = False
+    ) -> DeliveryFailed:
+        """These failures as one error; the other arguments are its attributes."""
+        uids = dict.fromkeys(about.named for about, _ in failed if about.rollout_uid)
+        groups = dict.fromkeys(about.group_uid for about, _ in failed if not about.rollout_uid)
+        return self._failure_kind(
+            list(uids),
+            list(groups),
+            self._broker_name,
+            str(failed[0][1]),
+            outstanding=outstanding,
+            nothing_queued=nothing_queued,
+            entries=len(failed),
+        )
 
     @abstractmethod
     def at_exit(self, timeout_s: float) -> None:
@@ -171,6 +182,11 @@ class Blocking(Connected):
                 of scores).
         """
         self._raise_what_failed(self._close(Deadline(self._timeout_s, self._clock)))
+
+    def notify(self, ended: Sequence[Wait]) -> None:
+        for wait in ended:
+            assert isinstance(wait.ended, threading.Event), "an awaited one"
+            wait.ended.set()
 
     def at_exit(self, timeout_s: float) -> None:
         try:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from rollstream.producers.admission.asking import newest_policy
-from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, AdmittedBlock, ShareWanted
+from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, AdmittedBlock
 from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import Announced, FollowedPolicy, PolicyLike, Wanted
@@ -88,7 +88,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             uid_prefix=SystemEntropy().token(8),
             clock=self._clock,
         )
-        self._start()
+        self._begin()
 
     @refuses(environment_name="environment")
     def dispatch(
@@ -241,10 +241,6 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         return log.policies()
 
     @abstractmethod
-    def _start(self) -> None:
-        """Makes the engine, and what the kind of producer has besides."""
-
-    @abstractmethod
     async def _deliver(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> None:
         """As ``Send``."""
 
@@ -310,8 +306,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         published = partial(self._engine.topics.gathered.__getitem__, topic)
         read = partial(self._read_granted, admission, topic)
         tell = partial(self._tell_waiting, environment)
-        wanted = ShareWanted(admission, groups, group, timeout_s, published, read, tell)
-        return self._admitted_block(wanted)
+        return self._admitted_block(admission, groups, group, timeout_s, published, read, tell)
 
     async def _read_granted(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
         # What the broker has to say first may take as long as any call.

@@ -211,10 +211,3 @@ class Waiting:
         doubt = DeliveryUnknown(f"no answer {waited}")
         unsent = BrokerUnavailable(f"it was not sent {waited}")
         wait.failed += [(one, doubt if one.left else unsent) for one in waiting]
-
-
-def end_events(waits: Sequence[Wait]) -> None:
-    """Wakes the threads of calls that have ended."""
-    for wait in waits:
-        assert isinstance(wait.ended, threading.Event), "an awaited one"
-        wait.ended.set()

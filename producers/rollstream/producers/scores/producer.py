@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from rollstream.producers.engine.failures import Failed
 from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.hooks import Encoded
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Blocking
-from rollstream.producers.engine.waits import Wait, end_events
+from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import ScoresNotDelivered, VersionConflict
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.scores.records import Flags, Score, ScoreRecord, as_score, score_record
@@ -85,6 +84,8 @@ class ScoreProducer(Blocking):
         ...     producer.upsert_scores(group_id, {"uid-1": 1.0, "uid-2": 0.0}, flags=["slow"])
     """
 
+    _failure_kind = ScoresNotDelivered
+
     @refuses(environment_name="environment")
     def __init__(
         self,
@@ -106,7 +107,7 @@ class ScoreProducer(Blocking):
         self._versions: dict[str, LoggedVersions] = {}  # By topic.
         # A record is of one call, and is sent at once.
         gatherer = Gatherer(record_entries_max=1, records_max=inf)
-        self._begin(self._not_delivered, end_events, lingers=False, gatherer=gatherer)
+        self._begin(gatherer)
 
     @refuses(environment_name="environment")
     def publish(
@@ -256,7 +257,7 @@ class ScoreProducer(Blocking):
                     f"{self._broker_name} did not say within {self._timeout_s:g} s that the scores "
                     f"are in {topic}; check that it runs and can be reached, then repeat the call"
                 )
-            raise self._not_delivered(wait.failed)
+            raise self._failure(wait.failed)
         assert outgoing.delivery is not None, "it is in the log"
         self._check_counts(record, outgoing.delivery, deadline)
 
@@ -285,13 +286,3 @@ class ScoreProducer(Blocking):
             return self._layout.scores(checked("environment", environment))
         except BadName as wrong:
             raise InvalidRollout("environment", environment, wrong.remedy, wrong.finding) from None
-
-    def _not_delivered(
-        self, failed: Failed, outstanding: int = 0, nothing_queued: bool = False
-    ) -> ScoresNotDelivered:
-        uids = dict.fromkeys(one.rollout_uid for one, _ in failed if one.rollout_uid)
-        groups = dict.fromkeys(one.group_uid for one, _ in failed if one.group_uid)
-        cause = str(failed[0][1])
-        return ScoresNotDelivered(
-            list(uids), list(groups), self._broker_name, cause, outstanding, nothing_queued
-        )

@@ -12,6 +12,7 @@ from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
+from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.holding import unanswered
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S
@@ -154,8 +155,8 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         ...     )
     """
 
-    def _start(self) -> None:
-        super()._start()
+    def _begin(self, gatherer: Gatherer | None = None) -> None:
+        super()._begin(gatherer)
         self._submitting = threading.Lock()
 
     def submit_step(self, step: Step, *, environment: str) -> None:
