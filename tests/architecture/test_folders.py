@@ -11,7 +11,7 @@ from harness.source_tree import ROOT, imports, package_folder, packages, sources
 
 FILES_MAX = 15
 # Packages in which some do.
-IN_CIRCLES = {"consumers", "producers", "store", "streams"}
+IN_CIRCLES = {"producers", "store", "streams"}
 
 
 def folder_of(module: str, package: Path) -> Path | None:
