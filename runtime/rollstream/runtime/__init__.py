@@ -6,6 +6,7 @@ Map, a line a file:
 - ``entropy``    random tokens; nothing else asks for randomness
 - ``deadline``   time-outs that nested waits share, and log lines about long waits
 - ``collection``  no search for reference cycles while much is made that stays
+- ``at_once``    coroutines that run to their end at once, for those who do not await
 - ``stepping``   a daemon thread that calls a method again and again
 - ``shutdown``   SIGTERM and Ctrl-C as an event
 - ``addresses``  of brokers and of a store's root, checked

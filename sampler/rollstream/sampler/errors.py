@@ -12,6 +12,10 @@ from rollstream.schemas.errors import RollstreamError
 class SamplerError(RollstreamError):
     """The sampler refused a call, or did not answer."""
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
+        return partial(type(self), **vars(self)), (str(self),)
+
 
 class NotEnoughGroups(SamplerError, TimeoutError):
     """The groups for a batch did not arrive in time. Asking again for the same step may help.
@@ -42,10 +46,6 @@ class NotEnoughGroups(SamplerError, TimeoutError):
         self.waiting = dict(waiting)
         self.dropped = dict(dropped)
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
-        return partial(type(self), **vars(self)), (str(self),)
-
 
 class InvalidRequest(SamplerError, ValueError):
     """An argument makes no sense. The message names it, its value and what to give."""
@@ -67,6 +67,23 @@ class CarryLost(UnknownStep):
     """Groups that the step before kept are not there any more, since a resume went back behind what
     was final. You may ask for the step with ``carried=()``.
     """
+
+
+class CarryNeeded(UnknownStep):
+    """The step was not served, and ``carried`` is not given, or is of another batch than the step
+    before has. ``TrainingBatches`` and ``ReadyPacks`` look at that one, and ask again.
+
+    Attributes:
+        batch_id: of the step before; empty: its batch is not held.
+        request: that it was served for, as JSON.
+        final: whether the trainer's checkpoint holds it.
+    """
+
+    def __init__(self, message: str, *, batch_id: str, request: str, final: bool) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+        self.request = request
+        self.final = final
 
 
 class UnknownRollout(SamplerError, LookupError):
@@ -114,10 +131,6 @@ class GroupsUnreadable(SamplerError):
         self.groups = dict(groups)
         self.reasons = dict(reasons)
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
-        return partial(type(self), **vars(self)), (str(self),)
-
 
 class ArraysDiffer(SamplerError, ValueError):
     """Groups of the batch have an array of this name with different dtypes or trailing shapes."""
@@ -159,10 +172,6 @@ class ConfigurationDiffers(SamplerError, ValueError):
         self.key = key
         self.running = running
         self.given = given
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """It crosses from the actor to the trainer, and pickle by itself passes no keywords."""
-        return partial(type(self), **vars(self)), (str(self),)
 
 
 class UnknownSampler(SamplerError, LookupError):

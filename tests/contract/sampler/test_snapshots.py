@@ -66,7 +66,7 @@ def test_a_start_from_a_snapshot_goes_on_as_one_from_the_logs(world: SamplerWorl
     for _ in range(2):
         sampler, broker = started(world)
         progress = sampler.progress()
-        digest = sampler._owner.state_digest()
+        digest = sampler._owner._logs.state.digest()
         found.append((progress, digest, broker.records_read))
         sampler.close()
         if len(found) == 1:

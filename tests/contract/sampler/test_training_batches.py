@@ -171,7 +171,7 @@ def test_another_maker_is_refused_for_a_step_and_begins_anew_after_it(
     sampler.resume(None)
     run(made_by(sampler), 0, 2)
     other = made_by(sampler, RlooBatchMaker())
-    with pytest.raises(RequestDiffers, match='"maker": "grpo"'):
+    with pytest.raises(RequestDiffers, match='maker was "grpo"'):
         other.next(1, timeout_s=WAIT_S)
     with caplog.at_level(logging.WARNING, "rollstream.sampler"):
         third = other.next(2, timeout_s=WAIT_S)

@@ -21,6 +21,7 @@ from rollstream.sampler import (
     TrajectoryPool,
 )
 from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.decide.trainer.pool import AcknowledgeFetch
 from rollstream.sampler.history import replay_step
 from rollstream.streams.errors import Fenced
 
@@ -195,10 +196,10 @@ class OvertakenClient(SecondClient):
         super().__init__(sampler)
         self.before = list[Callable[[], object]]()
 
-    def acknowledge_fetch(self, *given: Any, **named: Any) -> None:
-        while self.before:
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        while self.before and isinstance(command, AcknowledgeFetch):
             self.before.pop()()
-        super().acknowledge_fetch(*given, **named)
+        return super()._execute(command, wait_s)
 
 
 @WITHOUT_RAY

@@ -8,8 +8,9 @@ from itertools import count
 
 import pytest
 
+from harness.faults import Fate, FaultyBroker
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, memory_world
+from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.sampler import (
     BatchMaker,
     MadeBatch,
@@ -18,6 +19,8 @@ from rollstream.sampler import (
     TrainingBatches,
 )
 from rollstream.sampler.history import lineage_of_step, report_of
+from rollstream.store.memory import MemoryBlobs
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 WAIT_S = 30.0
 pytestmark = pytest.mark.proves("D1", "C3")
@@ -63,20 +66,58 @@ def test_the_same_process_that_makes_a_step_again(world: LocalWorld) -> None:
         batches.next(1)
 
 
-def test_another_rank_that_makes_another_batch(world: LocalWorld) -> None:
+def test_another_rank_that_makes_another_batch_is_told_once_with_its_next_step(
+    world: LocalWorld,
+) -> None:
     _, batches = begun(world, 0)
     batches.ack(batches.next(1, timeout_s=WAIT_S))
-    batches_of(world.open(), 1).next(1)  # It makes the same by chance.
+    same, other = (batches_of(world.open(), first) for first in (1, 5))
+    for rank in (same, other):
+        rank.next(1)
+    same.next(2)  # It made the same by chance.
     with pytest.raises(MakerDiffers, match="step 1"):
-        batches_of(world.open(), 5).next(1)
+        other.next(2)
+    other.next(2)
 
 
 def test_a_rank_that_was_first_is_told_with_its_ack(world: LocalWorld) -> None:
-    _, batches = begun(world, 0)
+    sampler, batches = begun(world, 0)
     training = batches.next(1, timeout_s=WAIT_S)
-    batches_of(world.open(), 5).next(1)
+    other = batches_of(world.open(), 5)
+    other.next(1)
+    other.next(2)
     with pytest.raises(MakerDiffers, match="step 1"):
         batches.ack(training)
+    summary = sampler.batch_summary(1)
+    assert summary is not None
+    assert summary.status == "trained", "what it did is recorded all the same"
+
+
+@pytest.mark.parametrize("fate", [Fate.DOUBT, Fate.DOUBT_AND_DROP])
+def test_where_the_record_of_a_digest_is_lost_the_ack_counts_and_others_are_compared(
+    fate: Fate,
+) -> None:
+    broker = FaultyBroker(MemoryBroker(MemoryLogs()))
+    with closing(
+        LocalWorld(broker, MemoryBlobs(), config_of("file:///unused", new_name()))
+    ) as world:
+        world.writer().flush(*(GroupSpec(example_id=f"ex-{n}") for n in range(8)))
+        sampler, batches = begun(world, 0)
+        training = batches.next(1, timeout_s=WAIT_S)
+        fates = [fate, Fate.PASS]  # Of the digest, after that of the ack.
+        broker.decide = lambda append: fates.pop() if fates else Fate.PASS
+        batches.ack(training)
+        assert not fates
+        summary = sampler.batch_summary(1)
+        assert summary is not None
+        assert summary.status == "trained"
+        others = [batches_of(world.open(), first) for first in (5, 9)]
+        for other in others:
+            other.next(1)
+        if fate is Fate.DOUBT_AND_DROP:
+            others[0].next(2, timeout_s=WAIT_S)  # Nothing is recorded but what it made.
+        with pytest.raises(MakerDiffers, match="step 1"):
+            others[1].next(2, timeout_s=WAIT_S)
 
 
 def test_a_step_that_is_replayed_after_a_resume_by_another_process(world: LocalWorld) -> None:
@@ -86,8 +127,10 @@ def test_a_step_that_is_replayed_after_a_resume_by_another_process(world: LocalW
     world.restart()
     successor = world.open()
     assert successor.resume(0, later="replay") == 1
+    again = batches_of(successor, 5)
+    training = again.next(1)
     with pytest.raises(MakerDiffers, match="step 1"):
-        batches_of(successor, 5).next(1)
+        again.ack(training)
     assert successor.resume(0, later="release") == 1
     anew = batches_of(successor, 5)
     anew.ack(anew.next(1, timeout_s=WAIT_S))

@@ -465,7 +465,7 @@ class Admitted(Network):
                 loads = Loads(self.config.samplers[trainer.name]).now(state, reported, now_us)
                 # Of ended groups only counts how many more there are than before.
                 loads = {name: load._replace(ended=0) for name, load in loads.items()}
-                found.append((sampler._owner.state_digest(), loads))
+                found.append((sampler._owner._logs.state.digest(), loads))
             self._bury(owner)
             if found[0] != found[1]:
                 raise Violation(f"{trainer.name}: a restart changes {found[0]} to {found[1]}")

@@ -70,7 +70,7 @@ def test_a_snapshot_that_fails_in_a_way_nobody_foresaw_is_passed_over(
     for _ in range(2):
         sampler = world._start(world._plain)
         sampler.stats()
-        digests.append(sampler._owner.state_digest())
+        digests.append(sampler._owner._logs.state.digest())
         monkeypatch.undo()
     assert "a class is gone" in caplog.text
     assert len({*digests}) == 1
@@ -86,7 +86,7 @@ def test_a_start_after_a_snapshot_reads_what_came_after_it() -> None:
         broker = CountingBroker(world._plain)
         sampler = world._start(broker)
         sampler.stats()
-        digests.add(sampler._owner.state_digest())
+        digests.add(sampler._owner._logs.state.digest())
         read.append(broker.records)
         for blob in list(world._store.list(SNAPSHOTS)):
             world._store.delete(blob.path)

@@ -360,7 +360,7 @@ class Trainers:
             reader.stats()
         digest = self._refolded()[0].digest()
         for reader in readers:
-            if reader._owner.state_digest() != digest:
+            if reader._owner._logs.state.digest() != digest:
                 problems.append("a reader's state is not the one that the logs make")
         served = sorted({event.step for event in events if isinstance(event, BatchServed)})
         for step in self.dice.sample(served, min(REPLAYED_MAX, len(served))):

@@ -11,7 +11,7 @@ from harness.admission import announced
 from rollstream.producers import RunOver
 from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.policies import Wanted
-from rollstream.producers.rollouts.blocks import at_once
+from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 

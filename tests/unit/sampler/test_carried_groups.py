@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from rollstream.sampler.decide.batches.shaped import Carry, NextShapedBatch
 from rollstream.sampler.decide.trainer.commands import Ack, Drop, MarkCheckpointed, Purge, Resume
 from rollstream.sampler.errors import (
     CarryLost,
+    CarryNeeded,
     InvalidRequest,
     NotEnoughGroups,
     RequestDiffers,
@@ -136,6 +139,41 @@ def test_what_the_ratio_holds_back_is_not_served_and_an_empty_batch_is() -> None
     assert ids(shape(sampler, 1, num_groups=2)) == []
 
 
+def test_who_made_the_carry_of_another_batch_is_told_which_one_and_decides_nothing() -> None:
+    sampler = sealed("a", "b", "c", "d")
+    first = shape(sampler, 0)
+    carry: Carry = ((ids(first)[0], FIRST),)
+    sampler.decide(Replace(step=0, digest=first.digest, slots=(0,), reason="bad"))
+    now = sampler.state.batches[0]
+    events = len(sampler.events)
+    for carried, after in ((carry, first.batch_id), ((), ""), (None, None)):
+        with pytest.raises(CarryNeeded, match=r"recorded_batch\(0\)") as told:
+            shape(sampler, 1, carried, after=after)
+        needed = pickle.loads(pickle.dumps(told.value))
+        assert (needed.batch_id, needed.final) == (now.batch_id, False)
+        assert json.loads(needed.request)["shaping"] == {"maker": "m"}
+    assert len(sampler.events) == events
+    with pytest.raises(CarryNeeded) as told:
+        shape(Decider(), 0, None)
+    assert (told.value.batch_id, told.value.request) == ("", "{}")
+    carry = ((ids(now)[0], FIRST),)
+    assert shape(sampler, 1, carry, after=now.batch_id).carried
+
+
+def test_who_goes_from_step_to_step_gets_what_was_served_whatever_it_only_asks_for() -> None:
+    sampler = sealed("a", "b", "c", "d")
+    first = shape(sampler, 0, settings='{"packs": {"length": 8, "target": 4}}')
+    served = shape(
+        sampler, 1, (), after=first.batch_id, settings='{"packs": {"length": 8, "target": 4}}'
+    )
+    asked = {"after": "another", "only_ask": ("num_groups", "shaping.packs.target")}
+    other = ((ids(first)[0], SECOND),)
+    again = shape(sampler, 1, other, 3, settings='{"packs": {"length": 8, "target": 6}}', **asked)
+    assert again is served
+    with pytest.raises(RequestDiffers, match=r"for another request: shaping\.packs\.length was 8"):
+        shape(sampler, 1, other, 3, settings='{"packs": {"length": 9, "target": 6}}', **asked)
+
+
 def test_a_repeated_call_gives_the_batch_and_another_request_says_what_differs() -> None:
     sampler = sealed("a", "b", "c")
     group_id = ids(shape(sampler, 0))[0]
@@ -144,7 +182,7 @@ def test_a_repeated_call_gives_the_batch_and_another_request_says_what_differs()
     before = len(sampler.events)
     assert shape(sampler, 1, carry) is served
     assert shape(sampler, 1, None) is served  # As it was recorded.
-    with pytest.raises(RequestDiffers, match=r'shaping was {"maker": "m"} and is now {"maker": 2}'):
+    with pytest.raises(RequestDiffers, match=r'shaping\.maker was "m" and is now 2'):
         shape(sampler, 1, carry, settings='{"maker": 2}')
     with pytest.raises(RequestDiffers, match="num_groups was 1 and is now 2"):
         shape(sampler, 1, carry, num_groups=2)

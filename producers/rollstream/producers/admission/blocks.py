@@ -12,7 +12,8 @@ from typing import Self
 
 from rollstream.producers.admission.standing import Request
 from rollstream.producers.admission.waiting import AdmissionQueue
-from rollstream.producers.rollouts.blocks import Sends, at_once
+from rollstream.producers.rollouts.blocks import Sends
+from rollstream.runtime.at_once import at_once
 from rollstream.runtime.deadline import Deadline
 
 # A trainer that evaluates or restarts takes minutes, and where none is left some groups are still

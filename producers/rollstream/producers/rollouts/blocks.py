@@ -21,13 +21,3 @@ class Send(Protocol):
 
     def __call__(self, outgoing: Sequence[Outgoing], *, raise_earlier: bool = True) -> Sends[None]:
         """``raise_earlier``: earlier failures are raised first, and then nothing is queued."""
-
-
-def at_once(sends: Sends[T]) -> T:
-    """What these sends return, or raise; none of them waits for a loop."""
-    try:
-        sends.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("they waited")

@@ -17,10 +17,11 @@ from rollstream.producers.rollouts.arguments import (
     WholeArguments,
     takes,
 )
-from rollstream.producers.rollouts.blocks import Send, at_once
+from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
 from rollstream.producers.rollouts.validate import GroupAddress
+from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import RollstreamError
 
 

@@ -1,12 +1,11 @@
 """A sampler as a trainer sees it, in this process or over Ray.
 
-- ``aio``  ``AsyncSamplerClient``
+- ``aio``  ``AsyncSamplerClient``, and what else is awaited
 - ``api``  ``SamplerApi``: a sampler as a trainer sees it, from these three
 - ``batch_calls``  the public methods that hand a batch over
 - ``client``  ``SamplerClient`` (imports ray)
 - ``local``  ``Sampler``: in the trainer's own process
 - ``looking``  the public methods that look at groups and decide nothing
-- ``pool_calls``  what it asks of its sampler
 - ``trainer_calls``  the public methods that record what a trainer did or wants
 - ``view``  ``SamplerView``: reads a sampler, and claims nothing
 """

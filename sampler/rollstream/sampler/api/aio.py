@@ -3,67 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
+from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.api.client import SamplerClient
-from rollstream.sampler.batch.assembled import AssembledBatch
-from rollstream.sampler.batch.batch import Batch
-from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.batches.next_batch import BatchCommand, with_rows
-from rollstream.sampler.decide.command import Command, R
-from rollstream.sampler.decide.queries.looks import AskRecorded
+from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.errors import RollstreamError
 
 P = ParamSpec("P")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T")
 
 
-class _AwaitedClient(SamplerClient):
+class AwaitedClient(SamplerClient):
     """A client whose calls return awaitables of their results."""
 
-    async def _ask(  # type: ignore[override]
-        self, command: Command[R], timeout_s: float = 0.0
-    ) -> R:
-        reply = await self._calls.execute_async(self._stamped(command), timeout_s)
-        return self._value_of(reply, command)
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return cast(T, call)  # A coroutine of it.
 
-    async def _ask_for_batch(  # type: ignore[override]
-        self, command: BatchCommand, timeout_s: float | None
-    ) -> Batch:
-        begun_s = self._clock.monotonic_s()
-        wait_s = self._wait_s(timeout_s)
-        answer = await self._ask(command, wait_s)
-        read: AssembledBatch | None
-        if isinstance(answer, Share):
-            read = await asyncio.to_thread(self._rank_reader.read, answer)
-        else:
-            read = answer
-        if read is None:
-            read = with_rows(await self._ask(replace(command, payloads="sampler"), wait_s))
-        waited_s = self._clock.monotonic_s() - begun_s
-        return read.batch(waited_s=waited_s, read_group=self._read_group)
+    async def _executed(self, command: Command[R], wait_s: float) -> Reply[R]:
+        return await self._calls.execute_async(command, wait_s)
 
-    async def _ask_if_recorded(  # type: ignore[override]
-        self, command: AskRecorded
-    ) -> Batch | None:
-        read = await self._ask(command)
-        if read is None:
-            return None
-        return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)
+    async def _aside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(work, *args, **kwargs)
 
 
-def _awaited(
-    method: Callable[Concatenate[SamplerClient, P], T],
-) -> Callable[Concatenate[AsyncSamplerClient, P], Coroutine[Any, Any, T]]:
-    """The method as a coroutine of ``AsyncSamplerClient``, with its signature and docstring."""
+class Awaiting(Generic[S_co]):
+    """An object whose calls return awaitables, whatever its methods declare."""
+
+    def __init__(self, of: S_co) -> None:
+        self._of = of
+
+
+def awaited(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Awaiting[S], P], Coroutine[Any, Any, T]]:
+    """The method as a coroutine of what awaits it, with its signature and docstring."""
 
     @wraps(method)
-    async def call(self: AsyncSamplerClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        awaitable = cast(Coroutine[Any, Any, T], method(self._client, *args, **kwargs))
-        return await awaitable
+    async def call(self: Awaiting[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await cast(Coroutine[Any, Any, T], method(self._of, *args, **kwargs))
 
     return call
 
@@ -79,7 +62,7 @@ def _attached(
     return call
 
 
-class AsyncSamplerClient:
+class AsyncSamplerClient(Awaiting[SamplerClient]):
     """A ``SamplerClient`` whose methods are awaited; ``AsyncSamplerClient.attach`` makes it.
 
     Arguments and results are the same. ``attach`` is awaited, too: ``async with await
@@ -90,47 +73,74 @@ class AsyncSamplerClient:
     all the same, and may be repeated.
     """
 
-    def __init__(self, client: SamplerClient) -> None:
-        self._client = client
-
     def __repr__(self) -> str:
         """One line, as of any sampler."""
-        return repr(self._client).replace(type(self._client).__name__, type(self).__name__, 1)
+        return repr(self._of).replace(type(self._of).__name__, type(self).__name__, 1)
 
-    attach = staticmethod(_attached(_AwaitedClient.attach))
-    resume = _awaited(SamplerClient.resume)
-    next_batch = _awaited(SamplerClient.next_batch)
-    next_shaped_batch = _awaited(SamplerClient.next_shaped_batch)
-    recorded_batch = _awaited(SamplerClient.recorded_batch)
-    batch_summary = _awaited(SamplerClient.batch_summary)
-    replace = _awaited(SamplerClient.replace)
-    drop = _awaited(SamplerClient.drop)
-    purge = _awaited(SamplerClient.purge)
-    set_current_step = _awaited(SamplerClient.set_current_step)
-    sample_groups = _awaited(SamplerClient.sample_groups)
-    get_groups = _awaited(SamplerClient.get_groups)
-    evaluations = _awaited(SamplerClient.evaluations)
-    flush = _awaited(SamplerClient.flush)
-    ack = _awaited(SamplerClient.ack)
-    checkpointed = _awaited(SamplerClient.checkpointed)
-    finish = _awaited(SamplerClient.finish)
-    publish_policy = _awaited(SamplerClient.publish_policy)
-    progress = _awaited(SamplerClient.progress)
-    stats = _awaited(SamplerClient.stats)
-    _end_run = _awaited(SamplerClient._end_run)
+    attach = staticmethod(_attached(AwaitedClient.attach))
+    resume = awaited(SamplerClient.resume)
+    next_batch = awaited(SamplerClient.next_batch)
+    next_shaped_batch = awaited(SamplerClient.next_shaped_batch)
+    recorded_batch = awaited(SamplerClient.recorded_batch)
+    batch_summary = awaited(SamplerClient.batch_summary)
+    replace = awaited(SamplerClient.replace)
+    drop = awaited(SamplerClient.drop)
+    purge = awaited(SamplerClient.purge)
+    set_current_step = awaited(SamplerClient.set_current_step)
+    sample_groups = awaited(SamplerClient.sample_groups)
+    get_groups = awaited(SamplerClient.get_groups)
+    evaluations = awaited(SamplerClient.evaluations)
+    flush = awaited(SamplerClient.flush)
+    ack = awaited(SamplerClient.ack)
+    checkpointed = awaited(SamplerClient.checkpointed)
+    finish = awaited(SamplerClient.finish)
+    publish_policy = awaited(SamplerClient.publish_policy)
+    progress = awaited(SamplerClient.progress)
+    stats = awaited(SamplerClient.stats)
+    _end_run = awaited(SamplerClient._end_run)
 
     async def close(self) -> None:
         """Detaches, and ends the calls that are awaited. The actor stays for others."""
-        self._client.close()
+        self._of.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         try:
-            if self._client._has_ended(*error):
+            if self._of._has_ended(*error):
                 await self._end_run()
         except RollstreamError as failure:
-            self._client._log_no_end(failure)
+            self._of._log_no_end(failure)
         finally:
             await self.close()
+
+
+class AsksFirst(Protocol):
+    """What is made of a sampler, which is asked for something first; None: it is not."""
+
+    @property
+    def _checked(self) -> Awaitable[None] | None: ...
+
+
+A = TypeVar("A", bound=AsksFirst)
+
+
+def awaiting(
+    make: Callable[Concatenate[SamplerApi, P], A], awaited_as: Callable[[A], T]
+) -> Callable[Concatenate[AsyncSamplerClient, P], Coroutine[Any, Any, T]]:
+    """The constructor as a coroutine, with its signature and docstring."""
+
+    @wraps(make, updated=())
+    async def of(sampler: AsyncSamplerClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not isinstance(sampler, AsyncSamplerClient):
+            raise InvalidRequest(
+                f"sampler is {sampler!r:.200}; give what await AsyncSamplerClient.attach(…) "
+                f"returned, or make {make.__name__}"
+            )
+        made = make(sampler._of, *args, **kwargs)
+        if made._checked is not None:
+            await made._checked
+        return awaited_as(made)
+
+    return of

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Self
+from typing import Any, ParamSpec, Self
 
+from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.api.batch_calls import HandsBatchesOver
 from rollstream.sampler.api.looking import LooksAtGroups
-from rollstream.sampler.api.pool_calls import ReadsPool
 from rollstream.sampler.api.trainer_calls import RecordsForTrainer
 from rollstream.sampler.arguments import seconds
+from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.next_batch import BatchCommand, with_rows
@@ -31,10 +33,11 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.records import RolloutGroup
 from rollstream.store.blobs import Blobs
 
+P = ParamSpec("P")
 _log = logging.getLogger("rollstream.sampler")
 
 
-class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
+class SamplerApi(HandsBatchesOver, RecordsForTrainer, LooksAtGroups):
     """The sampler as a trainer sees it.
 
     Weights *n* are the weights after *n* optimizer steps, and batch *n* turns weights *n* into *n +
@@ -115,23 +118,49 @@ class SamplerApi(HandsBatchesOver, RecordsForTrainer, ReadsPool, LooksAtGroups):
         """
         return self._ask(AskStats())
 
-    # Every public call ends in one of these three: `AsyncSamplerClient` awaits there.
+    # Each call is a coroutine. `AsyncSamplerClient` awaits it; others run it to its end at once.
+
+    def _run(self, call: Coroutine[Any, Any, R]) -> R:
+        return at_once(call)
+
+    async def _executed(self, command: Command[R], wait_s: float) -> Reply[R]:
+        return self._execute(command, wait_s)
+
+    async def _aside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Does work that takes long, where it holds up no event loop."""
+        return work(*args, **kwargs)
 
     def _ask(self, command: Command[R], timeout_s: float = 0.0) -> R:
-        return self._value_of(self._execute(self._stamped(command), timeout_s), command)
+        return self._run(self._asked(command, timeout_s))
 
     def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
+        return self._run(self._asked_for_batch(command, timeout_s))
+
+    def _ask_if_recorded(self, command: AskRecorded) -> Batch | None:
+        return self._run(self._asked_if_recorded(command))
+
+    async def _asked(self, command: Command[R], timeout_s: float = 0.0) -> R:
+        reply = await self._executed(self._stamped(command), timeout_s)
+        return self._value_of(reply, command)
+
+    async def _asked_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch:
         begun_s = self._clock.monotonic_s()
         wait_s = self._wait_s(timeout_s)
-        answer = self._ask(command, wait_s)
-        read = self._rank_reader.read(answer) if isinstance(answer, Share) else answer
+        answer = await self._asked(command, wait_s)
+        read: AssembledBatch | None
+        if isinstance(answer, Share):
+            read = await self._aside(self._rank_reader.read, answer)
+        else:
+            read = answer
         if read is None:
-            read = with_rows(self._ask(replace(command, payloads="sampler"), wait_s))
+            read = with_rows(await self._asked(replace(command, payloads="sampler"), wait_s))
         waited_s = self._clock.monotonic_s() - begun_s
         return read.batch(waited_s=waited_s, read_group=self._read_group)
 
-    def _ask_if_recorded(self, command: AskRecorded, wait_s: float = 0.0) -> Batch | None:
-        read = self._ask(command, wait_s)
+    async def _asked_if_recorded(
+        self, command: AskRecorded, timeout_s: float = 0.0
+    ) -> Batch | None:
+        read = await self._asked(command, timeout_s)
         if read is None:
             return None
         return with_rows(read).batch(waited_s=0.0, read_group=self._read_group)

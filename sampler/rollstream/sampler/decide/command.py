@@ -171,6 +171,11 @@ class Command(ABC, Generic[R]):
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         return []
 
+    def afterwards(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """Events that nobody waits for: they are appended once the call was answered, or waits for
+        groups. Of what is lost of them nobody is told."""
+        return []
+
     def shortage(self, state: SamplerState) -> Shortage | None:
         """The groups that the command still waits for; None: its result can be made."""
         return None

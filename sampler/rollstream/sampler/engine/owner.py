@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -125,11 +126,6 @@ class Owner:
         """Which groups a call with this command waits for, and why; empty: none waits."""
         key = command.decision_key()
         return next((self._describe(one) for one in self._waiting if one.decision_key == key), "")
-
-    def state_digest(self) -> bytes:
-        """A digest of the state as it was folded so far."""
-        with self._lock:
-            return self._logs.state.digest()
 
     def check_deployment(self) -> None:
         """Returns when the sampler's topics are as configured, and the store's root is the one
@@ -256,6 +252,9 @@ class Owner:
                 self._waiting.add(call, shortage)
         finally:
             self._serve_waiting(deadline)
+        if events := call.command.afterwards(self._logs.state, self._logs.now()):
+            with suppress(BrokerError, Fenced):  # The next call is told.
+                self._confirm(call, events, deadline)
 
     def follow(self, timeout_s: float) -> bool:
         """Folds what is sealed next, waiting up to ``timeout_s`` for it, and answers the calls that

@@ -16,7 +16,7 @@ from rollstream.sampler.training.makers.mixture import StableMixtureBatchMaker
 _log = logging.getLogger("rollstream.sampler")
 
 
-def mix_of(
+async def mix_of(
     sampler: SamplerApi, maker: BatchMaker, mix: Mapping[str, float] | None
 ) -> dict[str, float] | None:
     """The shares to ask with: ``mix``, else as the maker wants them; None: neither has any.
@@ -33,7 +33,7 @@ def mix_of(
     if given is None:
         return None
     asked = shares("mix" if mix is not None else f"mix of {type(maker).__name__}", given)
-    served = sampler._ask(AskEnvironments())
+    served = await sampler._asked(AskEnvironments())
     check_mix(sampler._name, asked, served)
     if mix is None:
         _warn_of_left_out(sampler._name, maker, [name for name in served if not asked.get(name)])

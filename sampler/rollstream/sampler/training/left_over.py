@@ -1,10 +1,11 @@
-"""What the step before left over, as it was decided; or nothing, with a warning."""
+"""The batch of each step, with what the step before left over; or nothing, with a warning."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,13 +14,15 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.carried import CarriedGroup
-from rollstream.sampler.decide.queries.looks import (
-    AskBatch,
-    AskRecorded,
-    AskWithoutFiles,
-    BatchSummary,
+from rollstream.sampler.decide.batches.shaped import (
+    NextShapedBatch,
+    by_name,
+    carry_asked,
+    differing,
+    lost_asked,
 )
-from rollstream.sampler.errors import GroupsUnreadable, UnknownStep
+from rollstream.sampler.decide.queries.looks import AskRecorded, AskWithoutFiles
+from rollstream.sampler.errors import CarryLost, CarryNeeded, GroupsUnreadable, UnknownStep
 
 T = TypeVar("T")
 _log = logging.getLogger("rollstream.sampler")
@@ -40,18 +43,18 @@ class Carry(NamedTuple, Generic[T]):
 
 
 class _Known(NamedTuple, Generic[T]):
-    """Of a step that was made, or looked for: its batch as it was then, what the next one carries,
-    and what is to be warned of once that is decided."""
+    """Of a step that was made, or looked for: its batch as it was then (empty: none is held), what
+    the next one carries, and what is to be warned of once that is decided."""
 
     step: int
-    batch_id: str | None
+    batch_id: str
     carry: Carry[T]
     warning: str = ""
 
 
 class LeftOver(Generic[T]):
-    """What each step leaves over for the next one: from memory, where its batch is still the same
-    one, else from the record.
+    """The batch of each step, and what it leaves over for the next one: from memory, where it is
+    still the same one, and else from the record.
 
     Only who has the settings that a step was shaped with knows what it trained on, and so what is
     left. After a step that was shaped with others, or not at all, or that is not held any more,
@@ -64,7 +67,7 @@ class LeftOver(Generic[T]):
         sampler: that serves.
         settings: as ``Shaping`` has them.
         left_by: what the recorded batch of a step with these settings left over.
-        no_part: whole names of settings by which nothing of that is told: whatever the record has
+        no_part: dotted names of settings by which nothing of that is told: whatever the record has
             of them, it is the same.
     """
 
@@ -79,7 +82,7 @@ class LeftOver(Generic[T]):
     ) -> None:
         self._sampler = sampler
         self._no_part = no_part
-        self._settings: Mapping[str, Any] = json.loads(settings)
+        self._settings = by_name(json.loads(settings))
         self._left_by = left_by
         self._groups_of = groups_of
         self._known: _Known[T] | None = None
@@ -88,84 +91,86 @@ class LeftOver(Generic[T]):
         """What the step of this batch left over."""
         self._known = _Known(batch.step, batch.batch_id, self._carry_of(left))
 
-    def forget(self) -> None:
-        """What is left over is known from the record alone."""
-        self._known = None
+    async def batch_of(
+        self, step: int, timeout_s: float | None, shaped: Callable[[T | None], NextShapedBatch]
+    ) -> Batch:
+        """The recorded batch of a step: of one that was served as it was, else with what the step
+        before left over. One command, where that is known here.
 
-    def deadline(self, timeout_s: float | None) -> Deadline:
-        """Of all that is asked for one step."""
-        return Deadline(self._sampler._wait_s(timeout_s), self._sampler._clock)
-
-    def summary(self, step: int, deadline: Deadline) -> BatchSummary | None:
-        """As ``SamplerApi.batch_summary``; a broker that is away is waited for until the step's own
-        deadline."""
-        return self._sampler._ask(AskBatch(step=step), deadline.left_s())
-
-    def before(self, step: int, deadline: Deadline) -> Carry[T]:
-        """What ``step``, which was not served, is to carry. It waits for a broker as ``summary``.
+        Args:
+            shaped: the command, but for what it carries, by what the step before left over.
 
         Raises:
-            GroupsUnreadable: files of the step before are gone, and it is not final.
+            CarryNeeded: the step before is replaced again and again.
+            SamplerError: whatever ``next_shaped_batch`` and ``recorded_batch`` raise.
+        """
+        deadline = Deadline(self._sampler._wait_s(timeout_s), self._sampler._clock)
+        known, looked = self._before(step), False
+        while True:
+            try:
+                command = _carrying(shaped(None if known is None else known.carry.left), known)
+                batch = await self._sampler._asked_for_batch(command, deadline.left_s())
+            except CarryNeeded as needed:
+                if looked and deadline.passed():
+                    raise
+                known = self._known = await self._recorded(step - 1, needed, deadline)
+                looked = True
+            except CarryLost as why:
+                if known is None or not known.carry.groups:
+                    raise
+                known = self._known = known._replace(carry=Carry(), warning=_nothing(why))
+            except GroupsUnreadable:
+                self._known = None  # Files are lost that were there when the step before was made.
+                raise
+            else:
+                break
+        if known is not None and known.warning:
+            self._known = known._replace(warning="")
+            _log.warning("step %d %s", step, known.warning)
+        return batch
+
+    def _before(self, step: int) -> _Known[T] | None:
+        """What is known of the step before."""
+        if step <= 0:
+            return _Known(step - 1, "", Carry())
+        known = self._known
+        return known if known is not None and known.step == step - 1 else None
+
+    async def _recorded(self, step: int, needed: CarryNeeded, deadline: Deadline) -> _Known[T]:
+        """What the record has of a step; waits for a broker that is away until the deadline.
+
+        Raises:
+            GroupsUnreadable: files of the step are gone, and it is not final.
             StoreAway: the store is.
             SamplerError: whatever ``recorded_batch`` raises.
         """
-        if step <= 0:
-            return Carry()
-        summary = self.summary(step - 1, deadline)
-        batch_id = None if summary is None else summary.batch_id
-        known = self._known
-        if known is None or (known.step, known.batch_id) != (step - 1, batch_id):
-            known = _Known(step - 1, batch_id, *self._recorded(step - 1, summary, deadline))
-            self._known = known
-        return known.carry
-
-    def decided(self, step: int) -> None:
-        """``step`` is decided: a warning tells what it lacks of what was left over."""
-        known = self._known
-        if known is not None and known.step == step - 1 and known.warning:
-            self._known = known._replace(warning="")
-            _log.warning("step %d %s", step, known.warning)
-
-    def as_recorded(self, request: Mapping[str, Any]) -> str | None:
-        """The settings in the request of a recorded step, where they differ from these in what has
-        no part alone; None: they do in more, or there are none."""
-        recorded = request.get(SHAPING)
-        if recorded is None or self._differing(recorded):
-            return None
-        return json.dumps(recorded, sort_keys=True)
-
-    def lose(self, why: object) -> None:
-        """The step that was looked up last is to carry nothing, whatever was left over."""
-        if self._known is not None:
-            self._known = self._known._replace(carry=Carry(), warning=_nothing(why))
-
-    def _recorded(
-        self, step: int, summary: BatchSummary | None, deadline: Deadline
-    ) -> tuple[Carry[T], str]:
-        """What the next step carries, and what is to be warned of."""
-        why: object = self._not_ours(step, summary)
+        why: object = self._not_ours(step, needed)
+        told, lost = "", dict[str, str]()
         try:
-            if why is None and (batch := self._ask(AskRecorded(step=step), deadline)) is not None:
-                return self._carry_of(self._left_by(batch)), ""
+            asked = AskRecorded(step=step)
+            batch = None if why else await self._ask(asked, deadline)
         except UnknownStep as unknown:
-            why = unknown
+            batch, why = None, unknown
         except GroupsUnreadable as gone:
-            if summary is None or not summary.final:
+            if not needed.final:
                 raise
-            found = gone.finding
-            asked = AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups)))
-            if (batch := self._ask(asked, deadline)) is not None:
-                carry = self._carry_of(self._left_by(batch), _reasons(gone))
-                told = f"does not carry groups that are lost: {found}" if carry.lost else ""
-                return carry, told
-            why = (
-                f"{found}; which policy sampled which rollout of a group that several did stands "
-                f"in its file alone, so it is not known what step {step} left over"
+            batch = await self._ask(
+                AskWithoutFiles(step=step, lost=tuple(sorted(gone.groups))), deadline
             )
-        return Carry(), _nothing(why or f"step {step} was not served")
+            lost = _reasons(gone)
+            told = f"does not carry groups that are lost: {gone.finding}"
+            why = (
+                f"{gone.finding}; which policy sampled which rollout of a group that several did "
+                f"stands in its file alone, so it is not known what step {step} left over"
+            )
+        if batch is None:
+            nothing = _nothing(why or f"step {step} was not served")
+            return _Known(step, needed.batch_id, Carry(), nothing)
+        carry = self._carry_of(await self._sampler._aside(self._left_by, batch), lost)
+        return _Known(step, batch.batch_id, carry, told if carry.lost else "")
 
-    def _ask(self, command: AskRecorded, deadline: Deadline) -> Batch | None:
-        return self._sampler._ask_if_recorded(command, deadline.left_s())
+    async def _ask(self, command: AskRecorded, deadline: Deadline) -> Batch | None:
+        return await self._sampler._asked_if_recorded(command, deadline.left_s())
 
     def _carry_of(self, left: T, lost: Mapping[str, str] = MappingProxyType({})) -> Carry[T]:
         groups = self._groups_of(left)
@@ -173,25 +178,28 @@ class LeftOver(Generic[T]):
         ids = [one.group_id for one in groups]
         return Carry(left, there, {one: lost[one] for one in ids if one in lost})
 
-    def _not_ours(self, step: int, summary: BatchSummary | None) -> str | None:
+    def _not_ours(self, step: int, needed: CarryNeeded) -> str | None:
         """Why what the step left over is not known here; None: it is."""
-        if summary is None:
+        if not needed.batch_id:
             return f"no batch of step {step} is held"
-        recorded: Mapping[str, Any] = json.loads(summary.request)
+        recorded: Mapping[str, Any] = json.loads(needed.request)
         if SHAPING not in recorded:
             return f"step {step} was served by next_batch, which keeps nothing for it"
-        if differing := self._differing(recorded[SHAPING]):
-            return f"step {step} was shaped with other settings: {'; '.join(differing)}"
+        if found := differing(by_name(recorded[SHAPING]), self._settings, self._no_part):
+            return f"step {step} was shaped with other settings: {'; '.join(found)}"
         return None
 
-    def _differing(self, recorded: Mapping[str, Any]) -> list[str]:
-        """What tells the settings of a recorded step from these."""
-        was, now = dict(flat(recorded)), dict(flat(self._settings))
-        return [
-            f"{name} was {was.get(name, 'not given')} and is now {now.get(name, 'not given')}"
-            for name in sorted({*was, *now}.difference(self._no_part))
-            if was.get(name) != now.get(name)
-        ]
+
+def _carrying(command: NextShapedBatch, known: _Known[Any] | None) -> NextShapedBatch:
+    """The command with what is to be carried; it stays without where that is not known."""
+    if known is None:
+        return command
+    return replace(
+        command,
+        carried=carry_asked(known.carry.groups),
+        lost=lost_asked(known.carry.lost),
+        after=known.batch_id,
+    )
 
 
 def _reasons(gone: GroupsUnreadable) -> dict[str, str]:
@@ -206,12 +214,3 @@ def _reasons(gone: GroupsUnreadable) -> dict[str, str]:
 
 def _nothing(why: object) -> str:
     return f"carries nothing from the one before: {why}"
-
-
-def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:
-    """Each setting by its whole name, as JSON."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{under}{name}.")
-        else:
-            yield f"{under}{name}", json.dumps(value, sort_keys=True)

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import SupportsIndex
 
 from rollstream.folds.group.eligible import Accept
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.arguments import at_least, truth, whole_number
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.beyond_float32 import groups_beyond_float32, named
-from rollstream.sampler.batch.carried import CarriedGroup, Shaping, left_over
+from rollstream.sampler.batch.carried import CarriedGroup, left_over, outcomes_of
 from rollstream.sampler.batch.requested import column_names
-from rollstream.sampler.decide.batches.made import RecordMade
-from rollstream.sampler.decide.choosing.requests import check_accept
-from rollstream.sampler.errors import (
-    CarryLost,
-    GroupsUnreadable,
-    InvalidRequest,
-    MakerDiffers,
-    UnknownStep,
-)
+from rollstream.sampler.decide.batches.made import MadeOf
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
+from rollstream.sampler.decide.trainer.commands import Ack
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.training.examples.examples import Examples
 from rollstream.sampler.training.examples.stored_examples import store_examples
 from rollstream.sampler.training.given_mix import mix_of
@@ -35,7 +29,6 @@ from rollstream.sampler.training.makers.interface import BatchMaker, MadeBatch
 from rollstream.sampler.training.makers.mixture import MixedBatch, StableMixtureBatchMaker
 from rollstream.sampler.training.makers.rollouts import a_maker, examples_of, make_batch
 from rollstream.schemas.digest import combined
-from rollstream.schemas.errors import RollstreamError
 
 ID_DIGITS = 16  # Of what an id is made of besides the batch's own, which is unique in a root.
 _log = logging.getLogger("rollstream.sampler")
@@ -121,41 +114,51 @@ class TrainingBatches:
         self._maker = a_maker("maker", maker)
         if isinstance(maker, StableMixtureBatchMaker):
             maker.check_batch_size(self._batch_size)  # Else the first step is decided before it is.
-        self._shaping = Shaping(
+        self._asked = NextShapedBatch(
+            step=0,
             settings=_settings(maker, self._batch_size),
             num_groups=groups,
             min_groups=groups,
             carried=None,
+            accept=accept,
+            columns=column_names(columns),
         )
-        check_accept(accept)
-        self._accept = accept
-        self._columns = column_names(columns)
         self._merge_turns = truth("merge_turns", merge_turns)
-        self._mix = mix_of(self._sampler, maker, mix)
-        self._left = LeftOver(self._sampler, self._shaping.settings, self._left_by, tuple)
-        self._made: RecordMade | None = None  # What was made last.
+        self._left = LeftOver(self._sampler, self._asked.settings, self._left_by, tuple)
+        self._making = Lock()  # A call that is cancelled leaves a thread that makes its batch.
+        self._made: MadeOf | None = None  # What was made last,
+        self._untold: MadeOf | None = None  # and what of it the sampler does not know.
         self._lacked: set[str] = set()  # Environments, of which a warning has spoken.
+        self._checked: Awaitable[None] | None = self._sampler._run(self._check_mix(mix))
+
+    async def _check_mix(self, mix: Mapping[str, float] | None) -> None:
+        self._asked = replace(self._asked, mix=await mix_of(self._sampler, self._maker, mix))
 
     def next(self, step: SupportsIndex, *, timeout_s: float | None = None) -> TrainingBatch:
         """Returns the examples of ``step``: the next one, or one that was served.
 
         Raises:
             RequestDiffers: the step was served for another maker, or with other arguments.
-            MakerDiffers: the maker made another batch of the step before, here or elsewhere.
+            MakerDiffers: the maker made another batch of the step before; or of a step that you
+                asked for earlier, and another process made.
             SamplerError: whatever ``next_batch`` raises.
         """
-        at = whole_number("step", step)
-        batch, again = self._batch(at, self._left.deadline(timeout_s))
-        self._left.decided(at)
-        made = make_batch(self._maker, batch, self._batch_size)
-        self._warn_of_lacking(at, made)
+        return self._sampler._run(self._next(step, timeout_s))
+
+    async def _next(self, step: SupportsIndex, timeout_s: float | None) -> TrainingBatch:
+        asked = replace(self._asked, step=whole_number("step", step), made=self._untold)
+        self._untold = None
+        batch = await self._left.batch_of(asked.step, timeout_s, lambda _: asked)
+        training = await self._sampler._aside(self._training, batch)
+        self._warn_of_lacking(batch.step, training.made)
         _warn_of_beyond_float32(batch)
-        stale = {"carried_stale": float(batch.carried_stale)}
-        self._check_made(batch, made, again=again)
-        metadata = {**self._maker.get_batch_metadata(made), **stale}
-        self._left.remember(batch, left_over(batch, made.kept))
-        examples = examples_of(batch, made, merge_turns=self._merge_turns)
-        return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
+        one, before = self._what_was_made(training), self._made
+        if before is not None and before.batch_id == one.batch_id:
+            one.check(before.digest)
+        if one != before:
+            self._made = self._untold = one
+        self._left.remember(batch, left_over(batch, training.made.kept))
+        return training
 
     def ack(self, training: TrainingBatch) -> None:
         """Records what became of each trajectory: trained, kept or filtered.
@@ -167,14 +170,20 @@ class TrainingBatches:
             MakerDiffers: another process made another batch of the step.
             SamplerError: whatever ``SamplerApi.ack`` raises.
         """
+        return self._sampler._run(self._ack(training))
+
+    async def _ack(self, training: TrainingBatch) -> None:
         if not isinstance(training, TrainingBatch):
             raise InvalidRequest(
                 f"training is {training!r:.200}; give the TrainingBatch that next returned"
             )
-        batch, made = training.batch, training.made
-        outcomes = {"trained": made.trajectories, "kept": made.kept}
-        self._sampler.ack(batch, outcomes=outcomes)
-        self._record_made(self._what_was_made(batch, made))
+        batch, made, told = training.batch, training.made, self._what_was_made(training)
+        outcomes = outcomes_of(batch, {"trained": made.trajectories, "kept": made.kept})
+        if told == self._untold:
+            self._untold = None
+        await self._sampler._asked(
+            Ack(step=batch.step, batch_id=batch.batch_id, outcomes=outcomes, made=told)
+        )
 
     def create_and_store_batch(
         self,
@@ -197,14 +206,19 @@ class TrainingBatches:
             StoreFull, StoreError: the file could not be written.
             SamplerError: whatever ``next`` raises.
         """
+        return self._sampler._run(self._create_and_store(batch_size, step, timeout_s))
+
+    async def _create_and_store(
+        self, batch_size: SupportsIndex | None, step: SupportsIndex, timeout_s: float | None
+    ) -> str:
         if batch_size is not None and whole_number("batch_size", batch_size) != self._batch_size:
             raise InvalidRequest(
                 f"batch_size is {batch_size}, and these batches are made with {self._batch_size}; "
                 "leave it out, or make others with TrainingBatches(…, batch_size=…)"
             )
-        training = self.next(step, timeout_s=timeout_s)
+        training = await self._next(step, timeout_s)
         batch = training.batch
-        made_of = [batch.digest, self._shaping.settings.encode(), repr(batch.columns).encode()]
+        made_of = [batch.digest, self._asked.settings.encode(), repr(batch.columns).encode()]
         if self._merge_turns:
             made_of.append(b"merge_turns")
         examples_id = f"{batch.batch_id}-{combined(made_of).hex()[:ID_DIGITS]}"
@@ -212,10 +226,11 @@ class TrainingBatches:
             "step": batch.step,
             "batch_id": batch.batch_id,
             "digest": batch.digest.hex(),
-            "settings": json.loads(self._shaping.settings),
+            "settings": json.loads(self._asked.settings),
             "metadata": dict(training.metadata),
         }
-        store_examples(self._sampler.store, examples_id, training.examples, about)
+        store = self._sampler.store
+        await self._sampler._aside(store_examples, store, examples_id, training.examples, about)
         return examples_id
 
     def _warn_of_lacking(self, step: int, made: MadeBatch) -> None:
@@ -235,65 +250,25 @@ class TrainingBatches:
                     environment,
                 )
 
-    def _batch(self, step: int, deadline: Deadline) -> tuple[Batch, bool]:
-        """The recorded batch, and whether it is known to have been served before: of a step that
-        was served as it was, else with what is left over."""
-        if step > 0:
-            with suppress(UnknownStep):  # It was not served.
-                return self._ask(step, None, deadline), True
-        carry = self._left.before(step, deadline)
-        try:
-            return self._ask(step, carry.groups, deadline, carry.lost), False
-        except CarryLost as why:
-            self._left.lose(why)
-            return self._ask(step, (), deadline), False
-        except GroupsUnreadable:
-            self._left.forget()  # Files are lost that were there when the step before was made.
-            raise
-
-    def _what_was_made(self, batch: Batch, made: MadeBatch) -> RecordMade:
-        name = self._maker.settings.get("maker")
-        maker = name if isinstance(name, str) else type(self._maker).__qualname__
-        return RecordMade(
-            step=batch.step, batch_id=batch.batch_id, maker=maker, digest=made.digest()
-        )
-
-    def _check_made(self, batch: Batch, made: MadeBatch, *, again: bool) -> None:
-        """Compares with what was made of the batch before: here, and where it was served before,
-        elsewhere. Of a new batch that is recorded with the ack, so that no step waits for it."""
-        one, before = self._what_was_made(batch, made), self._made
-        if before is not None and before.batch_id == one.batch_id:
-            one.check(before.digest)
-        if again:
-            self._record_made(one)
-        self._made = one
-
-    def _record_made(self, made: RecordMade) -> None:
-        """Raises ``MakerDiffers``. Where no broker answers, this check alone is lost."""
-        try:
-            self._sampler._ask(made)
-        except MakerDiffers:
-            raise
-        except RollstreamError as error:
-            _log.info("what step %d was made of is not compared: %s", made.step, error)
+    def _training(self, batch: Batch) -> TrainingBatch:
+        with self._making:
+            made = make_batch(self._maker, batch, self._batch_size)
+            metadata = dict(self._maker.get_batch_metadata(made))
+        metadata["carried_stale"] = float(batch.carried_stale)
+        examples = examples_of(batch, made, merge_turns=self._merge_turns)
+        return TrainingBatch(batch=batch, made=made, examples=examples, metadata=metadata)
 
     def _left_by(self, batch: Batch) -> tuple[CarriedGroup, ...]:
-        return left_over(batch, make_batch(self._maker, batch, self._batch_size).kept)
+        with self._making:
+            return left_over(batch, make_batch(self._maker, batch, self._batch_size).kept)
 
-    def _ask(
-        self,
-        step: int,
-        carried: tuple[CarriedGroup, ...] | None,
-        deadline: Deadline,
-        lost: Mapping[str, str] | None = None,
-    ) -> Batch:
-        return self._sampler.next_shaped_batch(
-            step,
-            replace(self._shaping, carried=carried, lost=lost or {}),
-            timeout_s=deadline.left_s(),
-            accept=self._accept,
-            mix=self._mix,
-            columns=self._columns,
+    def _what_was_made(self, training: TrainingBatch) -> MadeOf:
+        name = self._maker.settings.get("maker")
+        return MadeOf(
+            step=training.batch.step,
+            batch_id=training.batch.batch_id,
+            maker=name if isinstance(name, str) else type(self._maker).__qualname__,
+            digest=training.made.digest(),
         )
 
 

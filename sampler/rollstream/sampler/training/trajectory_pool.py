@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.arguments import array, at_least, number, whole_number
 from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.decide.trainer.pool import (
+    AcknowledgeFetch,
+    AskPool,
+    FetchGroup,
+    ResumePool,
+)
 from rollstream.sampler.errors import InvalidRequest, NotEnoughGroups
 from rollstream.sampler.training.given_sampler import a_sampler
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -121,15 +127,17 @@ class TrajectoryPool:
                 f"weight_of_lag is {weight_of_lag!r:.200}; give a function of lags to weights, "
                 "int64 [k] to [k], or None"
             )
-        wrong = a_sampler(sampler).unfit_for_pool()
-        if wrong:
-            raise InvalidRequest(wrong)
-        self._sampler = sampler
+        self._sampler = a_sampler(sampler)
         self._threshold = threshold
         self._weight_of_lag = _inverse if weight_of_lag is None else weight_of_lag
         self._step = -1  # The one to be fetched next, or the one that was.
         self._trainer_epoch: int | None = None  # None: it has not begun to read.
         self._fetched: Batch | None = None
+        self._checked: Awaitable[None] | None = self._sampler._run(self._check_settings())
+
+    async def _check_settings(self) -> None:
+        if wrong := await self._sampler._asked(AskPool()):
+            raise InvalidRequest(wrong)
 
     def fetch_batch(self, *, timeout_s: float = 0.0) -> PoolBatch | None:
         """Returns the next finished prompt, or None. Acknowledges the fetch before in both cases.
@@ -144,8 +152,11 @@ class TrajectoryPool:
                 the call.
             InvalidRequest: ``weight_of_lag`` did not return a weight for each step.
         """
+        return self._sampler._run(self._fetch(timeout_s))
+
+    async def _fetch(self, timeout_s: float) -> PoolBatch | None:
         try:
-            batch = self._next(timeout_s)
+            batch = await self._next(timeout_s)
         except NotEnoughGroups:
             return None
         except Fenced as error:
@@ -159,27 +170,32 @@ class TrajectoryPool:
             importance_weights=weights,
         )
 
-    def _next(self, timeout_s: float) -> Batch:
+    async def _next(self, timeout_s: float) -> Batch:
         """Makes the batch that was fetched final, and fetches the next one."""
+        sampler = self._sampler
         if self._trainer_epoch is None:
-            self._step, self._trainer_epoch = self._sampler.resume_pool(self._weight_step)
-        elif self._trainer_epoch != self._sampler.trainer_epoch:
+            begun = await sampler._asked(ResumePool(weight_step=self._weight_step))
+            self._step, self._trainer_epoch = begun
+        elif self._trainer_epoch != sampler.trainer_epoch:
             raise Fenced(
                 f"this reader belongs to epoch {self._trainer_epoch}, and epoch "
-                f"{self._sampler.trainer_epoch} was begun through the same sampler object"
+                f"{sampler.trainer_epoch} was begun through the same sampler object"
             )
         epoch = self._trainer_epoch  # Another thread may begin one, through the same object.
-        if self._fetched is not None:
-            self._sampler.acknowledge_fetch(self._fetched, trainer_epoch=epoch)
+        if (before := self._fetched) is not None:
+            await sampler._asked(
+                AcknowledgeFetch(step=before.step, batch_id=before.batch_id, trainer_epoch=epoch)
+            )
             self._fetched = None
             self._step += 1
-        return self._sampler.fetch_group(
-            self._step,
-            trainer_epoch=epoch,
-            timeout_s=timeout_s,
+        fetch = FetchGroup(
+            step=self._step,
+            num_groups=1,
             columns=_COLUMNS,
+            trainer_epoch=epoch,
             max_queue_size=self._max_queue_size,
         )
+        return await sampler._asked_for_batch(fetch, timeout_s)
 
     def _weighed(self, batch: Batch) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         known = (batch.weight_steps >= 0) & (batch.policy_step >= 0)

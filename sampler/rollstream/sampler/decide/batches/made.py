@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
-from rollstream.sampler.decide.command import Command, Now, ResultContext
+from rollstream.sampler.decide.command import Now
 from rollstream.sampler.errors import MakerDiffers
 from rollstream.schemas.events import Made, SamplerEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordMade(Command[None]):
-    """A maker made this of the batch of ``step``; raises ``MakerDiffers`` if it made something else
-    of it before."""
+class MadeOf:
+    """A maker made this of the batch of ``step``. It goes with a trainer's next command, which
+    raises ``MakerDiffers`` if something else was made of it before."""
 
     step: int
     batch_id: str
     maker: str
     digest: bytes
 
-    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        batch = state.batches.get(self.step)
-        if batch is None or batch.batch_id != self.batch_id:
-            return []
-        if batch.made:
-            self.check(batch.made)
+    def events(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """The record of it, unless there is one, or the batch is no longer held."""
+        batch = self._batch(state)
+        if batch is None or batch.made:
             return []
         made = Made(
             **now,
@@ -36,6 +35,12 @@ class RecordMade(Command[None]):
             digest=self.digest,
         )
         return [made]
+
+    def check_recorded(self, state: SamplerState) -> None:
+        """``MakerDiffers`` where another digest is recorded."""
+        batch = self._batch(state)
+        if batch is not None and batch.made:
+            self.check(batch.made)
 
     def check(self, before: bytes) -> None:
         """``MakerDiffers`` unless this digest is the same."""
@@ -48,5 +53,6 @@ class RecordMade(Command[None]):
                 f"resume({self.step - 1 if self.step else None}, later='release')"
             )
 
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
+    def _batch(self, state: SamplerState) -> ServedBatch | None:
+        batch = state.batches.get(self.step)
+        return batch if batch is not None and batch.batch_id == self.batch_id else None

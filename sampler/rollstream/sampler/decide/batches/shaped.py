@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rollstream.sampler.decide.batches.held_batches import (
     served_rows,
     trajectories_of,
 )
+from rollstream.sampler.decide.batches.made import MadeOf
 from rollstream.sampler.decide.batches.new_batch import (
     batch_served,
     check_new_step,
@@ -35,7 +36,7 @@ from rollstream.sampler.decide.choosing.requests import check_accept, choose
 from rollstream.sampler.decide.command import Now
 from rollstream.sampler.decide.ratio import held_back
 from rollstream.sampler.decide.shortages import Shortage
-from rollstream.sampler.errors import CarryLost, InvalidRequest, RequestDiffers, UnknownStep
+from rollstream.sampler.errors import CarryLost, CarryNeeded, InvalidRequest, RequestDiffers
 from rollstream.schemas.events import CarriedRows, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
 
@@ -43,6 +44,18 @@ _SHOWN = 4  # Groups that a message names.
 WHY_CHARS_MAX = 500  # Of why a group is lost.
 Wanted = tuple[bool, ...]  # One a trajectory of a group, in the order of its rows.
 Carry = tuple[tuple[str, Wanted], ...]  # By group id.
+
+
+class Request(NamedTuple):
+    """What was asked, but for what is carried.
+
+    Attributes:
+        text: canonical JSON: equal requests are equal texts.
+        parsed: the same.
+    """
+
+    text: str
+    parsed: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +68,13 @@ class NextShapedBatch(BatchCommand):
         carried: from the step before; None: as it was recorded.
         lost: groups of it that would be carried, and whose files are lost, each with why; recorded
             with the decision, and no part of what a repeated call has to be asked with.
+        after: id of the batch of the step before that ``carried`` was made of; empty: none was
+            held. A step that was served then carries what was recorded, whatever ``carried`` says.
+            None: ``carried`` is of that batch, whichever it is, and a repeated call has the same.
+        only_ask: dotted names in the request that say what a new step asks for alone: a step that
+            was served may have others.
+        made: what a batch maker made of an earlier step, as the caller knows it.
+        request: of all up to ``mix``.
     """
 
     settings: str
@@ -64,6 +84,10 @@ class NextShapedBatch(BatchCommand):
     lost: tuple[tuple[str, str], ...] = ()
     accept: Accept | None = None
     mix: Mapping[str, float] | None = None
+    after: str | None = None
+    only_ask: tuple[str, ...] = ()
+    made: MadeOf | None = None
+    request: Request = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.step < 0:
@@ -78,7 +102,7 @@ class NextShapedBatch(BatchCommand):
         if len(set(ids)) != len(ids):
             twice = next(one for one in ids if ids.count(one) > 1)
             raise InvalidRequest(f"carried names group {twice} twice; name each once")
-        self.request()
+        object.__setattr__(self, "request", self._request())
 
     @classmethod
     def of_record(cls, served: ServedBatch, groups: Sequence[KnownGroup]) -> NextShapedBatch:
@@ -93,10 +117,10 @@ class NextShapedBatch(BatchCommand):
         )
 
     def decision_key(self) -> Hashable:
-        return type(self), self.trainer_epoch, self.step, self.request(), self.carried
+        carry = self.carried, self.after
+        return type(self), self.trainer_epoch, self.step, self.request.text, carry
 
-    def request(self) -> str:
-        """What was asked, but for what is carried, as canonical JSON."""
+    def _request(self) -> Request:
         try:
             settings = json.loads(self.settings)
         except ValueError as error:
@@ -110,20 +134,31 @@ class NextShapedBatch(BatchCommand):
         }
         if self.lost:
             asked[LOST] = dict(self.lost)
-        return json.dumps(asked, sort_keys=True, separators=(",", ":"))
+        return Request(json.dumps(asked, sort_keys=True, separators=(",", ":")), asked)
+
+    def afterwards(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """What was made of the earlier step."""
+        return [] if self.made is None else self.made.events(state, now)
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        if self.made is not None:
+            self.made.check_recorded(state)
         served = state.batches.get(self.step)
         if served is not None:
             self._check_same_request(served, groups_of(served, state))
             return []
         if is_recorded(self.step, state):
             return []
-        if self.carried is None:
-            raise UnknownStep(
+        before = state.batches.get(self.step - 1)
+        batch_id = "" if before is None else before.batch_id
+        if self.carried is None or self.after not in (None, batch_id):
+            raise CarryNeeded(
                 f"step {self.step} was not served, so nothing is recorded of what it carries; the "
                 f"next one is {state.next_step}. Shape recorded_batch({self.step - 1}), or give "
-                "carried=() where there is no step before"
+                "carried=() where there is no step before",
+                batch_id=batch_id,
+                request="{}" if before is None else before.event.request,
+                final=before is not None and before.final,
             )
         check_new_step(state, self._asked(self.num_groups))
         carried = tuple(self._carried_rows(state, *one) for one in self.carried)
@@ -135,13 +170,13 @@ class NextShapedBatch(BatchCommand):
         if choice is None:
             return events
         asked = self._asked(self.num_groups)
-        return [*events, batch_served(state, now, asked, self.request(), choice, carried)]
+        return [*events, batch_served(state, now, asked, self.request.text, choice, carried)]
 
     def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
         """The new groups of the batch that would be decided now for the next step, asked for as
         this one was; what it will carry, only who shapes knows. Empty: there are too few groups, or
         another step is the next one."""
-        asked = replace(self, step=self.step + 1, carried=())
+        asked = replace(self, step=self.step + 1, carried=(), after=None, made=None)
         return asked._likely_shares(state, now)
 
     def shortage(self, state: SamplerState) -> Shortage | None:
@@ -229,21 +264,16 @@ class NextShapedBatch(BatchCommand):
     # What was recorded.
 
     def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
-        recorded, asked = json.loads(served.event.request), json.loads(self.request())
-        for one in (recorded, asked):
-            one.pop(LOST, None)
-        differing = [
-            f"{name} was {_given(recorded, name)} and is now {_given(asked, name)}"
-            for name in sorted({*recorded, *asked})
-            if _given(recorded, name) != _given(asked, name)
-        ]
-        if self.carried is not None:
-            was = carry_of(served, groups[len(served.groups) :])
-            differing += _differing(was, self.carried)
-        if differing:
+        recorded = json.loads(served.event.request)
+        was, now = _asked_by_name(recorded), _asked_by_name(self.request.parsed)
+        found = differing(was, now, {LOST, *self.only_ask})
+        if self.carried is not None and self.after is None:
+            carried = carry_of(served, groups[len(served.groups) :])
+            found += _differing_carry(carried, self.carried)
+        if found:
             raise RequestDiffers(
-                f"step {self.step} was served for another request: {'; '.join(differing)}; ask "
-                "with the same arguments, or resume(…, later='release')"
+                f"step {self.step} was served for another request: {'; '.join(found)}; ask with "
+                "the same arguments, or resume(…, later='release')"
             )
 
 
@@ -272,11 +302,42 @@ def carry_of(served: ServedBatch, groups: Sequence[KnownGroup]) -> Carry:
     return tuple(found)
 
 
-def _given(asked: Mapping[str, Any], name: str) -> str:
-    return json.dumps(asked[name], sort_keys=True) if name in asked else "not given"
+Named = Mapping[tuple[str, ...], str]
+"""Settings by their names, from the outermost one on, as JSON."""
 
 
-def _differing(recorded: Carry, asked: Carry) -> list[str]:
+def by_name(settings: Mapping[str, Any], under: tuple[str, ...] = ()) -> Named:
+    """Each setting by its whole name."""
+    found: dict[tuple[str, ...], str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= by_name(value, (*under, name))
+        else:
+            found[*under, name] = json.dumps(value, sort_keys=True)
+    return found
+
+
+def differing(was: Named, now: Named, without: Collection[str]) -> list[str]:
+    """What tells these settings apart, but for those whose dotted names are in ``without``."""
+    return [
+        f"{dotted} was {was.get(name, 'not given')} and is now {now.get(name, 'not given')}"
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name) and (dotted := ".".join(name)) not in without
+    ]
+
+
+def _asked_by_name(request: Mapping[str, Any]) -> Named:
+    """The request, each of the settings that shape it by its own name."""
+    found: dict[tuple[str, ...], str] = {}
+    for name, one in request.items():
+        if name == SHAPING:
+            found.update(by_name({name: one}))
+        else:
+            found[name,] = json.dumps(one, sort_keys=True)
+    return found
+
+
+def _differing_carry(recorded: Carry, asked: Carry) -> list[str]:
     """What differs between what was carried and what is to be."""
     was, now = dict(recorded), dict(asked)
     others = sorted(one for one in {*was, *now} if was.get(one) != now.get(one))

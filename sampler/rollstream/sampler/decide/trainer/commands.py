@@ -11,6 +11,7 @@ from rollstream.folds.published import Described
 from rollstream.folds.state import SamplerState
 from rollstream.sampler.decide.batches.acks import check_carried, kept_rows, outcomes_by_row
 from rollstream.sampler.decide.batches.held_batches import batch_of, is_recorded
+from rollstream.sampler.decide.batches.made import MadeOf
 from rollstream.sampler.decide.choosing.dropping import drop_events, useless_groups
 from rollstream.sampler.decide.command import Command, Now, ResultContext
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers, UnknownStep
@@ -38,6 +39,8 @@ class Ack(Command[None]):
     Attributes:
         outcomes: of a shaped batch, by slot a ``RowOutcome`` of each trajectory that the batch has;
             None: the ack does not say.
+        made: what a batch maker made of it. Where that differs from what is recorded, the ack
+            counts, and its caller is told.
     """
 
     step: int
@@ -45,6 +48,7 @@ class Ack(Command[None]):
     status: AckStatus = "trained"
     skipped: tuple[int, ...] = ()
     outcomes: tuple[bytes, ...] | None = None
+    made: MadeOf | None = None
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if is_recorded(self.step, state):
@@ -104,8 +108,13 @@ class Ack(Command[None]):
                 "which was trained on; where nothing was, ack(batch, status='failed')"
             )
 
+    def afterwards(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """What was made of the batch."""
+        return [] if self.made is None else self.made.events(state, now)
+
     def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
+        if self.made is not None:
+            self.made.check_recorded(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollstream.folds.batches.served import SHAPING
 from rollstream.runtime.config.load import ConfigError
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
-from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.beyond_float32 import groups_beyond_float32, groups_of, named
-from rollstream.sampler.batch.carried import CarriedGroup, Shaping
 from rollstream.sampler.batch.requested import column_names
-from rollstream.sampler.errors import CarryLost, GroupsUnreadable, InvalidRequest
+from rollstream.sampler.decide.batches.packs_alone import READY_PACKS
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
+from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.training.examples.advantages import Advantage, advantages_of
 from rollstream.sampler.training.examples.examples import Examples
 from rollstream.sampler.training.given_sampler import a_sampler
-from rollstream.sampler.training.left_over import LeftOver, flat
+from rollstream.sampler.training.left_over import LeftOver
 from rollstream.sampler.training.packs.filled import Packs
 from rollstream.sampler.training.packs.plan import RANKS_MAX
 from rollstream.sampler.training.ready_packs.decision import (
@@ -38,9 +41,11 @@ from rollstream.sampler.training.ready_packs.queue import BuiltRounds
 _ALGORITHM = 1
 """Of the decisions; recorded with each, so that no other one repeats them. What the algorithm of
 the batch tells (``Batch.algorithm``) is not told again by it."""
-_ONLY_ASKS = {"num_groups", "prefetch_target_packs"}
+_ONLY_ASKS = ("num_groups", "prefetch_target_packs")
 """Settings that have no part in what a decision makes of a batch: how many groups the next step
 asks for. The queue outlives a change of these, and the record has them of older steps alone."""
+_NO_PART = tuple(f"{READY_PACKS}.{name}" for name in _ONLY_ASKS)
+_ONLY_ASK = ("num_groups", "min_groups", *(f"{SHAPING}.{name}" for name in _NO_PART))
 
 _log = logging.getLogger("rollstream.sampler")
 
@@ -52,11 +57,13 @@ class ChannelA:
     Attributes:
         batch: as it was recorded; its groups are carried to the next step.
         metrics: the metrics of the queue after this step, for any logger.
+        outcomes: what became of the batch's trajectories, as ``SamplerApi.ack`` takes it.
     """
 
     step: int
     batch: Batch
     metrics: Mapping[str, float]
+    outcomes: Mapping[str, NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -70,7 +77,7 @@ class ChannelB:
         versions: the weight step that sampled each pack.
         policy_epochs: the policy epoch of these weights. After a rewind, the same step names other
             weights.
-        metrics: the metrics of the queue after this step, for any logger.
+        metrics, outcomes: as in ``ChannelA``.
     """
 
     step: int
@@ -79,6 +86,7 @@ class ChannelB:
     versions: tuple[int, ...]
     policy_epochs: tuple[int, ...]
     metrics: Mapping[str, float]
+    outcomes: Mapping[str, NDArray[np.int64]]
 
 
 class ReadyPacks:
@@ -118,6 +126,8 @@ class ReadyPacks:
         ...     for micro_step in range(len(decided.packs)): ...
         >>> ready.ack(decided)                                              # doctest: +SKIP
     """
+
+    _checked: Awaitable[None] | None = None  # Making one asks the sampler nothing.
 
     def __init__(
         self,
@@ -159,19 +169,18 @@ class ReadyPacks:
         self._columns, self._pad_id = column_names(columns), token_id("pad_id", pad_id)
         self._settings = json.dumps(
             {
-                "ready_packs": config.model_dump(mode="json", exclude=_ONLY_ASKS),
+                READY_PACKS: config.model_dump(mode="json", exclude={*_ONLY_ASKS}),
                 "dp_size": self._ranks,
                 "algorithm": _ALGORITHM,
             },
             sort_keys=True,
         )
-        asks = {"ready_packs": config.model_dump(mode="json", include=_ONLY_ASKS)}
         self._left = LeftOver(
             sampler,
             self._settings,
             self._decision,
             lambda decision: decision.carried,
-            no_part=dict(flat(asks)),
+            no_part=_NO_PART,
         )
 
     def next_step(
@@ -188,22 +197,33 @@ class ReadyPacks:
             UnknownStep: it is neither decided nor next.
             SamplerError: whatever ``next_shaped_batch`` raises.
         """
-        step = whole_number("step", step)
-        batch = self._batch(step, self._left.deadline(timeout_s))
-        self._left.decided(step)
-        decision = self._decision(batch)
+        return self._sampler._run(self._next(whole_number("step", step), timeout_s))
+
+    async def _next(self, step: int, timeout_s: float | None) -> ChannelA | ChannelB:
+        batch = await self._left.batch_of(step, timeout_s, partial(self._asked, step))
+        decision, decided = await self._sampler._aside(self._decided, batch)
+        self._built = decision.built
         self._left.remember(batch, decision)
         self._warn_of_dropped(step, decision, batch.num_groups - batch.carried_groups)
+        return decided
+
+    def _decided(self, batch: Batch) -> tuple[PackDecision, ChannelA | ChannelB]:
+        decision = self._decision(batch)
+        outcomes = dict(decision.outcomes)
+        beyond = np.isin(groups_of(batch), groups_beyond_float32(batch))  # None of their tokens is.
+        outcomes["trained"] = outcomes["trained"][~beyond[outcomes["trained"]]]
+        step, metrics = batch.step, decision.metrics
         if decision.plan is None:
-            return ChannelA(step=step, batch=batch, metrics=decision.metrics)
+            return decision, ChannelA(step=step, batch=batch, metrics=metrics, outcomes=outcomes)
         examples = _examples_of(batch, self._advantages)
-        return ChannelB(
+        return decision, ChannelB(
             step=step,
             batch=batch,
             packs=Packs.of(examples, decision.plan, rank=self._rank, pad_id=self._pad_id),
             versions=decision.versions,
             policy_epochs=decision.policy_epochs,
-            metrics=decision.metrics,
+            metrics=metrics,
+            outcomes=outcomes,
         )
 
     def _warn_of_dropped(self, step: int, decision: PackDecision, new: int) -> None:
@@ -226,53 +246,22 @@ class ReadyPacks:
         """
         if not isinstance(decided, ChannelA | ChannelB):
             raise InvalidRequest(f"decided is {decided!r:.200}; give what next_step returned")
-        batch = decided.batch
-        outcomes = dict(self._decision(batch).outcomes)
-        beyond = np.isin(groups_of(batch), groups_beyond_float32(batch))  # None of their tokens is.
-        outcomes["trained"] = outcomes["trained"][~beyond[outcomes["trained"]]]
-        self._sampler.ack(batch, outcomes=outcomes)
+        return self._sampler.ack(decided.batch, outcomes=decided.outcomes)
 
-    def _batch(self, step: int, deadline: Deadline) -> Batch:
-        """The recorded batch: of a step that was decided as it was, else with the queue that the
-        step before left."""
-        decided = self._left.summary(step, deadline)
-        if decided is not None:
-            asked = json.loads(decided.request)
-            settings = self._left.as_recorded(asked)
-            return self._ask(step, asked["num_groups"], None, deadline, settings=settings)
-        carry = self._left.before(step, deadline)
-        num_groups = groups_asked(self._config, step, self._ranks, carry.left)
-        try:
-            return self._ask(step, num_groups, carry.groups, deadline, carry.lost)
-        except CarryLost as why:
-            self._left.lose(why)
-        except GroupsUnreadable:
-            self._left.forget()  # Files are lost that were there when the step was made.
-            raise
-        return self._ask(step, groups_asked(self._config, step, self._ranks, None), (), deadline)
-
-    def _ask(
-        self,
-        step: int,
-        num_groups: int,
-        carried: tuple[CarriedGroup, ...] | None,
-        deadline: Deadline,
-        lost: Mapping[str, str] | None = None,
-        settings: str | None = None,
-    ) -> Batch:
-        shaping = Shaping(
-            settings=settings or self._settings,
+    def _asked(self, step: int, left: PackDecision | None) -> NextShapedBatch:
+        num_groups = groups_asked(self._config, step, self._ranks, left)
+        return NextShapedBatch(
+            step=step,
+            settings=self._settings,
             num_groups=num_groups,
             min_groups=num_groups if self._config.channel_b.mode == "step" else 0,
-            carried=carried,
-            lost=lost or {},
-        )
-        return self._sampler.next_shaped_batch(
-            step, shaping, timeout_s=deadline.left_s(), columns=self._columns
+            carried=None,
+            only_ask=_ONLY_ASK,
+            columns=self._columns,
         )
 
     def _decision(self, batch: Batch) -> PackDecision:
-        decision = decide(
+        return decide(
             self._config,
             Offered.of(batch),
             step=batch.step,
@@ -280,8 +269,6 @@ class ReadyPacks:
             ranks=self._ranks,
             built=self._built,
         )
-        self._built = decision.built
-        return decision
 
 
 def _examples_of(batch: Batch, advantages: Advantage) -> Examples:
