@@ -126,9 +126,11 @@ class StableMixtureBatchMaker(BatchMaker):
         size = at_least("batch_size", batch_size, 0)
         self.check_batch_size(size)
         due = self._due(size)
-        there = {name: len(self._part(name, size).trajectories) for name in self._makers}
-        sizes = self._filled(due, there, size)
-        parts = {name: self._part(name, sizes[name]) for name in self._makers}
+        parts = {name: self._part(name, due[name]) for name in self._makers}
+        if any(len(part.trajectories) < due[name] for name, part in parts.items()):
+            there = {name: len(self._part(name, size).trajectories) for name in self._makers}
+            sizes = self._filled(due, there, size)
+            parts = {name: self._part(name, sizes[name]) for name in self._makers}
         trained = {name: len(part.trajectories) for name, part in parts.items()}
         made = list(parts.values())
         filtered = sum((Counter(part.filtered) for part in made), Counter[str]())
