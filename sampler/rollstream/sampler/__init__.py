@@ -16,7 +16,8 @@ Map:
 - ``errors``     every error that a sampler raises
 - ``arguments``  checks of a caller's arguments
 
-``SamplerClient`` and ``AsyncSamplerClient`` load Ray when they are first named; the others never.
+``SamplerClient`` and the names that begin with ``Async`` load Ray when they are first named; the
+others never.
 """
 
 from __future__ import annotations
@@ -78,12 +79,17 @@ from rollstream.streams.errors import Fenced
 if TYPE_CHECKING:
     from rollstream.sampler.api.aio import AsyncSamplerClient
     from rollstream.sampler.api.client import SamplerClient
+    from rollstream.sampler.training.aio import AsyncTrainingBatches, AsyncTrajectoryPool
+    from rollstream.sampler.training.ready_packs.aio import AsyncReadyPacks
 
 __all__ = [
     "Advantage",
     "ArrayMissing",
     "ArraysDiffer",
+    "AsyncReadyPacks",
     "AsyncSamplerClient",
+    "AsyncTrainingBatches",
+    "AsyncTrajectoryPool",
     "Batch",
     "BatchMaker",
     "BatchSummary",
@@ -145,7 +151,10 @@ __all__ = [
 ]
 
 _OVER_RAY = {
+    "AsyncReadyPacks": "rollstream.sampler.training.ready_packs.aio",
     "AsyncSamplerClient": "rollstream.sampler.api.aio",
+    "AsyncTrainingBatches": "rollstream.sampler.training.aio",
+    "AsyncTrajectoryPool": "rollstream.sampler.training.aio",
     "SamplerClient": "rollstream.sampler.api.client",
 }
 
