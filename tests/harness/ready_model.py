@@ -56,14 +56,15 @@ class ReadyModel:
         ages = sorted({group.policies[0][1:] for group in among})
         return [sorted(one.ref for one in among if one.policies[0][1:] == age) for age in ages]
 
-    def made_before(self, oldest_made_us: int) -> set[GroupRef]:
-        """Groups that fall below two rollouts, in code one, by when theirs were made."""
-        found = set()
+    def made_before(self, oldest_made_us: int) -> dict[GroupRef, int]:
+        """Groups that fall below two rollouts, in code one, by when theirs were made; with each its
+        rollouts, if all were made before."""
+        found = {}
         for ref, group in self.groups.items():
             made = group.rows.unpack().made_ts(group.sealed_ts)
             left = int((made >= oldest_made_us).sum())
             if left < (1 if ref.environment == "code" else 2):
-                found.add(ref)
+                found[ref] = 0 if left else len(made)
         return found
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:

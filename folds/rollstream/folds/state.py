@@ -17,6 +17,7 @@ from rollstream.folds.batches.row_ends import RowEnds
 from rollstream.folds.batches.served import Outcome, ServedBatch
 from rollstream.folds.branches import Branches, branches_at
 from rollstream.folds.group.known import Key, KnownGroup
+from rollstream.folds.group.packed_refs import PackedRefs
 from rollstream.folds.group.scored import Given
 from rollstream.folds.life.decided import DecidedGroups
 from rollstream.folds.life.dispatched import DispatchedGroups
@@ -194,6 +195,11 @@ class SamplerState:
         """Of groups of these ids: those that are ready or wait."""
         refs = [known.ref for known in self.known_as(group_ids)]
         return [ref for ref in refs if ref in self.ready or ref in self.waiting]
+
+    @property
+    def packed(self) -> PackedRefs:
+        """How ``ready`` names groups."""
+        return self._known.packed
 
     def used_up(self, max_samples: int) -> list[GroupRef]:
         """Groups that were ready by the limit of the newest decision, and are not by this one."""

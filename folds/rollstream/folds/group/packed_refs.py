@@ -46,6 +46,10 @@ class PackedRefs:
 
     def unpack(self, packed: int) -> GroupRef:
         """The reference that was packed."""
+        log, offset, index = self.parts(packed)
+        return GroupRef(*log, offset, index)
+
+    def parts(self, packed: int) -> tuple[PartitionAddress, int, int]:
+        """The same as its log, offset and index."""
         flush = packed >> INDEX_BITS
-        log = self._logs[flush >> OFFSET_BITS]
-        return GroupRef(*log, flush & _OFFSET_MAX, packed & _INDEX_MAX)
+        return self._logs[flush >> OFFSET_BITS], flush & _OFFSET_MAX, packed & _INDEX_MAX

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import chain
+from itertools import chain, islice
 
 BLOCK_MAX = 1_024  # Rows in a block before it is split.
 NEWEST_MAX = 2_048  # Rows beside the blocks: about 250 bytes each.
@@ -63,7 +63,7 @@ class SortedRows:
     """A sorted set of rows of so many integers from 0 to 2**64 - 1.
 
     Adding, removing and finding take a few microseconds among a million, and about one among the
-    ``NEWEST_MAX`` that came last. It must not change, nor be asked for ``lasts``, while it is
+    ``NEWEST_MAX`` that came last. It must not change, nor be asked for ``columns``, while it is
     iterated.
     """
 
@@ -90,17 +90,32 @@ class SortedRows:
         other._greatest = self._greatest.part(0, len(self._blocks))
         return other
 
-    def lasts(self, first: int) -> array[int]:
-        """The last integers of all rows with this first one, in the order of the rows."""
+    def below(self, first: int) -> Iterator[_Row]:
+        """The rows whose first integer is less, in no order."""
+        for block in self._blocks:
+            stop = bisect_left(block.firsts, first)
+            yield from islice(block.rows(), stop)
+            if stop < len(block.firsts):
+                break
+        yield from self._newest[: bisect_left(self._newest, (first,))]
+
+    def columns(self, first: int, *wanted: int) -> list[array[int]]:
+        """These columns of all rows with this first integer, in the order of the rows."""
         start, stop = self._among_newest(first)
         if start < stop:
             if self._in_blocks(first) is None:
-                return array("Q", [row[-1] for row in self._newest[start:stop]])
+                rows = self._newest[start:stop]
+                return [array("Q", [row[at] for row in rows]) for at in wanted]
             self._sort_in()
-        found = array("Q")
+        found = [array("Q") for _ in wanted]
         for block, start, stop in self._ranges(first):
-            found.extend(block.columns[-1][start:stop])
+            for column, at in zip(found, wanted, strict=True):
+                column.extend(block.columns[at][start:stop])
         return found
+
+    def lasts(self, first: int) -> array[int]:
+        """The last integers of all rows with this first one, in the order of the rows."""
+        return self.columns(first, -1)[0]
 
     def count(self, first: int) -> int:
         """How many rows have this first integer."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.last_turns import LastTurns
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 
-TurnOfKey = tuple[int, ...]  # When the turn comes; age, seal time and ref of a group.
+# When the turn comes; age, seal time and ref of the key's oldest group; the key.
+TurnOfKey = tuple[int, ...]
 _EPOCH_MAX = 2**24 - 1
 _STEP_BITS = 40
 
@@ -21,55 +22,65 @@ def age_of(policy: PolicyRef) -> int:
 
 
 class ExampleTurns:
-    """The keys of an environment, as hashes. Of a group: its age, when it was sealed, its ref.
+    """The keys of an environment, as hashes, with their ready groups.
 
     Attributes:
-        groups: (key, age, when it was sealed, ref) of the ready groups.
+        groups: (key, age, when it was sealed, ref, number of its policies) of the ready groups.
         turns: the last turns of the keys that were ever served.
-        order: of each key that has ready groups when its turn comes, and its oldest group.
+        order: of each key that has ready groups a ``TurnOfKey``.
         ages: (when it was sealed, ref) of the ready groups.
     """
 
     def __init__(self, turn_ages: array[int]) -> None:
-        self.groups = SortedRows(4)
+        self.groups = SortedRows(5)
         self.turns = LastTurns()
-        self.order = SortedRows(4)
+        self.order = SortedRows(5)
         self.ages = SortedRows(2)
         self._turn_ages = turn_ages
 
-    def place(self, key: int, oldest: Sequence[int]) -> TurnOfKey:
+    def place(self, key: int, age: int, sealed_ts: int, ref: int) -> TurnOfKey:
         """When the turn of the key comes, whose oldest group is this one: with the policy that
         sampled it, or that was the newest when the key was served last, if that is a later one."""
-        age, sealed_ts, ref = oldest
-        return max(age, self._turn_ages[self.turns.get(key)]), age, sealed_ts, ref
+        return max(age, self._turn_ages[self.turns.get(key)]), age, sealed_ts, ref, key
 
-    def add(self, key: int, age: int, sealed_ts: int, ref: int) -> None:
+    def places(self, keys: Iterable[int]) -> list[TurnOfKey]:
+        """Those of the keys that have ready groups, in turn."""
+        oldest = filter(None, map(self.groups.least, keys))
+        return sorted([self.place(*row[:4]) for row in oldest])
+
+    def place_after(self, key: int, without: Set[int]) -> TurnOfKey | None:
+        """When the turn of the key comes without these groups; None: it has no others."""
+        groups = zip(*self.groups.columns(key, 1, 2, 3), strict=True)
+        left = (group for group in groups if group[-1] not in without)
+        return next((self.place(key, *group) for group in left), None)
+
+    def add(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
         group = age, sealed_ts, ref
         before = self.groups.least(key)
-        self.groups.add(key, *group)
+        self.groups.add(key, *group, number)
         self.ages.add(sealed_ts, ref)
         if before is None:
-            self.order.add(*self.place(key, group))
-        elif group < before[1:]:
-            self.order.remove(*self.place(key, before[1:]))
-            self.order.add(*self.place(key, group))
+            self.order.add(*self.place(key, *group))
+        elif group < before[1:4]:
+            self.order.remove(*self.place(*before[:4]))
+            self.order.add(*self.place(key, *group))
 
-    def remove(self, key: int, age: int, sealed_ts: int, ref: int) -> None:
+    def remove(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
         group = age, sealed_ts, ref
         before = self.groups.least(key)
-        self.groups.remove(key, *group)
+        self.groups.remove(key, *group, number)
         self.ages.remove(sealed_ts, ref)
-        if before is not None and before[1:] == group:
-            self.order.remove(*self.place(key, group))
+        if before is not None and before[1:4] == group:
+            self.order.remove(*self.place(key, *group))
             if (oldest := self.groups.least(key)) is not None:
-                self.order.add(*self.place(key, oldest[1:]))
+                self.order.add(*self.place(*oldest[:4]))
 
     def mark_served(self, served: Sequence[tuple[int, int]]) -> None:
         if len(self.groups):
             for key, turn in served:
                 oldest = self.groups.least(key)
                 if oldest is not None and turn > self.turns.get(key):
-                    self.order.remove(*self.place(key, oldest[1:]))
+                    self.order.remove(*self.place(*oldest[:4]))
                     self.turns.serve([(key, turn)])
-                    self.order.add(*self.place(key, oldest[1:]))
+                    self.order.add(*self.place(*oldest[:4]))
         self.turns.serve(served)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, takewhile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain, compress, filterfalse, islice, repeat
 from typing import overload
 
 import numpy as np
@@ -22,7 +22,7 @@ from rollstream.streams.folds.refs import GroupRef
 
 Policies = tuple[PolicyRef, ...]  # The distinct ones of a group, sorted.
 _hash = xxhash.xxh3_64_intdigest
-_Gone = dict[tuple[str, int], set[int]]  # Packed refs by environment and key.
+_NONE: Set[int] = frozenset()
 _EARLIEST = 2**63  # Added to times, so that none is negative.
 KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
 
@@ -61,7 +61,7 @@ class ReadyIndex:
     So the order is a function of what is in it and of what was served before. A change costs some
     microseconds among a million groups, and no question but ``refs``, ``turns`` and
     ``by_age`` walks all of them. Two keys of one environment with the same 64-bit hash count
-    as one.
+    as one. Groups are asked for, and told, by their packed references, as ``PackedRefs`` has them.
 
     Args:
         seed: of the keys' hashes.
@@ -89,13 +89,14 @@ class ReadyIndex:
         self._size = 0
         self._numbers: dict[Policies, int] = {}  # Drawn anew where policies come back.
         self._next_number = 0
-        self._by_number = SortedRows(2)
+        self._by_number = SortedRows(3)  # (Number, ref, key.)
         self._having: dict[PolicyRef, set[Policies]] = {}
         self._distinct: list[PolicyRef] = []
         self._all_equal = SortedRows(2)  # By age.
         self._filtered = set[int]()
         self._least = least
-        self._made = SortedRows(2)  # When ``made_before`` has a group, and its ref.
+        # When ``made_before`` has a group, when its newest rollout was made, how many it has, ref.
+        self._made = SortedRows(4)
 
     def __len__(self) -> int:
         return self._size
@@ -112,18 +113,15 @@ class ReadyIndex:
     def refs(self) -> list[GroupRef]:
         """Sorted."""
         found = self._environments.values()
-        return sorted(self._unpacked(ref for of in found for _, ref in of.ages))
+        return sorted(self._packed.unpack(ref) for of in found for _, ref in of.ages)
 
     def add(self, group: KnownGroup, *, filtered: bool = False) -> None:
         """The group, which is known, is ready from now on; ``filtered``, until it is dropped."""
         assert group.ref not in self, group.ref
-        ref = self._packed.pack(group.ref)
+        ref, key = self._packed.pack(group.ref), self._hash(*group.key)
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
-        self._environment(group.key.environment).add(
-            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
-        )
         number = self._numbers.get(group.policies)
         if number is None:
             number = self._numbers[group.policies] = self._next_number
@@ -133,13 +131,16 @@ class ReadyIndex:
                     self._having[policy] = set()
                     insort(self._distinct, policy)
                 self._having[policy].add(group.policies)
-        self._by_number.add(number, ref)
+        self._by_number.add(number, ref, key)
+        self._environment(group.key.environment).add(
+            key, age_of(group.policies[0]), group.sealed_ts, ref, number
+        )
         if group.all_equal:
             self._all_equal.add(group.sealed_ts, ref)
         if filtered:
             self._filtered.add(ref)
         if self._least is not None:
-            self._made.add(self._made_us(group, self._least), ref)
+            self._made.add(*self._made_us(group, self._least), ref)
 
     def discard(self, of: GroupRef) -> None:
         """The group, which is known if it is ready, is no longer ready."""
@@ -153,12 +154,12 @@ class ReadyIndex:
         else:
             self._masks[flush] = mask ^ bit
         group = self._known.at(ref)
+        key, number = self._hash(*group.key), self._numbers[group.policies]
         self._size -= 1
         self._environment(group.key.environment).remove(
-            self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, ref
+            key, age_of(group.policies[0]), group.sealed_ts, ref, number
         )
-        number = self._numbers[group.policies]
-        self._by_number.remove(number, ref)
+        self._by_number.remove(number, ref, key)
         if not self._by_number.count(number):
             del self._numbers[group.policies]
             for policy in group.policies:
@@ -170,7 +171,7 @@ class ReadyIndex:
             self._all_equal.remove(group.sealed_ts, ref)
         self._filtered.discard(ref)
         if self._least is not None:
-            self._made.remove(self._made_us(group, self._least), ref)
+            self._made.remove(*self._made_us(group, self._least), ref)
 
     def begin_turn(self, newest: PolicyRef) -> int:
         """The next turn, while this policy is the newest."""
@@ -197,35 +198,34 @@ class ReadyIndex:
         self,
         environments: Collection[str],
         policies: Collection[Policies] | None = None,
-        without: Collection[GroupRef] = (),
+        without: Set[int] = _NONE,
     ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
-        """Keys of these environments in turn, with their groups.
+        """Keys of these environments in turn, with their groups. It costs a few microseconds a key,
+        also one that is passed over, whatever is not looked at.
 
         Args:
             policies: only groups of these, and only keys that have any; None: all. The turns are
                 those of the keys with all their groups.
             without: groups that count as if they were not ready.
         """
-        gone = self._gone(environments, without)
-        if policies is None:
-            yield from self._in_turn(environments, gone)
-            return
-        numbers = [self._numbers[one] for one in set(policies) if one in self._numbers]
-        if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
-            refs = chain.from_iterable(map(self._by_number.lasts, numbers))
-            yield from self._looked_up(environments, refs, gone)
-            return
-        alike = set(policies)
-        for key, bucket in self._in_turn(environments, gone):
-            among = [group for group in bucket if group.policies in alike]
-            if among:
-                yield key, among
+        among = [self._environments[name] for name in {*environments} & {*self._environments}]
+        orders: list[Iterable[TurnOfKey]] = [of.order for of in among]
+        numbers = None
+        if policies is not None and len(wanted := self._numbers_of(policies)) < len(self._numbers):
+            numbers = wanted
+            if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
+                keys = {*chain.from_iterable(map(self._by_number.lasts, numbers))}
+                orders = [of.places(keys) for of in among]
+        for of, key in _in_turn(among, orders, without):
+            refs = _bucket(of, key, numbers, without)
+            if refs:
+                yield self._known.at(refs[0]).key, Bucket(refs, self._known.at)
 
     def as_sealed(
         self,
         environments: Collection[str],
         policies: Collection[Policies] | None = None,
-        without: Collection[GroupRef] = (),
+        without: Set[int] = _NONE,
     ) -> Iterator[KnownGroup]:
         """Groups of these environments as they were sealed: by log time, of these by ref.
 
@@ -234,35 +234,34 @@ class ReadyIndex:
             without: groups that are left out.
         """
         among = [of.ages for name, of in self._environments.items() if name in environments]
-        for _, packed in heapq.merge(*among):
-            group = self._known.at(packed)
-            if group.ref not in without and (policies is None or group.policies in policies):
-                yield group
+        for _, ref in heapq.merge(*among):
+            if ref not in without:
+                group = self._known.at(ref)
+                if policies is None or group.policies in policies:
+                    yield group
 
     def by_age(
         self,
         environments: Collection[str],
         policies: Collection[Policies] | None = None,
-        without: Collection[GroupRef] = (),
+        without: Set[int] = _NONE,
     ) -> list[tuple[int, array[int]]]:
         """Groups of these environments by the age of their oldest policy, the oldest first: the age
-        and, rising, the packed references, for ``at``. It costs some nanoseconds a group.
+        and, rising, the references, for ``at``. It costs some nanoseconds a group.
 
         Args:
             policies: only groups of these; None: all.
             without: groups that are left out.
         """
-        out = {self._packed.pack(ref) for ref in without if ref in self}
-        fewer = {self._known.at(ref).policies for ref in out}
         bounds = [self._packed.bounds(name) for name in sorted({*environments})]
         alike: dict[int, list[array[int]]] = {}
         for one in self._numbers if policies is None else {*policies} & self._numbers.keys():
-            refs = self._by_number.lasts(self._numbers[one])
+            refs = self.by_policies(one)
             if not self._environments.keys() <= {*environments}:
                 found = [refs[bisect_left(refs, a) : bisect_left(refs, b)] for a, b in bounds]
                 refs = array("Q", chain.from_iterable(found))
-            if one in fewer:
-                refs = array("Q", [ref for ref in refs if ref not in out])
+            if not without.isdisjoint(refs):
+                refs = array("Q", filterfalse(without.__contains__, refs))
             if refs:
                 alike.setdefault(age_of(one[0]), []).append(refs)
         return [
@@ -274,11 +273,13 @@ class ReadyIndex:
         """The group of a packed reference."""
         return self._known.at(packed)
 
-    def made_before(self, oldest_made_us: int) -> list[GroupRef]:
-        """Groups of which fewer rollouts than are served were made at that time or later; empty
-        where the index does not look at that."""
+    def made_before(self, oldest_made_us: int) -> Iterator[tuple[int, int]]:
+        """Groups of which fewer rollouts than are served were made at that time or later; none if
+        the index does not look at that. With each: how many rollouts it has, if all were made
+        before; else 0."""
         first = oldest_made_us + _EARLIEST
-        return self._unpacked(ref for _, ref in takewhile(lambda row: row[0] < first, self._made))
+        for _, newest, rollouts, ref in self._made.below(first):
+            yield ref, rollouts if newest < first else 0
 
     def distinct_policies(self) -> Collection[Policies]:
         """The policies of the ready groups, each once."""
@@ -289,11 +290,15 @@ class ReadyIndex:
         number = self._numbers.get(policies)
         return 0 if number is None else self._by_number.count(number)
 
-    def one_of(self, policies: Policies) -> GroupRef:
+    def one_of(self, policies: Policies) -> int:
         """One of the groups of exactly these policies, of which there are some."""
         row = self._by_number.least(self._numbers[policies])
         assert row is not None, policies
-        return self._packed.unpack(row[-1])
+        return row[1]
+
+    def has_others(self, policies: Policies, without: Set[int]) -> bool:
+        """Whether there are groups of exactly these policies, which are ready, besides these."""
+        return not without.issuperset(self.by_policies(policies))
 
     def policies(self) -> Sequence[PolicyRef]:
         """The distinct policies of the ready groups' members, sorted."""
@@ -303,95 +308,36 @@ class ReadyIndex:
         """The policies of ready groups of which a member has this one."""
         return self._having[policy]
 
-    def by_policies(self, policies: Policies) -> list[GroupRef]:
-        """The groups of exactly these policies; sorted."""
+    def by_policies(self, policies: Policies) -> array[int]:
+        """The groups of exactly these policies; rising."""
         number = self._numbers.get(policies)
-        return [] if number is None else self._unpacked(self._by_number.lasts(number))
+        return array("Q") if number is None else self._by_number.columns(number, 1)[0]
 
-    def all_equal(self) -> list[GroupRef]:
-        """Groups whose rewards are all the same, those sealed longest ago first."""
-        return self._unpacked(ref for _, ref in self._all_equal)
+    def all_equal(self) -> list[int]:
+        """Groups whose rewards are all the same, in no order."""
+        return [ref for _, ref in self._all_equal.below(2**64)]
 
-    def filtered(self) -> list[GroupRef]:
-        """Groups that will be dropped whatever is trained next, by what they earned; sorted."""
-        return self._unpacked(sorted(self._filtered))
+    def filtered(self) -> Set[int]:
+        """Groups that will be dropped whatever is trained next, by what they earned."""
+        return self._filtered
 
-    def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:
+    def oldest(self, count: int, environment: str | None = None) -> list[int]:
         """The groups sealed longest ago, of the environment or of all."""
         found = self._environments.items()
         among = [of.ages for name, of in found if environment in (None, name)]
-        return self._unpacked(ref for _, ref in islice(heapq.merge(*among), count))
+        return [ref for _, ref in islice(heapq.merge(*among), count)]
 
-    def _in_turn(self, environments: Collection[str], gone: _Gone) -> Iterator[tuple[Key, Bucket]]:
-        found = [self._environments[name] for name in {*environments} & {*self._environments}]
-        orders: list[Iterable[TurnOfKey]] = [of.order for of in found]
-        changed = self._changed_places(gone)
-        if changed:
-            orders.append(sorted(changed))
-        for place in heapq.merge(*orders) if len(orders) > 1 else chain(*orders):
-            key = self._known.at(place[-1]).key
-            hashed = self._hash(*key)
-            refs = self._environments[key.environment].groups.lasts(hashed)
-            out = gone.get((key.environment, hashed))
-            if out is not None:
-                if place not in changed:
-                    continue
-                changed.remove(place)  # It may be the one before, which comes again then.
-                refs = array("Q", [ref for ref in refs if ref not in out])
-            yield key, Bucket(refs, self._known.at)
+    def _numbers_of(self, policies: Collection[Policies]) -> set[int]:
+        return {self._numbers[one] for one in {*policies} & self._numbers.keys()}
 
-    def _looked_up(
-        self, environments: Collection[str], refs: Iterable[int], gone: _Gone
-    ) -> Iterator[tuple[Key, Bucket]]:
-        """The keys of these groups in turn, with no others in their buckets."""
-        buckets: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-        for ref in refs:
-            environment, example_id = self._known.at(ref).key
-            if environment in environments:
-                key = environment, self._hash(environment, example_id)
-                if ref not in gone.get(key, ()):
-                    buckets.setdefault(key, []).append(self._aged(ref))
-        places = ((self._place_left(key, gone.get(key, ())), key) for key in buckets)
-        for _, key in sorted((place, key) for place, key in places if place is not None):
-            those = array("Q", [ref for *_, ref in sorted(buckets[key])])
-            yield self._known.at(those[0]).key, Bucket(those, self._known.at)
-
-    def _gone(self, environments: Collection[str], without: Iterable[GroupRef]) -> _Gone:
-        """Of these groups those that are ready, by their keys."""
-        gone: _Gone = {}
-        for ref in without:
-            if ref.environment in environments and ref in self:
-                key = self._known.key_of(ref)
-                assert key is not None, ref
-                hashed = self._hash(*key)
-                gone.setdefault((ref.environment, hashed), set()).add(self._packed.pack(ref))
-        return gone
-
-    def _changed_places(self, gone: _Gone) -> set[TurnOfKey]:
-        """Of each key that has others left."""
-        places = (self._place_left(key, out) for key, out in gone.items())
-        return {place for place in places if place is not None}
-
-    def _place_left(self, key: tuple[str, int], out: Collection[int]) -> TurnOfKey | None:
-        """When the turn of the key comes without these groups; None: it has no others."""
-        of, hashed = self._environments[key[0]], key[1]
-        if not out:
-            oldest = of.groups.least(hashed)
-            return None if oldest is None else of.place(hashed, oldest[1:])
-        left = (ref for ref in of.groups.lasts(hashed) if ref not in out)
-        return next((of.place(hashed, self._aged(ref)) for ref in left), None)
-
-    def _aged(self, ref: int) -> tuple[int, int, int]:
-        group = self._known.at(ref)
-        return age_of(group.policies[0]), group.sealed_ts, ref
-
-    def _made_us(self, group: KnownGroup, least: Mapping[str, int]) -> int:
+    def _made_us(self, group: KnownGroup, least: Mapping[str, int]) -> tuple[int, int, int]:
         """When that rollout was made, after 2**63 µs before 1970, without which, and all that were
-        made before it, the group has too few."""
+        made before it, the group has too few; when its newest was; and how many it has."""
         rows = group.rows.unpack()
         made = np.minimum.reduceat(rows.made_ts(group.sealed_ts), np.flatnonzero(rows.begins))
+        made.sort()
         needed = min(least[group.key.environment], len(made))
-        return int(np.sort(made)[-needed]) + _EARLIEST
+        return int(made[-needed]) + _EARLIEST, int(made[-1]) + _EARLIEST, len(made)
 
     def _environment(self, name: str) -> ExampleTurns:
         found = self._environments.get(name)
@@ -406,5 +352,32 @@ class ReadyIndex:
         """What is hashed before each example of it."""
         return f"{self._seed}\x1f{environment}\x1f".encode()
 
-    def _unpacked(self, refs: Iterable[int]) -> list[GroupRef]:
-        return list(map(self._packed.unpack, refs))
+
+def _in_turn(
+    among: Sequence[ExampleTurns], orders: Sequence[Iterable[TurnOfKey]], without: Set[int]
+) -> Iterator[tuple[ExampleTurns, int]]:
+    """The keys of these orders, one for each environment: those with other groups than these."""
+    pairs = [zip(order, repeat(at)) for at, order in enumerate(orders)]
+    # Keys whose oldest group is left out have their turn with the next one, which is never sooner.
+    moved: list[tuple[TurnOfKey, int]] = []
+    for place, at in heapq.merge(*pairs) if len(pairs) > 1 else chain(*pairs):
+        while moved and moved[0] < (place, at):
+            (*_, key), later_at = heapq.heappop(moved)
+            yield among[later_at], key
+        *_, ref, key = place
+        if ref not in without:
+            yield among[at], key
+        elif (later := among[at].place_after(key, without)) is not None:
+            heapq.heappush(moved, (later, at))
+    for place, at in sorted(moved):
+        yield among[at], place[-1]
+
+
+def _bucket(of: ExampleTurns, key: int, numbers: Set[int] | None, without: Set[int]) -> array[int]:
+    """The groups of the key by age, but for these: those of the policies with these numbers."""
+    refs, of_refs = of.groups.columns(key, 3, 4)
+    if numbers is not None:
+        refs = array("Q", compress(refs, map(numbers.__contains__, of_refs)))
+    if not without.isdisjoint(refs):
+        refs = array("Q", filterfalse(without.__contains__, refs))
+    return refs

@@ -8,7 +8,6 @@ from typing import NamedTuple, Self
 
 from rollstream.folds.state import SamplerState
 from rollstream.schemas.choosing import Choosing
-from rollstream.streams.folds.refs import GroupRef
 
 
 class SampleToInsertRatio(NamedTuple):
@@ -74,17 +73,18 @@ class Held(NamedTuple):
         )
 
 
-def inserts(state: SamplerState, without: Iterable[GroupRef] = ()) -> int:
+def inserts(state: SamplerState, without: Iterable[int] = ()) -> int:
     """Groups that were ready in the trainer epoch in effect.
 
     Args:
-        without: ready groups that are fit for no batch.
+        without: packed references of groups that are fit for no batch.
     """
-    unfit = sum(1 for ref in without if ref in state.ready and state.uses.is_fresh(ref))
+    refs = map(state.packed.unpack, without)
+    unfit = sum(1 for ref in refs if ref in state.ready and state.uses.is_fresh(ref))
     return state.uses.inserted(len(state.ready)) - unfit
 
 
-def held_back(state: SamplerState, groups: int, without: Iterable[GroupRef] = ()) -> Held | None:
+def held_back(state: SamplerState, groups: int, without: Iterable[int] = ()) -> Held | None:
     """Why the next batch, of so many groups, waits by the ratio; None: it need not."""
     ratio = SampleToInsertRatio.of(state.choosing)
     if ratio is None:

@@ -287,7 +287,7 @@ class NextBatch(BatchCommand):
             return []
         check_new_step(state, self.asked())
         choice, drops = choose(state, self._choosing(state), self.asked(), now["now_ts"])
-        events = drop_events(drops, now)
+        events = drop_events(state, drops, now)
         if choice is None or held_back(state, self.num_groups, unfit_groups(drops)):
             return events
         decided = batch_served(state, now, self.asked(), self.request(), choice)
@@ -350,7 +350,7 @@ class Replace(BatchCommand):
             unchanged_batch(self.step, self.digest, state)
         self._check(batch, state)
         chosen, drops = self._choose(state, batch, now["now_ts"])
-        events = drop_events(drops, now)
+        events = drop_events(state, drops, now)
         if chosen is None:
             return events
         others = tuple(chosen_group(one, state.choosing) for one in chosen)
@@ -429,9 +429,9 @@ class Replace(BatchCommand):
             if choosing.on_policy_fraction:
                 on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
-            without = refs_of(drops) | {one.group.ref for one in chosen}
+            without = refs_of(drops) | {state.packed.pack(one.group.ref) for one in chosen}
             choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)
-            add_late(drops, choice)
+            add_late(state, drops, choice)
             if choice.groups is None:
                 return None
             chosen.extend(choice.groups)

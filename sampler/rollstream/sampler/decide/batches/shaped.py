@@ -166,7 +166,7 @@ class NextShapedBatch(BatchCommand):
             rows = {ref_of(one.group): one.wanted for one in carried}
             check_kept(state.batches[self.step - 1], self.step, rows)
         choice, drops = self._most(state, now["now_ts"])
-        events = drop_events(drops, now)
+        events = drop_events(state, drops, now)
         if choice is None:
             return events
         asked = self._asked(self.num_groups)

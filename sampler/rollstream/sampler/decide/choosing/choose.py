@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -22,7 +21,6 @@ from rollstream.sampler.decide.choosing.row_limits import KeptRows, RowLimits
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import GroupRef
 
 Grouping = Literal["strict", "mixed"]
 ALGORITHM = 5
@@ -93,7 +91,7 @@ def sample_groups(
     asked: Asked,
     *,
     now_us: int,
-    without: Set[GroupRef] = frozenset(),
+    without: Set[int] = frozenset(),
 ) -> Choice:
     """Chooses groups; the same for the same ready groups, turns and arguments, in whatever order
     they arrived. It looks at about as many groups as it chooses. Those of which too few rollouts
@@ -111,12 +109,12 @@ def sample_groups(
     Args:
         choosing: the settings; those of ``state`` or others.
         now_us: against which the age of rollouts is measured.
-        without: ready groups that are left out.
+        without: packed references of ready groups that are left out.
     """
     clock = state.clock(asked.step)
     limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
     dropped: dict[DropReason, list[Chosen]] = {}
-    left_out = {*without, *state.used_up(choosing.max_samples)}
+    left_out = {*without, *map(state.packed.pack, state.used_up(choosing.max_samples))}
     while True:
         before = len(left_out)
         groups = _sample(state, choosing, asked, limits, left_out, dropped)
@@ -131,20 +129,19 @@ def _sample(
     choosing: Choosing,
     asked: Asked,
     limits: RowLimits,
-    without: set[GroupRef],
+    without: set[int],
     dropped: dict[DropReason, list[Chosen]],
 ) -> list[Chosen] | None:
     """The groups; those that are found to be too old are added to ``without`` and ``dropped``."""
     if len(state.ready) < asked.num_groups:
         return None
     chosen: list[Chosen] = []
-    eligible = _eligible(state, choosing, asked, without)
+    eligible = _eligible(state, choosing, asked)
     for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
         turns = _Turns(state, among, choosing, asked, limits, without, dropped)
         on_policy = on_policy_groups(wanted, choosing)
         if on_policy:
-            among_all = _distinct(state, without) if eligible is None else eligible
-            turns.take(_newest(state, among_all), on_policy)
+            turns.take(_newest(state, eligible, without), on_policy)
         if len(turns.chosen) < on_policy:
             return None
         if choosing.prefer_policy_versions:
@@ -179,15 +176,13 @@ def on_policy_groups(wanted: int, choosing: Choosing) -> int:
 # Eligible: which policies' groups. A group is as old as its oldest policy, the first one.
 
 
-def _eligible(
-    state: SamplerState, choosing: Choosing, asked: Asked, without: Set[GroupRef]
-) -> Set[Policies] | None:
+def _eligible(state: SamplerState, choosing: Choosing, asked: Asked) -> Set[Policies] | None:
     """The policies of the groups that may be chosen; None: of all that are ready."""
     # Groups of other lineages wait where the sampler's own settings bound lag.
     comparable = choosing.bounds_lag and not state.choosing.bounds_lag
     if asked.grouping == "mixed" and asked.policy_version is None and not comparable:
         return None
-    found = _distinct(state, without)
+    found = {*state.ready.distinct_policies()}
     if comparable:
         found = {one for one in found if all(p.lineage == choosing.lineage for p in one)}
     if asked.grouping == "strict":
@@ -198,22 +193,22 @@ def _eligible(
     return found
 
 
-def _distinct(state: SamplerState, without: Set[GroupRef]) -> set[Policies]:
-    """The policies of the ready groups, but for these."""
-    ready = state.ready
-    gone = Counter(state.sealed(ref).policies for ref in without if ref in ready)
-    return {one for one in ready.distinct_policies() if ready.count_of(one) > gone[one]}
-
-
-def _newest(state: SamplerState, among: Collection[Policies]) -> set[Policies]:
-    """Of groups that the newest policy sampled: the published one, else the newest of these."""
+def _newest(
+    state: SamplerState, eligible: Set[Policies] | None, without: Set[int]
+) -> Set[Policies]:
+    """Of groups that the newest policy sampled: the published one, else the newest of the eligible
+    groups that are not left out."""
+    among = state.ready.distinct_policies() if eligible is None else eligible
     published = state.newest_policy()
     if published is not None:
         newest = PolicyRef(published.lineage, published.epoch, published.step)
-        return {policies for policies in among if policies == (newest,)}
-    ages = {policies: _age(policies[0]) for policies in among if len(policies) == 1}
-    latest = max((_age(policies[-1]) for policies in among), default=None)
-    return {policies for policies, age in ages.items() if age == latest}
+        return {(newest,)} & {*among}
+    latest = None
+    for policies in sorted(among, key=lambda one: _age(one[-1]), reverse=True):
+        if state.ready.has_others(policies, without):
+            latest = _age(policies[-1])
+            break
+    return {policies for policies in among if len(policies) == 1 and _age(policies[0]) == latest}
 
 
 def _preferred(
@@ -244,16 +239,16 @@ class _Turns:
         choosing: Choosing,
         asked: Asked,
         limits: RowLimits,
-        without: set[GroupRef],
+        without: set[int],
         dropped: dict[DropReason, list[Chosen]],
     ) -> None:
-        self._ready = state.ready
+        self._ready, self._pack = state.ready, state.packed.pack
         self._environments = list(environments)
         self._choosing = choosing
         self._asked = asked
         self._limits = limits
         self._left_out = without
-        self._taken = set[GroupRef]()
+        self._taken = set[int]()
         self._given: dict[Key, int] = {}
         self._dropped = dropped
         self._seed = choosing.seed if asked.seed is None else asked.seed
@@ -270,10 +265,10 @@ class _Turns:
         else:
             found = self._in_turns(policies, without, WEIGHED_PER_GROUP * wanted)
         self.chosen.extend(islice(found, max(0, wanted - len(self.chosen))))
-        self._taken.update(one.group.ref for one in self.chosen)
+        self._taken.update(self._pack(one.group.ref) for one in self.chosen)
 
     def _in_turns(
-        self, policies: Collection[Policies] | None, without: set[GroupRef], weighed: int
+        self, policies: Collection[Policies] | None, without: set[int], weighed: int
     ) -> Iterator[Chosen]:
         """One group of each key, then a second one of each, and so on; of a key the oldest. So many
         keys are weighed by spread."""
@@ -302,7 +297,7 @@ class _Turns:
             visits, turn = iter(left), turn + 1
 
     def _by_recency(
-        self, policies: Collection[Policies] | None, without: set[GroupRef]
+        self, policies: Collection[Policies] | None, without: set[int]
     ) -> Iterator[KnownGroup]:
         """Groups as ``recency`` draws them, whatever their keys."""
         classes = self._ready.by_age(self._environments, policies, without)
@@ -322,7 +317,7 @@ class _Turns:
             if rows.drop is None:
                 yield Chosen(group, rows)
             else:
-                self._left_out.add(group.ref)
+                self._left_out.add(self._pack(group.ref))
                 self._dropped.setdefault(rows.drop, []).append(Chosen(group, rows))
 
     @property

@@ -4,7 +4,7 @@ which files may be deleted. Pure."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import takewhile
 
 from rollstream.folds.group.eligible import dropped_for
@@ -18,11 +18,11 @@ from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import CursorRecorded, Dropped, DroppedGroup, SamplerEvent
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, ahead, policy_lag
 from rollstream.schemas.reasons import DropReason
-from rollstream.streams.folds.refs import GroupRef
 
 DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's limit.
 
-Drops = dict[DropReason, dict[GroupRef, KeptRows]]
+Drops = dict[DropReason, dict[int, KeptRows]]
+"""By the packed references of the groups."""
 _ALL = KeptRows()
 
 
@@ -42,24 +42,22 @@ def useless_groups(
         all_equal: whether groups whose rewards are all the same are among them.
     """
     drops = _beyond_use(state, choosing, step, now_us)
-    known = refs_of(drops)
-    foreign = [ref for ref in _of_other_lineage(state, choosing) if ref not in known]
+    foreign = _of_other_lineage(state, choosing) - refs_of(drops)
     drops[DropReason.OTHER_LINEAGE] = dict.fromkeys(foreign, _ALL)
     drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
-    dropped = {ref for refs in drops.values() for ref in refs}
-    filtered = [*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())]
+    dropped = refs_of(drops)
+    filtered = {*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())} - dropped
     if filtered:
-        left = [ref for ref in filtered if ref not in dropped]
-        drops[DropReason.FILTERED] = dict.fromkeys(left, _ALL)
-        dropped.update(left)
-    excess = _over_capacity(state, choosing, dropped)
+        drops[DropReason.FILTERED] = dict.fromkeys(filtered, _ALL)
+    excess = _over_capacity(state, choosing, dropped | filtered)
     drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
     return drops
 
 
-def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> list[GroupRef]:
+def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> set[int]:
     """Groups that waited for a score for too long."""
-    return state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
+    overdue = state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
+    return {*map(state.packed.pack, overdue)}
 
 
 def _beyond_use(
@@ -102,42 +100,46 @@ def _beyond_use(
     for policies in useless:
         reason = dropped(policies)
         late = reason in (None, DropReason.STALE) and delay >= 0
-        for ref in ready.by_policies(policies) if reason or late else ():
-            rows = limits.kept(state.sealed(ref)) if late else _ALL
+        if reason and not late:
+            drops.setdefault(reason, {}).update(dict.fromkeys(ready.by_policies(policies), _ALL))
+            continue
+        for ref in ready.by_policies(policies) if late else ():
+            rows = limits.kept(ready.at(ref))
             if why := reason or rows.drop:
                 drops.setdefault(why, {})[ref] = rows
     oldest_made_us = choosing.oldest_made_us(now_us)
     if oldest_made_us is not None:
         known = refs_of(drops)
-        for ref in ready.made_before(oldest_made_us):
+        for ref, rollouts in ready.made_before(oldest_made_us):
             if ref not in known:
-                rows = limits.kept(state.sealed(ref))
+                rows = limits.all_made_late(rollouts) if rollouts else None
+                rows = rows or limits.kept(ready.at(ref))
                 assert rows.drop is not None, ref
                 drops.setdefault(rows.drop, {})[ref] = rows
     return drops
 
 
-def _of_unknown_step(state: SamplerState) -> list[GroupRef]:
+def _of_unknown_step(state: SamplerState) -> set[int]:
     """Ready groups that will be dropped whatever is trained next."""
     if not state.choosing.bounds_lag:
-        return []
+        return set()
     return _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
 
 
-def _of_other_lineage(state: SamplerState, choosing: Choosing) -> list[GroupRef]:
+def _of_other_lineage(state: SamplerState, choosing: Choosing) -> set[int]:
     """Ready groups that a pool's trainer never trains on."""
     if not state.is_pool:
-        return []
+        return set()
     return _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
 
 
-def _ready_with(state: SamplerState, wanted: Callable[[PolicyRef], bool]) -> list[GroupRef]:
+def _ready_with(state: SamplerState, wanted: Callable[[PolicyRef], bool]) -> set[int]:
     """Ready groups of which a member has such a policy."""
     ready = state.ready
     found = {
         policies for policy in filter(wanted, ready.policies()) for policies in ready.having(policy)
     }
-    return [ref for policies in found for ref in ready.by_policies(policies)]
+    return {ref for policies in found for ref in ready.by_policies(policies)}
 
 
 def _at_ends(
@@ -156,12 +158,12 @@ def _at_ends(
         start = stop
 
 
-def refs_of(drops: Drops) -> set[GroupRef]:
+def refs_of(drops: Drops) -> set[int]:
     """All groups that are dropped."""
-    return {ref for refs in drops.values() for ref in refs}
+    return set[int]().union(*drops.values())
 
 
-def unfit_groups(drops: Drops) -> set[GroupRef]:
+def unfit_groups(drops: Drops) -> set[int]:
     """Those of them that no batch could have had before."""
     return refs_of({why: refs for why, refs in drops.items() if why.value not in WERE_READY})
 
@@ -176,57 +178,64 @@ def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     unknown = _of_unknown_step(state)
     foreign = _of_other_lineage(state, state.choosing)
     unscored = _unscored(state, state.choosing, now["now_ts"])
-    filtered = sorted({*state.ready.filtered()} - {*unknown, *foreign})
+    filtered = state.ready.filtered() - unknown - foreign
     drops = {
         DropReason.NO_WEIGHT_STEP: unknown,
         DropReason.OTHER_LINEAGE: foreign,
         DropReason.UNSCORED: unscored,
         DropReason.FILTERED: filtered,
         DropReason.CAPACITY: _over_capacity(
-            state, state.choosing, {*unknown, *foreign, *unscored, *filtered}
+            state, state.choosing, unknown | foreign | unscored | filtered
         ),
     }
-    events = drop_events(drops, now)
+    events = drop_events(state, drops, now)
     if state.cursor_is_due:
         events.append(CursorRecorded(**now, cursor=state.cursor()))
     return events
 
 
 def drop_events(
-    drops: Mapping[DropReason, Mapping[GroupRef, KeptRows] | Iterable[GroupRef]],
+    state: SamplerState,
+    drops: Mapping[DropReason, Mapping[int, KeptRows] | Iterable[int]],
     now: Now,
     detail: str = "",
 ) -> list[SamplerEvent]:
-    """One event or more a reason, reasons and groups in order."""
+    """One event or more a reason, reasons and groups in order.
+
+    Args:
+        drops: packed references, with what was too old of the groups.
+    """
     events: list[SamplerEvent] = []
+    parts = state.packed.parts
     for reason, refs in sorted(drops.items()):
         rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
-        groups = [_dropped(ref, rows[ref]) for ref in sorted(rows)]
+        groups = []
+        for ref in sorted(rows):
+            log, offset, index = parts(ref)
+            _, over_step_delay, over_timestamp_delay, _ = rows[ref]
+            group = (*log, offset, index, over_step_delay, over_timestamp_delay)
+            groups.append(DroppedGroup._make(group))
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
             events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
     return events
 
 
-def _dropped(ref: GroupRef, rows: KeptRows) -> DroppedGroup:
-    return ref.event_ref()._replace(
-        over_step_delay=rows.over_step_delay,
-        over_timestamp_delay=rows.over_timestamp_delay,
-    )
-
-
-def _over_capacity(
-    state: SamplerState, choosing: Choosing, without: Collection[GroupRef]
-) -> list[GroupRef]:
+def _over_capacity(state: SamplerState, choosing: Choosing, without: Set[int]) -> list[int]:
     """The oldest groups beyond the capacities, once those ``without`` are gone."""
-    refs: set[GroupRef] = set()
+    refs: set[int] = set()
     gone = set(without)
     limits = [*capacities(state).items(), (None, choosing.capacity_groups)]
     for environment, most in limits:
-        dropped = [ref for ref in gone if environment in (None, ref.environment)]
-        excess = _count(state, environment) - len(dropped) - most
+        beyond, dropped = _count(state, environment) - most, len(gone)
+        if beyond <= 0:
+            continue
+        if environment is not None:
+            first, end = state.packed.bounds(environment)
+            dropped = sum(first <= ref < end for ref in gone)
+        excess = beyond - dropped
         if excess > 0:
-            oldest = _oldest(state, excess + len(dropped), environment)
+            oldest = _oldest(state, excess + dropped, environment)
             refs.update([ref for ref in oldest if ref not in gone][:excess])
             gone |= refs
     return sorted(refs)
@@ -239,8 +248,8 @@ def _count(state: SamplerState, environment: str | None) -> int:
     return state.ready.counts().get(environment, 0) + state.waiting.count(environment)
 
 
-def _oldest(state: SamplerState, count: int, environment: str | None) -> list[GroupRef]:
+def _oldest(state: SamplerState, count: int, environment: str | None) -> list[int]:
     """Of those the ones that wait, which push out none that can be served; then the others; both
     from the one that was sealed longest ago on."""
-    waiting = state.waiting.oldest(count, environment)
+    waiting = [*map(state.packed.pack, state.waiting.oldest(count, environment))]
     return [*waiting, *state.ready.oldest(count - len(waiting), environment)]

@@ -32,14 +32,15 @@ def choose(
     all_equal = asked.accept == "nonzero_std"
     drops = useless_groups(state, choosing, state.clock(asked.step), now_us, all_equal=all_equal)
     choice = sample_groups(state, choosing, asked, now_us=now_us, without=refs_of(drops))
-    add_late(drops, choice)
+    add_late(state, drops, choice)
     return choice.groups, drops
 
 
-def add_late(drops: Drops, choice: Choice) -> None:
+def add_late(state: SamplerState, drops: Drops, choice: Choice) -> None:
     """Adds the groups that were found to be too old while choosing."""
+    pack = state.packed.pack
     for reason, groups in choice.dropped.items():
-        drops.setdefault(reason, {}).update({group.ref: kept for group, kept in groups})
+        drops.setdefault(reason, {}).update({pack(group.ref): kept for group, kept in groups})
 
 
 def check_accept(accept: Any) -> None:

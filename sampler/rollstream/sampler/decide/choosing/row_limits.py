@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ class KeptRows(NamedTuple):
     """What the limits leave of a group.
 
     Attributes:
-        row_mask: bool [rows], those that are served; None: all.
+        row_mask: bool [rows], those that are served; None: all, or the group is dropped.
         over_step_delay: rollouts that are left out since their weights are too old.
         over_timestamp_delay: others that are left out since they were made too long ago.
         drop: why the whole group is never served; None: it may be.
@@ -63,6 +64,11 @@ class RowLimits:
         """Whether any rollout could be left out."""
         return self._oldest_step is not None or self._oldest_made_us is not None
 
+    def all_made_late(self, rollouts: int) -> KeptRows | None:
+        """What is left of a group whose rollouts, so many, were all made too long ago: nothing;
+        None: ask ``kept``, for which ones have too old weights, too."""
+        return _all_too_old(rollouts) if self._oldest_step is None else None
+
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
         if not self.active:
@@ -98,6 +104,11 @@ class RowLimits:
         if self._oldest_made_us is not None:
             late_time = rows.made_ts(known.sealed_ts) < self._oldest_made_us
         return late_step, late_time
+
+
+@lru_cache(maxsize=64)  # Groups of a run have about as many.
+def _all_too_old(rollouts: int) -> KeptRows:
+    return KeptRows(None, 0, rollouts, DropReason.TOO_OLD)
 
 
 def _all_equal(returns: NDArray[np.float64]) -> bool:

@@ -222,7 +222,7 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
     reference = state.reference(state.clock(state.next_step))
     for policies in state.ready.distinct_policies():
         count = state.ready.count_of(policies)
-        versions[state.sealed(state.ready.one_of(policies)).group.policy_version] += count
+        versions[state.ready.at(state.ready.one_of(policies)).group.policy_version] += count
         known = [lag for one in policies if (lag := policy_lag(reference, one)) is not None]
         if len(known) == len(policies):
             lags[max(known)] += count

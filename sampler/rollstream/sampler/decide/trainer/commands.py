@@ -301,8 +301,8 @@ class Drop(Command[None]):
                         f"group {chosen.group_id} is in the batch of step {batch.event.step}; put "
                         f"another into its place: replace({batch.event.step}, [{slot}], reason)"
                     )
-        refs = state.undecided(wanted)
-        return drop_events({DropReason.BY_TRAINER: refs}, now, self.reason) if refs else []
+        refs = [*map(state.packed.pack, state.undecided(wanted))]
+        return drop_events(state, {DropReason.BY_TRAINER: refs}, now, self.reason)
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
@@ -313,7 +313,8 @@ class Purge(Command[None]):
     """The groups that are ready now will never be served."""
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        return drop_events({DropReason.BY_TRAINER: state.ready.refs()}, now, "purge")
+        refs = map(state.packed.pack, state.ready.refs())
+        return drop_events(state, {DropReason.BY_TRAINER: refs}, now, "purge")
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
         return None
@@ -341,7 +342,7 @@ class SetCurrentStep(Command[None]):
             now["now_ts"],
             all_equal=False,
         )
-        events = drop_events(drops, now)
+        events = drop_events(state, drops, now)
         if self.step == state.current_step:
             return events
         epoch = state.trainer_epoch
