@@ -69,8 +69,9 @@ def _wrongly_ended(
             if ended not in sealed:
                 at_least.add(ended)
     never_back: Counter[str] = Counter()
-    for of_example, _, count in fold.never_back():
-        never_back[of_example.example_id] += count
+    for by_environment in fold.never_back.by_kind().values():
+        for counts in by_environment.values():
+            never_back.update(counts)
     wanted = Counter(key[1] for _, _, key in at_least)
     return [
         f"{example} never came {never_back[example]} times, not {wanted[example]}"

@@ -177,6 +177,10 @@ class SamplerState:
         """The group as it was sealed; None where its seal log was not applied that far."""
         return self._known.get(ref_of(chosen))
 
+    def key(self, chosen: ChosenGroup) -> Key | None:
+        """The key of that group alone."""
+        return self._known.key_of(ref_of(chosen))
+
     def paths(self, environment: str) -> list[str]:
         """Files of flushes of the environment with groups that are known and have not ended, but
         for retired files."""

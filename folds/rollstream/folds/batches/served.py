@@ -1,21 +1,18 @@
-"""A served batch, and the outcomes of groups by example. Pure."""
+"""A served batch, and what becomes of groups. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from operator import itemgetter
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
-from rollstream.folds.group.known import Key
 from rollstream.schemas.digest import combined
 from rollstream.schemas.events import (
     Acked,
@@ -71,14 +68,6 @@ CARRIED = b"carried"
 """Sets a group that is carried apart, in the digest, from one that was chosen."""
 
 _USED = (RowOutcome.TRAINED, RowOutcome.KEPT)
-
-# The first outcome, which is that of most, has the lowest bits: Python shares integers to 256.
-_COUNT_BITS = 32
-_COUNT_MAX = (1 << _COUNT_BITS) - 1
-_SHIFTS: dict[Outcome, int] = {
-    outcome: _COUNT_BITS * place for place, outcome in enumerate(get_args(Outcome))
-}
-_ONE: dict[Outcome, int] = {outcome: 1 << shift for outcome, shift in _SHIFTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,54 +274,3 @@ def _digested(group: ChosenGroup) -> list[bytes]:
     if group.scores:
         parts.append(digest_part(group.scores))
     return parts
-
-
-class ExampleCounts:
-    """Groups by outcome and key; they may become known in any order. About 120 bytes an example."""
-
-    def __init__(self) -> None:
-        self._by_example = True
-        # By environment and example, the counts of all outcomes in one integer.
-        self._counts: dict[str, dict[str, int]] = {}
-        self._totals = Counter[Outcome]()
-
-    def count_as_one(self) -> None:
-        """From now on, and what was counted: all examples of an environment are one, ""."""
-        self._by_example = False
-        self._counts = {name: {"": sum(each.values())} for name, each in self._counts.items()}
-
-    def add(self, outcome: Outcome, key: Key) -> None:
-        """One more group of ``key`` ended so."""
-        self.add_all(key.environment, [(key.example_id, (outcome,))])
-
-    def add_all(self, environment: str, ended: Sequence[tuple[str, Sequence[Outcome]]]) -> None:
-        """``add`` for examples of one environment, each with the outcomes of one of its groups."""
-        if not ended:
-            return
-        examples = self._counts.setdefault(environment, {})
-        for named, outcomes in ended:
-            example = named if self._by_example else ""
-            for outcome in outcomes:
-                examples[example] = examples.get(example, 0) + _ONE[outcome]
-        self._totals.update(chain.from_iterable(map(itemgetter(1), ended)))
-
-    def by_environment(self, *outcomes: Outcome) -> dict[str, dict[str, int]]:
-        """Environment to example id to groups, of those that have any."""
-        shifts = [_SHIFTS[outcome] for outcome in outcomes]
-        counted = {
-            environment: {
-                example: count
-                for example, packed in examples.items()
-                if (count := sum(packed >> shift & _COUNT_MAX for shift in shifts))
-            }
-            for environment, examples in self._counts.items()
-        }
-        return {environment: examples for environment, examples in counted.items() if examples}
-
-    def totals(self) -> dict[str, int]:
-        """Groups by outcome."""
-        return dict(sorted(self._totals.items()))
-
-    def sorted_items(self) -> list[tuple[str, list[tuple[str, int]]]]:
-        """For a digest."""
-        return [(name, sorted(counts.items())) for name, counts in sorted(self._counts.items())]

@@ -2,6 +2,7 @@
 
 - ``earned``  what rollouts earned: sums, mean and spread
 - ``eligible``  the rules which groups cannot be served: not as they are, or never
+- ``example_counts``  how often something became of the groups of each example
 - ``failure_reasons``  why members failed, in few texts
 - ``known``  a sealed group as the seal log describes it
 - ``known_groups``  all that are alive, as bytes

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from rollstream.folds.batches.row_ends import GroupEnd
-from rollstream.folds.batches.served import ExampleCounts, Outcome
+from rollstream.folds.batches.served import Outcome
 from rollstream.folds.group.eligible import Stand, stand_of
+from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.life.alive_groups import AliveGroups
 from rollstream.folds.life.retired import RetiredGroups
@@ -40,7 +42,7 @@ class DecidedGroups:
         self.taken = TakenGroups()
         self.retired = RetiredGroups()
         self.to_come = GroupsToCome()
-        self.outcomes = ExampleCounts()
+        self.outcomes = ExampleCounts(get_args(Outcome))
         # Of another start's settings those that a fold looks at are the same.
         self._choosing = choosing
         self._applied = applied

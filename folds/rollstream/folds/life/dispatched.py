@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.failure_reasons import count_reason
 from rollstream.folds.group.known import TRAIN, Key
 from rollstream.folds.group.unfinished import unfinished_members
@@ -33,23 +34,25 @@ class Dispatched(NamedTuple):
 
 
 class DispatchedGroups:
-    """By the events of the seal logs, so it holds as many groups as are pending there; of those
-    that never came, and of unfinished members, a count for each example and reason."""
+    """By the events of the seal logs, so it holds as many groups as are pending there.
+
+    Attributes:
+        never_back: how many of an example never came, by the reason.
+        unfinished: how many members of an example's sealed groups did not end by themselves, by
+            how.
+    """
 
     def __init__(self) -> None:
-        self._by_example = True
         # By log and the entry that dispatched it.
         self._open: dict[PartitionAddress, dict[int, Dispatched]] = {}
-        self._never_back: Counter[tuple[str, str, str]] = Counter()
-        self._unfinished: Counter[tuple[str, str, str]] = Counter()
+        self.never_back, self.unfinished = ExampleCounts(), ExampleCounts()
         # Of each log by itself, so that no interleaving of logs decides which reasons are kept.
         self._failures: dict[PartitionAddress, Counter[str]] = {}
 
     def count_as_one(self) -> None:
         """From now on, and what was counted: all examples of an environment are one, ""."""
-        self._by_example = False
-        self._never_back = _without_examples(self._never_back)
-        self._unfinished = _without_examples(self._unfinished)
+        self.never_back.count_as_one()
+        self.unfinished.count_as_one()
 
     def apply(self, log: PartitionAddress, event: Event) -> None:
         """The next event of a seal log that counts."""
@@ -63,11 +66,11 @@ class DispatchedGroups:
         elif isinstance(event, Flushed):
             for part in event.unsealed:
                 for example_id in part.example_ids:
-                    self._never_back[log.environment, self._name(example_id), part.reason] += 1
+                    self.never_back.add(part.reason, Key(log.environment, example_id))
             for index, kind, count in unfinished_members(event):
                 group = event.groups[index]
                 if group.split == TRAIN:
-                    self._unfinished[log.environment, self._name(group.example_id), kind] += count
+                    self.unfinished.add(kind, Key(log.environment, group.example_id), count)
             for failed in event.failed:
                 reasons = self._failures.setdefault(log, Counter())
                 members = int(failed.members.sum())
@@ -76,20 +79,17 @@ class DispatchedGroups:
                 self._end(log, event)
 
     def open(self) -> Iterator[tuple[Key, int]]:
-        """Those that are not back yet, and since when."""
-        for log, groups in self._open.items():
-            for example_id, since_ts in groups.values():
-                yield Key(log.environment, example_id), since_ts
+        """Those that are not back yet, and since when, as it is now, whatever is applied then."""
+        found = [(log.environment, list(groups.values())) for log, groups in self._open.items()]
+        return (
+            (Key(environment, example_id), since_ts)
+            for environment, groups in found
+            for example_id, since_ts in groups
+        )
 
-    def never_back(self) -> Iterator[tuple[Key, str, int]]:
-        """How many of an example never came, for a reason."""
-        for (environment, example_id, reason), count in self._never_back.items():
-            yield Key(environment, example_id), reason, count
-
-    def unfinished(self) -> Iterator[tuple[Key, str, int]]:
-        """How many members of an example's sealed groups did not end by themselves, and how."""
-        for (environment, example_id, kind), count in self._unfinished.items():
-            yield Key(environment, example_id), kind, count
+    def count_open(self) -> int:
+        """How many these are."""
+        return sum(map(len, self._open.values()))
 
     def failures(self) -> dict[str, dict[str, int]]:
         """Members that never came, by environment and the reason that their producer gave."""
@@ -104,9 +104,9 @@ class DispatchedGroups:
     def sorted_items(self) -> list[Any]:
         """For a digest."""
         still_open = [(log, sorted(groups.items())) for log, groups in self._open.items() if groups]
-        counts = (self._never_back, self._unfinished)
+        counts = (self.never_back, self.unfinished)
         failures = sorted((log, sorted(one.items())) for log, one in self._failures.items())
-        return [sorted(still_open), *(sorted(one.items()) for one in counts), failures]
+        return [sorted(still_open), *(one.sorted_items() for one in counts), failures]
 
     def _end(self, log: PartitionAddress, event: Flushed) -> None:
         groups = self._open[log]
@@ -125,14 +125,4 @@ class DispatchedGroups:
     def _forget(self, log: PartitionAddress, group: Dispatched | None, reason: str) -> None:
         """The entry that dispatched it is settled, for that reason."""
         if group is not None and reason in _UNREAD:
-            self._never_back[log.environment, self._name(group.example_id), reason] += 1
-
-    def _name(self, example_id: str) -> str:
-        return example_id if self._by_example else ""
-
-
-def _without_examples(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
-    found: Counter[tuple[str, str, str]] = Counter()
-    for (environment, _, reason), count in counts.items():
-        found[environment, "", reason] += count
-    return found
+            self.never_back.add(reason, Key(log.environment, group.example_id))

@@ -93,9 +93,11 @@ class EvaluatedGroups:
         self._found[key][group.key.example_id] = Returns(returns, awaited)
 
     def items(self) -> Iterator[tuple[Evaluated, dict[str, Returns]]]:
-        """By environment, then lineage, epoch, step and version; examples by their id."""
-        for key, examples in sorted(self._found.items()):
-            yield key, dict(sorted(examples.items()))
+        """By environment, then lineage, epoch, step and version; examples by their id. It is what
+        was found now, whatever is added then."""
+        self._unshared.clear()
+        found = self._found.copy()
+        return ((key, dict(sorted(found[key].items()))) for key in sorted(found))
 
     def sorted_items(self) -> list[Any]:
         """For a digest: in whatever order they came."""

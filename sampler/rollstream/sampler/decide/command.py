@@ -202,6 +202,11 @@ class Command(ABC, Generic[R]):
         """What the caller gets, once all events are confirmed and there is no shortage."""
 
 
+def computed(result: Callable[[], R]) -> Unread[R]:
+    """A result that takes long and needs the state no more: no decision waits for it."""
+    return Unread(object(), result)
+
+
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
     """The result of a command, and the trainer epoch in effect when it was decided."""

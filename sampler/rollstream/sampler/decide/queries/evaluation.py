@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from rollstream.folds.scores.evaluated import Evaluated, Returns
 from rollstream.folds.state import SamplerState
-from rollstream.sampler.decide.command import Command, ResultContext
+from rollstream.sampler.decide.command import Command, ResultContext, Unread, computed
 
 PASSING = 1.0
 
@@ -64,18 +67,29 @@ class AskEvaluations(Command[tuple[Evaluation, ...]]):
     claims: ClassVar[bool] = False
     passing: float
 
-    def result(self, state: SamplerState, context: ResultContext) -> tuple[Evaluation, ...]:
-        found = []
-        for key, examples in state.evaluated.items():
-            returns = [one for returns, _ in examples.values() for one in returns]
-            awaited = sum(awaited for _, awaited in examples.values())
-            by_example = {name: self._earned(*one) for name, one in examples.items()}
-            found.append(Evaluation(*key, self._earned(returns, awaited), by_example))
-        return tuple(found)
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[tuple[Evaluation, ...]]:
+        found = state.evaluated.items()
+        return computed(lambda: tuple(self._evaluation(*one) for one in found))
 
-    def _earned(self, returns: Sequence[float], awaited: int) -> Earned:
-        if not returns:
-            return Earned(0, awaited, None, None, None)
-        values = np.sort(np.asarray(returns, np.float64))  # In whatever order they were sealed.
-        passed = float((values >= self.passing).mean())
-        return Earned(len(values), awaited, float(values.mean()), float(values.std()), passed)
+    def _evaluation(self, key: Evaluated, examples: Mapping[str, Returns]) -> Evaluation:
+        alike: defaultdict[int, list[str]] = defaultdict(list)  # By how many they have.
+        for name, one in examples.items():
+            alike[len(one.returns)].append(name)
+        earned: dict[str, Earned] = {}
+        for names in alike.values():
+            earned.update(zip(names, self._earned([examples[one] for one in names]), strict=True))
+        every = array("d", b"".join(one.returns for one in examples.values()))
+        total = Returns(every, sum(one.awaited for one in examples.values()))
+        return Evaluation(*key, *self._earned([total]), {name: earned[name] for name in examples})
+
+    def _earned(self, found: Sequence[Returns]) -> list[Earned]:
+        """Of each, all of which have as many."""
+        count = len(found[0].returns)
+        if not count:
+            return [Earned(0, one.awaited, None, None, None) for one in found]
+        values = np.frombuffer(b"".join(one.returns for one in found)).reshape(-1, count)
+        values = np.sort(values, axis=1)  # In whatever order they were sealed.
+        passed = (values >= self.passing).mean(axis=1)
+        figures = (values.mean(axis=1), values.std(axis=1), passed)
+        columns = (column.tolist() for column in figures)
+        return [Earned(count, one.awaited, *of) for one, *of in zip(found, *columns, strict=True)]

@@ -222,7 +222,10 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
     reference = state.reference(state.clock(state.next_step))
     for policies in state.ready.distinct_policies():
         count = state.ready.count_of(policies)
-        versions[state.ready.at(state.ready.one_of(policies)).group.policy_version] += count
+        version = MIXED_POLICY  # No group is made to say so: there may be as many policies.
+        if len(policies) == 1:
+            version = state.ready.at(state.ready.one_of(policies)).group.policy_version
+        versions[version] += count
         known = [lag for one in policies if (lag := policy_lag(reference, one)) is not None]
         if len(known) == len(policies):
             lags[max(known)] += count
@@ -237,7 +240,7 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
         **_percentiles("ack_latency", state.pace.ack_times_ms),
         "duplicates": state.pace.duplicates,
         "evictions": state.outcomes.totals().get(DropReason.CAPACITY.value, 0),
-        "generator_queue_len": sum(1 for _ in state.dispatched.open()),
+        "generator_queue_len": state.dispatched.count_open(),
         "verifier_latency_ms": _percentile(state.late.latencies_ms, 50),
         "scores_early": state.late.early,
         "scores_unused": dict(sorted((+state.late.unused).items())),

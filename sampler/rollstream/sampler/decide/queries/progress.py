@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from rollstream.folds.batches.served import DROPPED, Outcome
+from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import Key
 from rollstream.folds.state import NOTHING, SamplerState
-from rollstream.sampler.decide.command import Command, ResultContext
+from rollstream.sampler.decide.command import Command, ResultContext, Unread, computed
 from rollstream.schemas.events import Continuation
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.reported import Waiting
@@ -143,63 +146,94 @@ class AskProgress(Command[Progress]):
 
     claims: ClassVar[bool] = False
 
-    def result(self, state: SamplerState, context: ResultContext) -> Progress:
-        handed_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        unacked: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for batch in state.open_batches():
-            for known in filter(None, map(state.group, batch.groups)):
-                handed_out[known.key.environment][known.key.example_id] += 1
-                if batch.status is None:
-                    unacked[known.key.environment][known.key.example_id] += 1
-        left: defaultdict[str, defaultdict[str, Counter[str]]]
-        left = defaultdict(lambda: defaultdict(Counter))
-        for key, outcome in state.left():
-            left[outcome][key.environment][key.example_id] += 1
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[Progress]:
+        known = {
+            "failures": state.dispatched.failures(),
+            "ready": state.ready.counts(),
+            "continuations": _waiting(context.reported().waiting),
+            "next_step": state.next_step,
+            "final_step": None if state.final_step == NOTHING else state.final_step,
+        }
+        return computed(partial(_progress, _Groups.of(state), known))
 
-        def ended(outcome: Outcome) -> dict[str, dict[str, int]]:
-            counts = state.outcomes.by_environment(outcome)
-            for name, examples in left[outcome].items():
-                counts[name] = dict(Counter(counts.get(name, {})) + examples)
-            return counts
 
-        dropped, never_back, unfinished = _Reasons(), _Reasons(), _Reasons()
-        for reason in DROPPED:
-            for name, examples in ended(reason).items():
-                for example_id, count in examples.items():
-                    dropped.add(Key(name, example_id), reason, count)
-        for name, unused in left["unused"].items():
-            for example_id, count in unused.items():
-                dropped.add(Key(name, example_id), "unused", count)
-        for key, why, count in state.dispatched.never_back():
-            never_back.add(key, why, count)
-        for key, kind, count in state.dispatched.unfinished():
-            unfinished.add(key, kind, count)
-        dispatched: defaultdict[str, defaultdict[str, list[int]]]
-        dispatched = defaultdict(lambda: defaultdict(list))
-        for key, since_ts in state.dispatched.open():
-            dispatched[key.environment][key.example_id].append(since_ts)
-        return Progress(
-            dispatched={
-                name: {example_id: tuple(sorted(since)) for example_id, since in examples.items()}
-                for name, examples in dispatched.items()
-            },
-            never_back=never_back.found,
-            unfinished=unfinished.found,
-            failures=state.dispatched.failures(),
-            trained=ended("trained"),
-            failed=ended("failed"),
-            skipped=ended("skipped"),
-            filtered=ended("filtered"),
-            unknown=ended("unknown"),
-            kept={name: dict(counts) for name, counts in left["kept"].items()},
-            dropped=dropped.found,
-            handed_out={name: dict(counts) for name, counts in handed_out.items()},
-            unacked={name: dict(counts) for name, counts in unacked.items()},
-            ready=state.ready.counts(),
-            continuations=_waiting(context.reported().waiting),
-            next_step=state.next_step,
-            final_step=None if state.final_step == NOTHING else state.final_step,
+class _Groups(NamedTuple):
+    """Copies of what a state knows of groups, which it changes no more.
+
+    Attributes:
+        handed_out: key of each group in batches that are not final, and whether it is not acked.
+        left: as of ``SamplerState.left``.
+        dispatched: as of ``DispatchedGroups.open``.
+    """
+
+    handed_out: list[tuple[Key, bool]]
+    left: list[tuple[Key, str]]
+    dispatched: Iterator[tuple[Key, int]]
+    never_back: ExampleCounts
+    unfinished: ExampleCounts
+    outcomes: ExampleCounts
+
+    @classmethod
+    def of(cls, state: SamplerState) -> Self:
+        chosen = [(one, batch) for batch in state.open_batches() for one in batch.groups]
+        keys = ((state.key(one), batch.status is None) for one, batch in chosen)
+        return cls(
+            [(key, unacked) for key, unacked in keys if key is not None],
+            list(state.left()),
+            state.dispatched.open(),
+            copy(state.dispatched.never_back),
+            copy(state.dispatched.unfinished),
+            copy(state.outcomes),
         )
+
+
+_Table = dict[str, dict[str, int]]
+_BY_OUTCOME: tuple[Outcome, ...] = ("trained", "failed", "skipped", "filtered", "unknown")
+
+
+def _progress(groups: _Groups, known: Mapping[str, Any]) -> Progress:
+    ended: defaultdict[str, _Table] = defaultdict(dict, groups.outcomes.by_kind())
+    for key, outcome in groups.left:
+        _count(ended[outcome], key)
+    handed_out: _Table = {}
+    unacked: _Table = {}
+    for key, is_unacked in groups.handed_out:
+        _count(handed_out, key)
+        if is_unacked:
+            _count(unacked, key)
+    since: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for key, since_ts in groups.dispatched:
+        since[key.environment][key.example_id].append(since_ts)
+    return Progress(
+        dispatched={
+            name: {example_id: tuple(sorted(times)) for example_id, times in examples.items()}
+            for name, examples in since.items()
+        },
+        never_back=_by_reason(groups.never_back.by_kind()),
+        unfinished=_by_reason(groups.unfinished.by_kind()),
+        **{outcome: ended[outcome] for outcome in _BY_OUTCOME},
+        kept=ended["kept"],
+        dropped=_by_reason({reason: ended[reason] for reason in (*DROPPED, "unused")}),
+        handed_out=handed_out,
+        unacked=unacked,
+        **known,
+    )
+
+
+def _count(table: _Table, key: Key) -> None:
+    examples = table.setdefault(key.environment, {})
+    examples[key.example_id] = examples.get(key.example_id, 0) + 1
+
+
+def _by_reason(found: Mapping[str, _Table]) -> dict[str, dict[str, dict[str, int]]]:
+    """From reason to environment to example id to environment to example id to reason."""
+    swapped: dict[str, dict[str, dict[str, int]]] = {}
+    for reason, table in found.items():
+        for environment, examples in table.items():
+            into = swapped.setdefault(environment, {})
+            for example_id, count in examples.items():
+                into.setdefault(example_id, {})[reason] = count
+    return swapped
 
 
 def _waiting(
@@ -212,14 +246,3 @@ def _waiting(
         named = tuple(examples[:CONTINUATIONS_MAX])
         found[log.environment] = WaitingContinuations(before.count + one.trajectories, named)
     return found
-
-
-class _Reasons:
-    """Groups by environment, example id, reason."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, dict[str, int]]] = {}
-
-    def add(self, key: Key, reason: str, count: int) -> None:
-        examples = self.found.setdefault(key.environment, {})
-        examples.setdefault(key.example_id, {})[reason] = count
