@@ -17,7 +17,6 @@ from rollstream.folds.batches.row_ends import RowEnds
 from rollstream.folds.batches.served import Outcome, ServedBatch
 from rollstream.folds.branches import Branches, branches_at
 from rollstream.folds.group.known import Key, KnownGroup
-from rollstream.folds.group.packed_refs import PackedRefs
 from rollstream.folds.group.scored import Given
 from rollstream.folds.life.decided import DecidedGroups
 from rollstream.folds.life.dispatched import DispatchedGroups
@@ -199,15 +198,6 @@ class SamplerState:
         """Of groups of these ids: those that are ready or wait."""
         refs = [known.ref for known in self.known_as(group_ids)]
         return [ref for ref in refs if ref in self.ready or ref in self.waiting]
-
-    @property
-    def packed(self) -> PackedRefs:
-        """How ``ready`` names groups."""
-        return self._known.packed
-
-    def used_up(self, max_samples: int) -> list[GroupRef]:
-        """Groups that were ready by the limit of the newest decision, and are not by this one."""
-        return self.uses.used_up_by(max_samples)
 
     def branches_of(self, batch: ServedBatch) -> tuple[Branch, ...]:
         """Those that resumes had begun when its groups were chosen, as they were known then."""

@@ -87,5 +87,5 @@ def test_one_extreme_reward_loses_no_group(extreme: float, late: bool) -> None:
         event = Scored(scorer="s", attempt="", group_id="", scored_ts=0, scores=scores)
         state.apply_scores(LOG, 0, Given(event, 11))
     assert [ref.index_in_flush for ref in state.ready.refs()] == [0, 1, 2]
-    filtered = [state.packed.unpack(ref).index_in_flush for ref in state.ready.filtered()]
+    filtered = [state.ready.packed.unpack(ref).index_in_flush for ref in state.ready.filtered()]
     assert filtered == ([1] if extreme < 0 else [])

@@ -32,7 +32,9 @@ def test_an_environment_keeps_its_capacity_and_the_oldest_go() -> None:
     sampler.seal(*specs(3), log=LOGS[0])
     for _ in range(3):
         sampler.seal(*specs(2))
-    oldest = [sampler.state.packed.unpack(ref) for ref in sampler.state.ready.oldest(2, "math")]
+    oldest = [
+        sampler.state.ready.packed.unpack(ref) for ref in sampler.state.ready.oldest(2, "math")
+    ]
     sampler.evict()
     assert sampler.state.ready.counts() == {"code": 3, "math": 4}
     assert not any(ref in sampler.state.ready for ref in oldest)

@@ -244,7 +244,8 @@ class GroupUses:
         return found
 
     def used_up_by(self, max_samples: int) -> list[GroupRef]:
-        """The groups that were used as often, where that limit is below the one in effect."""
+        """The groups that were used as often, where that limit is below the one in effect: by that
+        they may be ready."""
         if max_samples < 0 or 0 <= self._max_samples <= max_samples:
             return []
         return [ref for ref, uses in self._groups.items() if uses.used >= max_samples]

@@ -68,6 +68,9 @@ class ReadyIndex:
         takes_turns: False: nothing is kept of what was served, since only ``as_sealed`` is asked.
         least: fewest rollouts of a group that is served, by environment, for ``made_before``; None:
             that is not asked.
+
+    Attributes:
+        packed: packs references.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class ReadyIndex:
         self._seed = seed
         self._takes_turns = takes_turns
         self._known = known
-        self._packed = known.packed
+        self.packed = known.packed
         self._environments: dict[str, ExampleTurns] = {}
         self._newest_turn = 0
         self._turn_ages = array("Q", [0])  # By turn; none was served in turn 0.
@@ -102,7 +105,7 @@ class ReadyIndex:
         return self._size
 
     def __contains__(self, ref: GroupRef) -> bool:
-        flush = self._packed.find(ref) >> INDEX_BITS  # -1 where it is of none of the logs.
+        flush = self.packed.find(ref) >> INDEX_BITS  # -1 where it is of none of the logs.
         return bool(self._masks.get(flush, 0) >> ref.index_in_flush & 1)
 
     def counts(self) -> dict[str, int]:
@@ -113,12 +116,12 @@ class ReadyIndex:
     def refs(self) -> list[GroupRef]:
         """Sorted."""
         found = self._environments.values()
-        return sorted(self._packed.unpack(ref) for of in found for _, ref in of.ages)
+        return sorted(self.packed.unpack(ref) for of in found for _, ref in of.ages)
 
     def add(self, group: KnownGroup, *, filtered: bool = False) -> None:
         """The group, which is known, is ready from now on; ``filtered``, until it is dropped."""
         assert group.ref not in self, group.ref
-        ref, key = self._packed.pack(group.ref), self._hash(*group.key)
+        ref, key = self.packed.pack(group.ref), self._hash(*group.key)
         flush = ref >> INDEX_BITS
         self._masks[flush] = self._masks.get(flush, 0) | 1 << group.ref.index_in_flush
         self._size += 1
@@ -144,7 +147,7 @@ class ReadyIndex:
 
     def discard(self, of: GroupRef) -> None:
         """The group, which is known if it is ready, is no longer ready."""
-        ref = self._packed.find(of)
+        ref = self.packed.find(of)
         flush, bit = ref >> INDEX_BITS, 1 << of.index_in_flush
         mask = self._masks.get(flush, 0)
         if not mask & bit:
@@ -253,7 +256,7 @@ class ReadyIndex:
             policies: only groups of these; None: all.
             without: groups that are left out.
         """
-        bounds = [self._packed.bounds(name) for name in sorted({*environments})]
+        bounds = [self.packed.bounds(name) for name in sorted({*environments})]
         alike: dict[int, list[array[int]]] = {}
         for one in self._numbers if policies is None else {*policies} & self._numbers.keys():
             refs = self.by_policies(one)

@@ -79,7 +79,7 @@ def inserts(state: SamplerState, without: Iterable[int] = ()) -> int:
     Args:
         without: packed references of groups that are fit for no batch.
     """
-    refs = map(state.packed.unpack, without)
+    refs = map(state.ready.packed.unpack, without)
     unfit = sum(1 for ref in refs if ref in state.ready and state.uses.is_fresh(ref))
     return state.uses.inserted(len(state.ready)) - unfit
 

@@ -429,7 +429,7 @@ class Replace(BatchCommand):
             if choosing.on_policy_fraction:
                 on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
-            without = refs_of(drops) | {state.packed.pack(one.group.ref) for one in chosen}
+            without = refs_of(drops) | {state.ready.packed.pack(one.group.ref) for one in chosen}
             choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)
             add_late(state, drops, choice)
             if choice.groups is None:

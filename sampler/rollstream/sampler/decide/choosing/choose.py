@@ -114,7 +114,8 @@ def sample_groups(
     clock = state.clock(asked.step)
     limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
     dropped: dict[DropReason, list[Chosen]] = {}
-    left_out = {*without, *map(state.packed.pack, state.used_up(choosing.max_samples))}
+    used_up = state.uses.used_up_by(choosing.max_samples)
+    left_out = {*without, *map(state.ready.packed.pack, used_up)}
     while True:
         before = len(left_out)
         groups = _sample(state, choosing, asked, limits, left_out, dropped)
@@ -242,7 +243,7 @@ class _Turns:
         without: set[int],
         dropped: dict[DropReason, list[Chosen]],
     ) -> None:
-        self._ready, self._pack = state.ready, state.packed.pack
+        self._ready, self._pack = state.ready, state.ready.packed.pack
         self._environments = list(environments)
         self._choosing = choosing
         self._asked = asked

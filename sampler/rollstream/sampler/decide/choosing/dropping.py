@@ -57,7 +57,7 @@ def useless_groups(
 def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> set[int]:
     """Groups that waited for a score for too long."""
     overdue = state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
-    return {*map(state.packed.pack, overdue)}
+    return {*map(state.ready.packed.pack, overdue)}
 
 
 def _beyond_use(
@@ -206,7 +206,7 @@ def drop_events(
         drops: packed references, with what was too old of the groups.
     """
     events: list[SamplerEvent] = []
-    parts = state.packed.parts
+    parts = state.ready.packed.parts
     for reason, refs in sorted(drops.items()):
         rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
         groups = []
@@ -231,7 +231,7 @@ def _over_capacity(state: SamplerState, choosing: Choosing, without: Set[int]) -
         if beyond <= 0:
             continue
         if environment is not None:
-            first, end = state.packed.bounds(environment)
+            first, end = state.ready.packed.bounds(environment)
             dropped = sum(first <= ref < end for ref in gone)
         excess = beyond - dropped
         if excess > 0:
@@ -251,5 +251,5 @@ def _count(state: SamplerState, environment: str | None) -> int:
 def _oldest(state: SamplerState, count: int, environment: str | None) -> list[int]:
     """Of those the ones that wait, which push out none that can be served; then the others; both
     from the one that was sealed longest ago on."""
-    waiting = [*map(state.packed.pack, state.waiting.oldest(count, environment))]
+    waiting = [*map(state.ready.packed.pack, state.waiting.oldest(count, environment))]
     return [*waiting, *state.ready.oldest(count - len(waiting), environment)]

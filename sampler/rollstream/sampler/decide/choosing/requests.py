@@ -38,7 +38,7 @@ def choose(
 
 def add_late(state: SamplerState, drops: Drops, choice: Choice) -> None:
     """Adds the groups that were found to be too old while choosing."""
-    pack = state.packed.pack
+    pack = state.ready.packed.pack
     for reason, groups in choice.dropped.items():
         drops.setdefault(reason, {}).update({pack(group.ref): kept for group, kept in groups})
 

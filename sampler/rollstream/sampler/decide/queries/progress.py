@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar
 
 from rollstream.folds.batches.served import DROPPED, Outcome
 from rollstream.folds.group.example_counts import ExampleCounts
@@ -147,75 +147,60 @@ class AskProgress(Command[Progress]):
     claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[Progress]:
+        handed_out: _Table = {}
+        unacked: _Table = {}
+        for batch in state.open_batches():
+            for key in filter(None, map(state.key, batch.groups)):
+                _count(handed_out, key)
+                if batch.status is None:
+                    _count(unacked, key)
         known = {
             "failures": state.dispatched.failures(),
+            "handed_out": handed_out,
+            "unacked": unacked,
             "ready": state.ready.counts(),
             "continuations": _waiting(context.reported().waiting),
             "next_step": state.next_step,
             "final_step": None if state.final_step == NOTHING else state.final_step,
         }
-        return computed(partial(_progress, _Groups.of(state), known))
-
-
-class _Groups(NamedTuple):
-    """Copies of what a state knows of groups, which it changes no more.
-
-    Attributes:
-        handed_out: key of each group in batches that are not final, and whether it is not acked.
-        left: as of ``SamplerState.left``.
-        dispatched: as of ``DispatchedGroups.open``.
-    """
-
-    handed_out: list[tuple[Key, bool]]
-    left: list[tuple[Key, str]]
-    dispatched: Iterator[tuple[Key, int]]
-    never_back: ExampleCounts
-    unfinished: ExampleCounts
-    outcomes: ExampleCounts
-
-    @classmethod
-    def of(cls, state: SamplerState) -> Self:
-        chosen = [(one, batch) for batch in state.open_batches() for one in batch.groups]
-        keys = ((state.key(one), batch.status is None) for one, batch in chosen)
-        return cls(
-            [(key, unacked) for key, unacked in keys if key is not None],
-            list(state.left()),
-            state.dispatched.open(),
+        left, dispatched = list(state.left()), state.dispatched.open()
+        never_back, unfinished = (
             copy(state.dispatched.never_back),
             copy(state.dispatched.unfinished),
-            copy(state.outcomes),
         )
+        counts = copy(state.outcomes), never_back, unfinished
+        return computed(partial(_progress, known, left, dispatched, *counts))
 
 
 _Table = dict[str, dict[str, int]]
 _BY_OUTCOME: tuple[Outcome, ...] = ("trained", "failed", "skipped", "filtered", "unknown")
 
 
-def _progress(groups: _Groups, known: Mapping[str, Any]) -> Progress:
-    ended: defaultdict[str, _Table] = defaultdict(dict, groups.outcomes.by_kind())
-    for key, outcome in groups.left:
+def _progress(
+    known: Mapping[str, Any],
+    left: Iterable[tuple[Key, str]],
+    dispatched: Iterable[tuple[Key, int]],
+    outcomes: ExampleCounts,
+    never_back: ExampleCounts,
+    unfinished: ExampleCounts,
+) -> Progress:
+    """With the other attributes, which are ``known``; none of these is changed any more."""
+    ended: defaultdict[str, _Table] = defaultdict(dict, outcomes.by_kind())
+    for key, outcome in left:
         _count(ended[outcome], key)
-    handed_out: _Table = {}
-    unacked: _Table = {}
-    for key, is_unacked in groups.handed_out:
-        _count(handed_out, key)
-        if is_unacked:
-            _count(unacked, key)
     since: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for key, since_ts in groups.dispatched:
+    for key, since_ts in dispatched:
         since[key.environment][key.example_id].append(since_ts)
     return Progress(
         dispatched={
             name: {example_id: tuple(sorted(times)) for example_id, times in examples.items()}
             for name, examples in since.items()
         },
-        never_back=_by_reason(groups.never_back.by_kind()),
-        unfinished=_by_reason(groups.unfinished.by_kind()),
-        **{outcome: ended[outcome] for outcome in _BY_OUTCOME},
+        never_back=_by_reason(never_back.by_kind()),
+        unfinished=_by_reason(unfinished.by_kind()),
         kept=ended["kept"],
         dropped=_by_reason({reason: ended[reason] for reason in (*DROPPED, "unused")}),
-        handed_out=handed_out,
-        unacked=unacked,
+        **{outcome: ended[outcome] for outcome in _BY_OUTCOME},
         **known,
     )
 

@@ -301,7 +301,7 @@ class Drop(Command[None]):
                         f"group {chosen.group_id} is in the batch of step {batch.event.step}; put "
                         f"another into its place: replace({batch.event.step}, [{slot}], reason)"
                     )
-        refs = [*map(state.packed.pack, state.undecided(wanted))]
+        refs = [*map(state.ready.packed.pack, state.undecided(wanted))]
         return drop_events(state, {DropReason.BY_TRAINER: refs}, now, self.reason)
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
@@ -313,7 +313,7 @@ class Purge(Command[None]):
     """The groups that are ready now will never be served."""
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        refs = map(state.packed.pack, state.ready.refs())
+        refs = map(state.ready.packed.pack, state.ready.refs())
         return drop_events(state, {DropReason.BY_TRAINER: refs}, now, "purge")
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
