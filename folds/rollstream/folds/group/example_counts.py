@@ -53,38 +53,42 @@ _EMPTY = _Packed.pack({})
 
 
 class _Examples:
-    """Of an environment. A copy shares with its original what neither of them changed since."""
+    """Of an environment, by part. A copy shares with its original what neither changed since."""
 
     def __init__(self) -> None:
-        self.packed = [_EMPTY] * PARTS
-        self.recent: list[_Counts] = [{}] * PARTS  # What comes on top of those that are packed.
-        self._own = bytearray(PARTS)  # Whose recent ones are shared with no copy.
+        self._packed: dict[int, _Packed] = {}
+        self._recent: dict[int, _Counts] = {}  # What comes on top of those that are packed.
+        self._own = set[int]()  # Whose recent ones are shared with no copy.
 
     def __copy__(self) -> _Examples:
         copy = _Examples()
-        copy.packed, copy.recent = self.packed.copy(), self.recent.copy()
-        self._own = bytearray(PARTS)
+        copy._packed, copy._recent = self._packed.copy(), self._recent.copy()
+        self._own.clear()
         return copy
 
     def add(self, name: str, count: int) -> None:
         at = _part_of(name.encode()) % PARTS
-        if not self._own[at]:
-            self.recent[at], self._own[at] = self.recent[at].copy(), 1
-        recent = self.recent[at]
+        if at not in self._own:
+            self._own.add(at)
+            self._recent[at] = dict(self._recent.get(at, ()))
+        recent = self._recent[at]
         recent[name] = recent.get(name, 0) + count
-        if len(recent) > RECENT_MAX + len(self.packed[at].of) // 8:
-            self.packed[at] = _Packed.pack(self.part(at))
-            self.recent[at] = {}
-
-    def part(self, at: int) -> _Counts:
-        """Of these examples all counts."""
-        counts = self.packed[at].unpack()
-        for name, count in self.recent[at].items():
-            counts[name] = counts.get(name, 0) + count
-        return counts
+        if len(recent) > RECENT_MAX:
+            packed = self._packed.get(at, _EMPTY)
+            if len(recent) > RECENT_MAX + len(packed.of) // 8:
+                self._packed[at] = _Packed.pack(_added(packed, recent))
+                self._recent[at] = {}
 
     def parts(self) -> Iterator[_Counts]:
-        return filter(None, map(self.part, range(PARTS)))
+        for at, recent in self._recent.items():  # Each part has some, or had.
+            yield _added(self._packed.get(at, _EMPTY), recent)
+
+
+def _added(packed: _Packed, recent: _Counts) -> _Counts:
+    counts = packed.unpack()
+    for name, count in recent.items():
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 class ExampleCounts:

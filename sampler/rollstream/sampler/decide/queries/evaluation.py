@@ -80,7 +80,8 @@ class AskEvaluations(Command[tuple[Evaluation, ...]]):
             earned.update(zip(names, self._earned([examples[one] for one in names]), strict=True))
         every = array("d", b"".join(one.returns for one in examples.values()))
         total = Returns(every, sum(one.awaited for one in examples.values()))
-        return Evaluation(*key, *self._earned([total]), {name: earned[name] for name in examples})
+        (of_all,) = self._earned([total])
+        return Evaluation(*key, of_all, {name: earned[name] for name in examples})
 
     def _earned(self, found: Sequence[Returns]) -> list[Earned]:
         """Of each, all of which have as many."""

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from rollstream.folds.batches.served import DROPPED, Outcome
+from rollstream.folds.batches.served import DROPPED
 from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import Key
 from rollstream.folds.state import NOTHING, SamplerState
@@ -173,7 +173,6 @@ class AskProgress(Command[Progress]):
 
 
 _Table = dict[str, dict[str, int]]
-_BY_OUTCOME: tuple[Outcome, ...] = ("trained", "failed", "skipped", "filtered", "unknown")
 
 
 def _progress(
@@ -198,9 +197,13 @@ def _progress(
         },
         never_back=_by_reason(never_back.by_kind()),
         unfinished=_by_reason(unfinished.by_kind()),
+        trained=ended["trained"],
+        failed=ended["failed"],
+        skipped=ended["skipped"],
+        filtered=ended["filtered"],
+        unknown=ended["unknown"],
         kept=ended["kept"],
         dropped=_by_reason({reason: ended[reason] for reason in (*DROPPED, "unused")}),
-        **{outcome: ended[outcome] for outcome in _BY_OUTCOME},
         **known,
     )
 
