@@ -1,10 +1,11 @@
 """Measures what ready groups take in memory, what deciding among them costs, and a start.
 
 ``python -m benchmarks.ready``: groups of eight with distinct examples go through the fold of a
-sampler, which then decides about batches of 64 among 10 thousand, 100 thousand and a million. Then
-a million sealed groups, of which all but 50 thousand were served, are folded from their events'
-bytes as a start without a snapshot folds them; then the state is read from a snapshot's bytes.
-Without Kafka and without files; the time is the processor's.
+sampler, which then decides about batches of 64 among 10 thousand, 100 thousand and a million. It
+decides also among 20 thousand of 100 examples, by settings that leave groups out. Then a million
+sealed groups, of which all but 50 thousand were served, are folded from their events' bytes as a
+start without a snapshot folds them; then the state is read from a snapshot's bytes. Without Kafka
+and without files; the time is the processor's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -36,6 +37,14 @@ SEALED = 1_000_000
 LEFT_READY = 50_000
 DECISIONS = 40
 WARM_UP_GROUPS = 1_280
+FILTERED, EXAMPLES = 20_000, 100
+AGES = FILTERED // BATCH_GROUPS  # Steps of the policies that sampled these.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none is left out": {},
+    "the newest policy first": {"on_policy_fraction": 0.5},
+    "2,000 are stale": {"max_policy_lag": AGES - 2_000 // BATCH_GROUPS},
+    "20,000 are stale": {"max_policy_lag": 0},
+}
 NOW = Now(epoch=0, nonce="bench", now_ts=0)
 PLACE = FoldPlace(1, bytes(16), (0, Claimed(owner="bench", nonce="bench")), (0,))
 
@@ -104,6 +113,24 @@ def measure_ready() -> Iterator[Row]:
         most = found
 
 
+def measure_filtered() -> Iterator[tuple[str, float]]:
+    """Milliseconds of a decision by each of the settings, which is not applied; the median."""
+    for name, settings in SETTINGS.items():
+        state = empty(10**9)
+        state.choosing = replace(state.choosing, **settings)
+        state.next_step = AGES
+        for offset, event in enumerate(flushes(FILTERED * GROUP_SIZE)):
+            named = enumerate(event.groups)
+            few = tuple(one._replace(example_id=str(n % EXAMPLES)) for n, one in named)
+            state.apply_groups(LOG, offset, replace(event, groups=few))
+        took_s = []
+        for _ in range(DECISIONS):
+            begun_s = time.process_time()
+            NextBatch(step=AGES, num_groups=BATCH_GROUPS).decide(state, NOW)
+            took_s.append(time.process_time() - begun_s)
+        yield name, 1e3 * sorted(took_s)[DECISIONS // 2]
+
+
 def _decide_s(state: SamplerState, decisions: Iterator[int]) -> float:
     took_s = []
     for _ in range(DECISIONS):
@@ -165,6 +192,8 @@ def main() -> None:
             f"{row.ready:10,} {row.group_bytes:14.0f} {row.fold_us:13.2f} {row.decide_ms:14.2f}",
             flush=True,
         )
+    for name, decide_ms in measure_filtered():
+        print(f"{FILTERED:10,} of {EXAMPLES} examples, {name}: {decide_ms:.2f} ms", flush=True)
     fold_s, copy_s, load_s, size = measure_start()
     print(
         f"start with {SEALED:,} sealed and {LEFT_READY:,} ready: {fold_s:.1f} s from the logs' "

@@ -159,8 +159,8 @@ def test_the_index_answers_as_its_model(
                 found = [[index.at(ref).ref for ref in refs] for _, refs in by_age]
                 assert found == model.by_age(environments, among, out)
     for at in {0, *(group.sealed_ts for group in groups)}:
-        found = {PACKED.unpack(ref): rollouts for ref, rollouts in index.made_before(at)}
-        assert found == model.made_before(at)
+        before = {PACKED.unpack(ref): rollouts for ref, rollouts in index.made_before(at)}
+        assert before == model.made_before(at)
 
 
 def refs_of(packed: Iterable[int]) -> list[GroupRef]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, Self
@@ -94,7 +94,7 @@ def _added(packed: _Packed, recent: _Counts) -> _Counts:
 class ExampleCounts:
     """Counts by kind and key, such as groups by outcome; they may become known in any order.
 
-    An example takes about 15 bytes besides its name where an environment has many of them, and 120
+    An example takes about 25 bytes besides its name where an environment has many of them, and 120
     where it has less than 30,000. A copy takes the time of the environments, not of the examples.
 
     Args:
@@ -160,7 +160,7 @@ class ExampleCounts:
         """How many by kind."""
         return dict(sorted(self._totals.items()))
 
-    def sorted_items(self) -> list[tuple[str, list[tuple[str, Mapping[str, int]]]]]:
+    def sorted_items(self) -> list[tuple[str, list[tuple[str, dict[str, int]]]]]:
         """For a digest."""
         found = []
         for environment, examples in sorted(self._environments.items()):

@@ -301,7 +301,7 @@ class ReadyIndex:
 
     def has_others(self, policies: Policies, without: Set[int]) -> bool:
         """Whether there are groups of exactly these policies, which are ready, besides these."""
-        return not without.issuperset(self.by_policies(policies))
+        return any(ref not in without for ref in self.by_policies(policies))
 
     def policies(self) -> Sequence[PolicyRef]:
         """The distinct policies of the ready groups' members, sorted."""

@@ -112,8 +112,8 @@ def _beyond_use(
         known = refs_of(drops)
         for ref, rollouts in ready.made_before(oldest_made_us):
             if ref not in known:
-                late = limits.all_made_late(rollouts) if rollouts else None
-                rows = limits.kept(ready.at(ref)) if late is None else late
+                none = limits.all_made_late(rollouts) if rollouts else None
+                rows = limits.kept(ready.at(ref)) if none is None else none
                 assert rows.drop is not None, ref
                 drops.setdefault(rows.drop, {})[ref] = rows
     return drops
