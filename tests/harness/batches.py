@@ -11,6 +11,7 @@ from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import known_groups
 from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.batch import Batch
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.requested import agreed_signatures, token_array_names
 from rollstream.sampler.decide.choosing.choose import ALGORITHM
@@ -56,7 +57,7 @@ def assembled(
     event = batch_event(step)
     agreed, refused = agreed_signatures(token_array_names(columns), signatures)
     return assemble(
-        ServedBatch.of(event, 0),
+        Decided.of(ServedBatch.of(event, 0)),
         parts,
         columns=columns,
         token_arrays=agreed,

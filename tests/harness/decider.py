@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from harness.groups import GroupSpec, flush_of
@@ -11,17 +10,17 @@ from harness.retiring import retired
 from harness.sampler_worlds import config_of
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.choosing import choosing_of
-from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch
 from rollstream.sampler.decide.choosing.dropping import after_sealed
-from rollstream.sampler.decide.command import Command, Now, R, ResultContext, read
+from rollstream.sampler.decide.command import Command, FromStore, Now, R, ResultContext, read
 from rollstream.sampler.decide.queries.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.schemas.events import (
     Flushed,
@@ -44,6 +43,7 @@ LOGS = [
 
 
 CONFIG = config_of("file:///unused", "trainer-a")
+_NO_RECORD: Any = None  # What is read of it fails.
 
 
 class Decider:
@@ -114,9 +114,12 @@ class Decider:
         if ahead is None:
             ahead = MakesAhead(payloads, lambda _: (), lambda batch: batch, SystemClock())
             ahead.close()
-        before = (0, CONFIG, payloads, ahead, 0, self.now_us, (), lambda: None)
-        context = ResultContext(*before, _no_record, _no_logs, lambda: self.reported)
-        return read(command.result(self.state, context))
+        if isinstance(command, FromStore):
+            store = payloads._blobs
+            delivery = Delivery(store, payloads, ahead, _NO_RECORD, lambda: None)
+            return read(delivery.result(command, self.state))
+        context = ResultContext(0, CONFIG, 0, 0, 0, self.now_us, (), lambda: self.reported)
+        return command.result(self.state, context)
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""
@@ -138,7 +141,7 @@ class Decider:
         return self.do(AskProgress())
 
     def likely_next(self, command: LooksAhead) -> list[Share]:
-        return command.likely_next(self.state, self._now())
+        return likely_shares(command, self.state, self._now())
 
     def _now(self) -> Now:
         return Now(epoch=0, nonce="nonce", now_ts=len(self.events))
@@ -155,11 +158,3 @@ class Decider:
         flush = next(f for log, at, f in self.sealed if log == ref.log and at == ref.offset)
         assert isinstance(flush, Flushed), flush
         return flush.groups[ref.index_in_flush]
-
-
-def _no_record(step: int, trainer_epoch: int) -> Any:
-    raise AssertionError(f"step {step} is read from the record")
-
-
-def _no_logs(groups: Sequence[KnownGroup]) -> Any:
-    raise AssertionError(f"{len(groups)} groups are read from the seal logs")

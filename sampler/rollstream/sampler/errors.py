@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from rollstream.schemas.errors import RollstreamError
+from rollstream.store.errors import StoreAway
 
 
 class SamplerError(RollstreamError):
@@ -130,6 +131,12 @@ class GroupsUnreadable(SamplerError):
         self.digest = digest
         self.groups = dict(groups)
         self.reasons = dict(reasons)
+
+
+class BatchUnsettled(SamplerError, StoreAway):
+    """Whether groups of the batch that cannot be read give way is being settled. The call is
+    repeated until its time is up.
+    """
 
 
 class ArraysDiffer(SamplerError, ValueError):

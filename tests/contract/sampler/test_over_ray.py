@@ -27,7 +27,7 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.actor import actor_calls
-from rollstream.sampler.actor.pickled import StoredBatch, stored_in
+from rollstream.sampler.actor.pickled import Stored, stored_in
 from rollstream.sampler.api.client import SamplerClient
 from rollstream.status import measure
 from rollstream.streams.errors import BrokerError, TopicMismatch
@@ -211,7 +211,7 @@ def test_what_a_dead_actor_had_stored_for_its_answer_is_asked_for_again(
     sampler = world.open()
     killed: list[int] = []
 
-    def die_with_what_is_stored(answer: bytes | list[object]) -> list[StoredBatch]:
+    def die_with_what_is_stored(answer: bytes | list[object]) -> list[Stored]:
         stored = stored_in(answer)
         if stored and not killed:
             killed.append(sampler.stats().pid)

@@ -23,13 +23,14 @@ from rollstream.sampler.actor.pickled import Pickled, joined, opened
 from rollstream.sampler.actor.sampler_actor import Refused, SamplerActor
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.decide.batches.next_batch import NextBatch
-from rollstream.sampler.decide.command import Reply, Unread
-from rollstream.sampler.decide.queries.looks import AskStats, SamplerStats
+from rollstream.sampler.decide.command import Command, Reply, Unread
+from rollstream.sampler.decide.queries.looks import AskRecorded, AskStats, Flush, SamplerStats
+from rollstream.sampler.decide.queries.sampling import ReadGroups
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.errors import RequestDiffers
 from rollstream.schemas import codec
 from rollstream.schemas.events import BatchServed
-from rollstream.store.blobs import Blobs
+from rollstream.store.blobs import Blobs, Bytes, Pieces
 from rollstream.streams.broker import Broker
 
 WAIT_S = 30.0
@@ -194,7 +195,7 @@ def test_rows_are_freed_with_the_reply_that_has_them_before_anything_is_collecte
 
     async def replied() -> None:
         with ThreadPoolExecutor(1) as reader:
-            calls = AwaitedCalls(lambda _: None, reader, lambda _: None)
+            calls = AwaitedCalls(lambda _: None, {"past": reader}, Pickled.of)
             call = Call[Any](AskStats(), 0)
             call.answer(Reply(0, Unread("rows", read)))
             reply = await calls.reply(call, WAIT_S, lambda _: None)
@@ -207,22 +208,6 @@ def test_rows_are_freed_with_the_reply_that_has_them_before_anything_is_collecte
         assert [one() for one in rows] == [None]
     finally:
         gc.enable()
-
-
-def test_an_error_in_what_was_made_before_is_that_of_the_call() -> None:
-    def made() -> Any:
-        raise LookupError("a defect")
-
-    async def replied() -> None:
-        with ThreadPoolExecutor(1) as reader:
-            calls = AwaitedCalls(lambda _: None, reader, lambda _: None)
-            call = Call[Any](AskStats(), 0)
-            call.answer(Reply(0, Unread("rows", lambda: None, made)))
-            async with asyncio.timeout(WAIT_S):
-                await calls.reply(call, WAIT_S, lambda _: None)
-
-    with pytest.raises(LookupError, match="a defect"):
-        asyncio.run(replied())
 
 
 def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its_request(
@@ -250,6 +235,63 @@ def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its
     assert served.value.batch(waited_s=0.0, read_group=None).num_groups == 2
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
+class HeldBlobs(PassingBlobs):
+    """Blobs whose path contains ``held`` are neither read nor written while ``free`` is cleared."""
+
+    def __init__(self, inner: Blobs, held: str) -> None:
+        super().__init__(inner)
+        self.held, self.free = held, threading.Event()
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        assert self.held not in path or self.free.wait(WAIT_S)
+        return super().read_ranges(path, spans)
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        assert self.held not in path or self.free.wait(WAIT_S)
+        super().replace(path, data)
+
+
+@pytest.mark.parametrize("behind", ["files", "an old batch", "groups"])
+def test_a_batch_waits_for_nothing_that_others_read_or_have_written(
+    behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 1)
+    world = memory_world()
+    first = world.writer().flush(GroupSpec(example_id="ex-0")).files[0].path
+    sampler = world.open()
+    for step in range(3):
+        sampler.next_batch(step, 1, timeout_s=WAIT_S)
+        sampler.checkpointed(step)
+        last = world.writer().flush(GroupSpec(example_id=f"ex-{step + 1}"))
+    asked: Command[Any] = {
+        "files": Flush(),
+        "an old batch": AskRecorded(step=0),
+        "groups": ReadGroups(group_ids=(last.groups[0].group_id,)),
+    }[behind]
+    held = {"files": "batches/", "an old batch": first, "groups": last.files[0].path}[behind]
+    blobs = HeldBlobs(world.store, held)
+
+    async def answers() -> tuple[Any, Any]:
+        async with actor_in(world, blobs=blobs) as actor:
+            try:
+                batch = NextBatch(step=2 if behind == "groups" else 3, num_groups=1)
+                await actor.execute([AskStats()], 0.0)
+                if behind == "files":  # One is to be written.
+                    await actor.execute([batch], WAIT_S)
+                slow = asyncio.ensure_future(actor.execute([asked], WAIT_S))
+                await waiting(actor, 0)  # Answered after it was decided.
+                quick = await actor.execute([batch], WAIT_S)
+                assert not slow.done()
+            finally:
+                blobs.free.set()
+            return quick, opened(await slow)[0]
+
+    quick, slow = asyncio.run(answers())
+    assert batch_in(quick).num_groups == 1
+    assert isinstance(slow, Reply)
     world.close()
 
 

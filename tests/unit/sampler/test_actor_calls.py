@@ -20,6 +20,8 @@ from ray.exceptions import (
     TaskCancelledError,
 )
 
+from harness.batches import batch_event
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import (
     EnvironmentConfig,
@@ -30,9 +32,10 @@ from rollstream.runtime.config.sections import (
 from rollstream.sampler.actor import actor_calls
 from rollstream.sampler.actor.actor_calls import START_TIMEOUT_S, ActorCalls
 from rollstream.sampler.actor.agreement import Agree
-from rollstream.sampler.actor.pickled import Pickled, StoredBatch, joined
+from rollstream.sampler.actor.pickled import Pickled, Stored, joined
 from rollstream.sampler.actor.sampler_actor import Refused, Why
 from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Reply
 from rollstream.sampler.decide.queries.looks import AskStats
@@ -279,8 +282,9 @@ def test_a_wait_names_its_call_and_tells_no_secret_of_the_configuration(
 
 def stored(outcome: Any) -> Reply[Any]:
     """The answer to a call whose rows are to be fetched, which ends so."""
-    batch = AssembledBatch(np.zeros(2_000, np.uint8), {}, {}, {})
-    return Reply(3, StoredBatch(Pickled.of(batch).header, Answer(outcome, lambda: None), {}))
+    decided = Decided.of(ServedBatch.of(batch_event(0), 0))
+    pickled = Pickled.of(AssembledBatch(np.zeros(2_000, np.uint8), {}, {}, decided, 0))
+    return Reply(3, pickled._replace(buffers=[Stored(Answer(outcome, lambda: None))]))
 
 
 def test_a_call_is_repeated_where_what_was_stored_for_its_answer_is_lost(

@@ -19,8 +19,8 @@ from harness.groups import GroupSpec
 from rollstream.runtime.clock import SystemClock
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.batch import Batch
-from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.batches.next_batch import NextBatch, with_rows
+from rollstream.sampler.batch.share import Share, with_rows
+from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.batches.shaped import Carry, NextShapedBatch
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.errors import GroupsUnreadable

@@ -18,7 +18,7 @@ from rollstream.runtime.config.ready_packs import ReadyPacksConfig, ScheduleConf
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import NotEnoughGroups, ReadyPacks, Sampler, SamplerApi, SamplerView
 from rollstream.sampler.decide.trainer.commands import Resume
-from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
@@ -218,7 +218,9 @@ def test_one_that_never_claimed_or_only_looks_ends_by_the_brokers_deadline(world
 
 
 def test_calls_that_come_together_wait_for_the_broker_once(world: World) -> None:
-    owner = Owner(world.local.name, world.local.config, entropy=SystemEntropy(), **world.shared)
+    owner = OwnerInProcess(
+        world.local.name, world.local.config, entropy=SystemEntropy(), **world.shared
+    )
     world.broker.leave()
     calls = [owner.begin(Resume(checkpointed_step=None)) for _ in range(8)]
     took_s = [world.seconds(partial(owner.decide, call)) for call in calls]
@@ -228,7 +230,9 @@ def test_calls_that_come_together_wait_for_the_broker_once(world: World) -> None
 
 
 def test_each_call_that_the_broker_does_not_answer_raises_an_error_of_its_own(world: World) -> None:
-    owner = Owner(world.local.name, world.local.config, entropy=SystemEntropy(), **world.shared)
+    owner = OwnerInProcess(
+        world.local.name, world.local.config, entropy=SystemEntropy(), **world.shared
+    )
     calls = [owner.begin(Resume(checkpointed_step=None)) for _ in range(4)]
     world.broker.leave()
     errors = []

@@ -22,8 +22,8 @@ from rollstream.sampler.actor.pickled import opened
 from rollstream.sampler.actor.sampler_actor import SamplerActor, Why
 from rollstream.sampler.decide.queries.looks import Flush
 from rollstream.sampler.engine import snapshots
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.engine.logs import READ_TIMEOUT_S_MIN
-from rollstream.sampler.engine.owner import Owner
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -88,9 +88,9 @@ class World:
             clock=self.clock,
         )
 
-    def owner(self) -> Owner:
+    def owner(self) -> OwnerInProcess:
         local = self.local
-        return Owner(
+        return OwnerInProcess(
             local.name,
             local.config,
             broker=self.broker,

@@ -15,13 +15,15 @@ from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.batch.assembled import AssembledBatch
-from rollstream.sampler.decide.batches.next_batch import NextBatch, with_rows
-from rollstream.sampler.decide.command import ResultContext, read
+from rollstream.sampler.batch.share import with_rows
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import read
 from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine import logs
 from rollstream.sampler.engine.calls import Call
-from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.rows.deliver import Delivery
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.errors import Fenced
@@ -29,8 +31,8 @@ from rollstream.streams.errors import Fenced
 WAIT_S = 30.0
 
 
-def owner_in(world: LocalWorld) -> Owner:
-    return Owner(
+def owner_in(world: LocalWorld) -> OwnerInProcess:
+    return OwnerInProcess(
         world.name,
         world.config,
         broker=world.broker(),
@@ -70,20 +72,20 @@ def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.M
     calls = [owner.begin(asked) for _ in range(2)]
     for call in calls:
         owner.decide(call)
-    reply, defects = NextBatch.result, [OSError("a defect")]
+    reply, defects = Delivery.result, [OSError("a defect")]
 
-    def result(self: NextBatch, state: SamplerState, context: ResultContext) -> Any:
+    def result(self: Delivery, command: NextBatch, state: SamplerState) -> Any:
         if defects:
             raise defects.pop()
-        return reply(self, state, context)
+        return reply(self, command, state)
 
-    monkeypatch.setattr(NextBatch, "result", result)
+    monkeypatch.setattr(Delivery, "result", result)
     world.writer().flush(*specs(2))
     while defects:
         owner.follow(WAIT_S)
     with pytest.raises(OSError, match="a defect"):
         calls[0].answered.result(0)
-    assert batch_of(calls[1]).decision["step"] == 0
+    assert batch_of(calls[1]).decided.step == 0
     owner.close()
     world.close()
 
@@ -122,8 +124,8 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
     folding = partial(owner.follow, WAIT_S) if waits else partial(owner.execute, AskProgress(), 0.0)
     with pytest.raises(RuntimeError, match="a defect"):
         folding()
-    assert with_rows(owner.execute(asked, 0.0).value).decision["step"] == 0
-    assert batch_of(call).decision["step"] == 0
+    assert with_rows(owner.execute(asked, 0.0).value).decided.step == 0
+    assert batch_of(call).decided.step == 0
     owner.close()
     world.close()
 
@@ -138,6 +140,6 @@ def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
     for spec in specs(3):
         world.writer().flush(spec)
     batch = with_rows(owner.execute(NextBatch(step=0, num_groups=3), 0.0).value)
-    assert batch.decision["step"] == 0
+    assert batch.decided.step == 0
     owner.close()
     world.close()

@@ -17,8 +17,9 @@ from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec, every_extra, flush_of, routed_experts
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup, known_groups
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
-from rollstream.sampler.errors import GroupsUnreadable
+from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.fields import REQUIRED_ARRAYS
@@ -180,8 +181,8 @@ def test_a_file_that_is_not_what_its_event_names_is_refused(blobs: Blobs) -> Non
         Payloads(blobs, 1 << 20).parts(0, [(0, groups[0])])
 
 
-def batch_of(step: int) -> ServedBatch:
-    return ServedBatch.of(batch_event(step), 0)
+def batch_of(step: int) -> Decided:
+    return Decided.of(ServedBatch.of(batch_event(step), 0))
 
 
 def batch(
@@ -313,6 +314,21 @@ def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) 
     assert cache.groups_read == 1
     cache.note_served([], 1_000)
     assert cache.cached_bytes == one.cached_bytes
+
+
+def test_no_share_is_handed_out_of_a_batch_whose_groups_give_way_unless_they_stay() -> None:
+    cache, batch = Payloads(MemoryBlobs(), 0), batch_of(3)
+    assert not cache.begin_replacing(3, batch.digest), "somebody may have it"
+    cache.undelivered[3] = batch.digest
+    assert cache.begin_replacing(3, batch.digest)
+    with pytest.raises(BatchUnsettled, match="step 3 cannot be read"):
+        cache.note_readable(batch)
+    cache.settle({3: b"another"})
+    with pytest.raises(BatchUnsettled):
+        cache.note_readable(batch)
+    cache.settle({3: batch.digest})
+    cache.note_readable(batch)
+    assert not cache.begin_replacing(3, batch.digest), "it was handed out"
 
 
 def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from rollstream.sampler import Batch, SamplerApi, SamplerError
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.engine import projecting
-from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.store import Bytes, MemoryBlobs, Pieces
 from rollstream.store.layout import batch_path
@@ -181,7 +181,7 @@ def test_what_ends_the_thread_is_told_to_who_decides_and_to_nobody_who_waits_or_
     world = LocalWorld(MemoryBroker(MemoryLogs()), blobs, config_of("file:///unused", name))
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2)))
     shared: dict[str, Any] = {"clock": SystemClock(), "entropy": SystemEntropy()}
-    owner = Owner(name, world.config, broker=world.broker(), store=blobs, **shared)
+    owner = OwnerInProcess(name, world.config, broker=world.broker(), store=blobs, **shared)
     for step in range(2):
         owner.execute(NextBatch(step=step, num_groups=1), 0.0)
     waiting = owner.begin(NextBatch(step=2, num_groups=1))

@@ -22,8 +22,8 @@ from rollstream.sampler.batch.padded import PaddedLayout
 from rollstream.sampler.batch.requested import (
     column_names,
 )
-from rollstream.sampler.decide.batches.next_batch import slots_of
 from rollstream.sampler.errors import ArrayMissing, ArraysDiffer, InvalidRequest, RowsOutOfReach
+from rollstream.sampler.rows.resolved import slots_of
 from rollstream.schemas.errors import MissingExtra
 
 

@@ -9,15 +9,24 @@ import numpy as np
 import pytest
 import ray
 
+from harness.batches import batch_event
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler.actor import stored
+from rollstream.sampler.actor.pickled import Pickled, Stored
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.decided import Decided
 
 BYTES = 1_000
 
 
 def made() -> AssembledBatch:
-    return AssembledBatch(np.zeros(BYTES, np.uint8), {}, {}, {})
+    decided = Decided.of(ServedBatch.of(batch_event(0), 0))
+    return AssembledBatch(np.zeros(BYTES, np.uint8), {}, {"dp_size": 1}, decided, 0)
+
+
+def is_stored(pickled: Pickled) -> bool:
+    return bool(pickled.buffers) and isinstance(pickled.buffers[0], Stored)
 
 
 class Buffer(np.ndarray[Any, Any]):
@@ -32,8 +41,8 @@ def test_batches_are_stored_up_to_a_bound_of_them_all_and_again_once_some_are_go
     monkeypatch.setattr(ray, "get", lambda ref: ref.view(Buffer))
     batches = StoredBatches()
     one, two, three = (batches.keep(made()) for _ in range(3))
-    assert [batches.crossing(each) is not None for each in (one, two, three)] == [True, True, False]
+    assert [is_stored(batches.pickled(each)) for each in (one, two, three)] == [True, True, False]
     gone = weakref.ref(two.buffer)
     del two
     assert gone() is None
-    assert batches.crossing(batches.keep(made())) is not None
+    assert is_stored(batches.pickled(batches.keep(made())))

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import ray
-from numpy.typing import NDArray
 from ray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
@@ -23,7 +21,7 @@ from ray.exceptions import (
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.actor.joint_calls import Gathering, JointCalls
-from rollstream.sampler.actor.pickled import StoredBatch, opened, stored_in
+from rollstream.sampler.actor.pickled import Stored, opened, stored_in
 from rollstream.sampler.actor.sampler_actor import Refused, Why
 from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.errors import SamplerUnavailable
@@ -59,7 +57,7 @@ class ActorCalls:
         self._pending: set[Any] = set()  # As many as there are callers that wait.
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """As ``Owner.execute``; ``SamplerUnavailable`` where the actor does not answer."""
+        """As ``OwnerInProcess.execute``; ``SamplerUnavailable`` where the actor does not answer."""
         wait, deadline = self._deadlines(wait_s)
         while True:
             ref = self._send([command], wait)
@@ -171,15 +169,14 @@ class ActorCalls:
         finally:
             answer.cancel()
 
-    def _fetch(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
+    def _fetch(self, stored: Stored, deadline: Deadline) -> Any:
         try:
-            buffer: NDArray[np.uint8] = ray.get(stored.ref, timeout=deadline.left_s())
+            return ray.get(stored.ref, timeout=deadline.left_s())
         except GetTimeoutError as error:
             raise self._no_answer(deadline) from error
-        return buffer
 
-    async def _fetch_async(self, stored: StoredBatch, deadline: Deadline) -> NDArray[np.uint8]:
-        fetching: asyncio.Future[NDArray[np.uint8]] = asyncio.wrap_future(stored.ref.future())
+    async def _fetch_async(self, stored: Stored, deadline: Deadline) -> Any:
+        fetching: asyncio.Future[Any] = asyncio.wrap_future(stored.ref.future())
         try:
             return await asyncio.wait_for(fetching, deadline.left_s())
         except TimeoutError as error:

@@ -5,25 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled, StoredBatch
-from rollstream.sampler.decide.command import R, Reply, Unread
+from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled
+from rollstream.sampler.decide.command import Lane, R, Reply, Unread
 from rollstream.sampler.engine.calls import Call
-
-
-@dataclass(slots=True, eq=False)
-class _Awaited:
-    call: Call[Any]
-    wait_s: float
-    ended: asyncio.Future[None]
-    stored: StoredBatch | None = None  # What its reply is made of, where it was made before,
-    reading: Future[Pickled] | None = None  # and where it is read.
-    finished: bool = False  # Nothing is left to be done for its reply.
-    timer: asyncio.TimerHandle | None = None
 
 
 class AwaitedCalls:
@@ -31,33 +20,33 @@ class AwaitedCalls:
 
     Waking the loop from another thread costs more than most answers do, and takes turns with the
     thread that answers. So threads answer all the calls that they can first, and wake it then, once
-    (``hand_over``). Rows are read from the moment on at which a call is answered, by the reader;
-    what callers get that ask for the same while it is read is read and pickled once.
+    (``hand_over``). Rows are read from the moment on at which a call is answered, in the lane of
+    the result; what callers get that ask for the same while it is read is read and pickled once.
 
     Args:
         give_up: called in the event loop with a call whose time is up.
-        reader: reads rows, one after the other.
-        stored: what crosses for a result that was made before, where it was stored then.
+        lanes: each makes results one after the other.
+        pickled: what crosses for a result.
     """
 
     def __init__(
         self,
         give_up: Callable[[Call[Any]], None],
-        reader: Executor,
-        stored: Callable[[Any], StoredBatch | None],
+        lanes: Mapping[Lane, Executor],
+        pickled: Callable[[Any], Pickled],
     ) -> None:
         self._give_up = give_up
-        self._reader = reader
-        self._stored = stored
+        self._lanes = lanes
+        self._pickled = pickled
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed: deque[_Awaited] = deque()  # Ended, or decided; added to by any thread.
+        self._to_do: deque[Callable[[], None]] = deque()  # In the loop; added to by any thread.
         self._woken = False
         self._lock = threading.Lock()  # Guards those below.
-        self._reads: dict[Hashable, Future[Pickled]] = {}  # Under way.
+        self._reads: dict[Lane, dict[Hashable, Future[Pickled]]] = {lane: {} for lane in lanes}
 
     async def reply(
         self, call: Call[R], wait_s: float, decide: Callable[[Callable[[], None]], object]
-    ) -> Reply[R | Pickled | StoredBatch]:
+    ) -> Reply[R | Pickled]:
         """The call's reply, or its error; what was read is pickled. One that is cancelled is
         forgotten.
 
@@ -65,83 +54,65 @@ class AwaitedCalls:
             wait_s: how long it may wait for groups, from when it was decided that it has to.
             decide: has the call decided by another thread, which then calls what it is given.
         """
-        self._loop = asyncio.get_running_loop()
-        awaited = _Awaited(call, wait_s, self._loop.create_future())
-        call.answered.add_done_callback(lambda _: self._end(awaited))
-        decide(lambda: self._changed.append(awaited))
+        loop = self._loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        timers: list[asyncio.TimerHandle] = []
+        crossing: Future[Reply[R | Pickled]] = Future()
+        crossing.add_done_callback(lambda _: self._to_do.append(partial(_end, ended)))
+        call.answered.add_done_callback(lambda _: self._begin_result(call, crossing))
+
+        def wait_for_groups() -> None:
+            if not call.ended:
+                timers.append(loop.call_later(wait_s, self._give_up, call))
+
+        decide(lambda: self._to_do.append(wait_for_groups))
         try:
-            await awaited.ended
+            await ended
         finally:
             call.answered.cancel()
-            if awaited.timer is not None:
-                awaited.timer.cancel()
-            # Callbacks refer to it: in a cycle the rows would stay until they are collected.
-            reading, awaited.reading = awaited.reading, None
-            stored, awaited.stored = awaited.stored, None
-        reply = call.answered.result()
-        if stored is not None:
-            return Reply(reply.trainer_epoch, stored)
-        if reading is not None:
-            return Reply(reply.trainer_epoch, reading.result())
-        assert not isinstance(reply.value, Unread), "what is to be read is read"
-        return Reply(reply.trainer_epoch, reply.value)
+            for timer in timers:
+                timer.cancel()
+        return crossing.result()
 
     def hand_over(self) -> None:
         """What became of calls since the last time reaches those that await them. For any thread,
         after it decided, answered or gave up calls."""
-        if self._changed and not self._woken and self._loop is not None:
+        if self._to_do and not self._woken and self._loop is not None:
             self._woken = True
             self._loop.call_soon_threadsafe(self._look)
 
-    def _end(self, awaited: _Awaited) -> None:
-        """Its call was answered, or ended otherwise."""
-        answered = awaited.call.answered
-        if answered.cancelled() or answered.exception() is not None:
-            self._finish(awaited)
-            return
-        value = answered.result().value
-        if not isinstance(value, Unread):
-            self._finish(awaited)
-            return
+    def _begin_result(self, call: Call[R], crossing: Future[Reply[R | Pickled]]) -> None:
+        """The call was answered, or ended otherwise."""
         try:
-            self._begin_result(awaited, value)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it:
-            awaited.reading = Future()  # it would be logged, since this is a Future's callback,
-            awaited.reading.set_exception(error)  # and the call not end.
-            self._finish(awaited)
-            self.hand_over()
-
-    def _begin_result(self, awaited: _Awaited, value: Unread[Any]) -> None:
-        made = value.made()
-        if made is not None and (stored := self._stored(made)) is not None:
-            awaited.stored = stored
-            self._finish(awaited)
-        else:
-            value = value if made is None else replace(value, read=lambda: made)
-            awaited.reading = self._begin_reading(value)
-            awaited.reading.add_done_callback(lambda _: self._finish(awaited))
-
-    def _finish(self, awaited: _Awaited) -> None:
-        awaited.finished = True
-        self._changed.append(awaited)
+            reply = call.answered.result()
+            value = reply.value
+            if isinstance(value, Unread):
+                reading = self._begin_reading(value)
+                reading.add_done_callback(partial(_pass_on, reply.trainer_epoch, crossing))
+            else:
+                crossing.set_result(Reply(reply.trainer_epoch, value))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+            crossing.set_exception(error)
 
     def _begin_reading(self, unread: Unread[Any]) -> Future[Pickled]:
+        reads = self._reads[unread.lane]
         with self._lock:
-            reading = self._reads.get(unread.key)
+            reading = reads.get(unread.key)
             if reading is None:
-                reading = self._reads[unread.key] = Future()
-                self._reader.submit(self._read, unread, reading)
+                reading = reads[unread.key] = Future()
+                self._lanes[unread.lane].submit(self._read, unread, reading)
         return reading
 
     def _read(self, unread: Unread[Any], reading: Future[Pickled]) -> None:
         outcome: Pickled | BaseException
         try:
-            outcome = Pickled.of(unread.read())
+            outcome = self._pickled(unread.read())
         except BaseException as error:  # noqa: BLE001 - whatever it is, its callers get it
             outcome = error
+        reads = self._reads[unread.lane]
         with self._lock:
-            del self._reads[unread.key]
-            last = not self._reads
+            del reads[unread.key]
+            last = not reads
         if isinstance(outcome, BaseException):
             reading.set_exception(outcome)
         else:
@@ -152,12 +123,18 @@ class AwaitedCalls:
 
     def _look(self) -> None:
         self._woken = False  # Before the look: what is added after it wakes the loop again.
-        while self._changed:
-            awaited = self._changed.popleft()
-            if awaited.ended.done():
-                continue
-            if awaited.finished:
-                awaited.ended.set_result(None)
-            elif awaited.timer is None and not awaited.call.ended:
-                assert self._loop is not None
-                awaited.timer = self._loop.call_later(awaited.wait_s, self._give_up, awaited.call)
+        while self._to_do:
+            self._to_do.popleft()()
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _pass_on(trainer_epoch: int, crossing: Future[Reply[Any]], reading: Future[Pickled]) -> None:
+    error = reading.exception()
+    if error is None:
+        crossing.set_result(Reply(trainer_epoch, reading.result()))
+    else:
+        crossing.set_exception(error)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.decide.command import Reply
 
 BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a smaller one.
@@ -18,20 +17,29 @@ BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a
 JOINED_BYTES_MAX = 96 * 1024
 
 
+class Stored(NamedTuple):
+    """What lies in Ray's object store, by Ray's reference to it."""
+
+    ref: Any
+
+
 class Pickled(NamedTuple):
     """A pickled object, whose larger arrays lie beside it: they are copied neither here nor where
     it is opened.
 
     Attributes:
-        header: all of it but these arrays' bytes.
-        buffers: uint8 [size] of each of them, read-only.
+        header: all of it but these arrays' bytes, and but its ``fields``.
+        buffers: uint8 [size] of each of them, read-only, or where it is stored.
+        fields: of the object, which others may share: a value, one that is pickled, or stored.
     """
 
     header: bytes
-    buffers: Sequence[NDArray[np.uint8]]
+    buffers: Sequence[NDArray[np.uint8] | Stored]
+    fields: Mapping[str, Any]
 
     @classmethod
-    def of(cls, value: object) -> Self:
+    def of(cls, value: object, **fields: Any) -> Self:
+        """``value`` without these fields."""
         buffers: list[pickle.PickleBuffer] = []
 
         def keep_beside(buffer: pickle.PickleBuffer) -> bool:
@@ -41,35 +49,35 @@ class Pickled(NamedTuple):
             return True  # In the header.
 
         header = pickle.dumps(value, protocol=5, buffer_callback=keep_beside)
-        return cls(header, [_read_only(each.raw()) for each in buffers])
+        return cls(header, [_read_only(each.raw()) for each in buffers], fields)
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
-        return len(self.header) + sum([buffer.nbytes for buffer in self.buffers])
+        """Its size, without fields and what is stored."""
+        here = [each.nbytes for each in self.buffers if not isinstance(each, Stored)]
+        return len(self.header) + sum(here)
 
-    def open(self) -> Any:
-        """The object."""
-        return pickle.loads(self.header, buffers=self.buffers)
+    @property
+    def parts(self) -> list[object]:
+        """What it refers to: buffers and fields."""
+        return [*self.buffers, *self.fields.values()]
 
+    def open(self, found: dict[int, Any] | None = None) -> Any:
+        """The object.
 
-class StoredBatch(NamedTuple):
-    """A batch that was pickled before it was decided, and whose buffer is in Ray's object store.
+        Args:
+            found: by their ids, parts that were fetched or opened; more are added.
+        """
+        known = {} if found is None else found
 
-    Attributes:
-        header: as that of ``Pickled``.
-        ref: Ray's reference to the buffer, uint8 [size], read-only.
-        decision: of the batch.
-    """
+        def opened_part(part: Any) -> Any:
+            if isinstance(part, Pickled) and id(part) not in known:
+                known[id(part)] = part.open(known)
+            return known.get(id(part), part)
 
-    header: bytes
-    ref: Any
-    decision: Mapping[str, Any]
-
-    def open(self, buffer: NDArray[np.uint8]) -> AssembledBatch:
-        """The batch, with its buffer as it was fetched."""
-        batch: AssembledBatch = pickle.loads(self.header, buffers=[buffer])
-        return replace(batch, decision=self.decision)
+        value = pickle.loads(self.header, buffers=list(map(opened_part, self.buffers)))
+        fields = {name: opened_part(part) for name, part in self.fields.items()}
+        return replace(value, **fields) if fields else value
 
 
 def joined(answers: list[Any]) -> bytes | list[Any]:
@@ -77,36 +85,39 @@ def joined(answers: list[Any]) -> bytes | list[Any]:
     several share crosses once."""
     if stored_in(answers):
         return answers  # Ray is to see its references.
-    shared = {id(value): value for value in map(_value_of, answers) if isinstance(value, Pickled)}
-    if sum([value.nbytes for value in shared.values()]) > JOINED_BYTES_MAX:
+    shared = {id(one): one for one in _parts_of(answers) if isinstance(one, Pickled)}
+    if sum([one.nbytes for one in shared.values()]) > JOINED_BYTES_MAX:
         return answers  # Their arrays are views of the object store, where they arrive.
     return pickle.dumps(answers, protocol=5)
 
 
-def stored_in(crossed: bytes | list[Any]) -> list[StoredBatch]:
-    """The batches among the answers whose buffers are to be fetched."""
-    values = () if isinstance(crossed, bytes) else map(_value_of, crossed)
-    return [value for value in values if isinstance(value, StoredBatch)]
+def stored_in(crossed: bytes | list[Any]) -> list[Stored]:
+    """What is to be fetched for the answers, each once."""
+    parts = [] if isinstance(crossed, bytes) else _parts_of(crossed)
+    return list({id(one): one for one in parts if isinstance(one, Stored)}.values())
 
 
-def opened(crossed: bytes | list[Any], fetched: Sequence[NDArray[np.uint8]] = ()) -> list[Any]:
+def opened(crossed: bytes | list[Any], fetched: Sequence[Any] = ()) -> list[Any]:
     """The answers, with what was pickled in them; what several share is opened once.
 
     Args:
-        fetched: the buffers of ``stored_in``.
+        fetched: what ``stored_in`` names.
     """
-    buffers = iter(fetched)
+    found = dict(zip(map(id, stored_in(crossed)), fetched, strict=True))
     answers = pickle.loads(crossed) if isinstance(crossed, bytes) else crossed
-    found: dict[int, Any] = {}
     for number, answer in enumerate(answers):
         value = _value_of(answer)
-        if isinstance(value, StoredBatch):
-            answers[number] = Reply(answer.trainer_epoch, value.open(next(buffers)))
-        elif isinstance(value, Pickled):
+        if isinstance(value, Pickled):
             if id(value) not in found:
-                found[id(value)] = value.open()
+                found[id(value)] = value.open(found)
             answers[number] = Reply(answer.trainer_epoch, found[id(value)])
     return answers
+
+
+def _parts_of(answers: list[Any]) -> list[object]:
+    """What was pickled for the answers, and its parts."""
+    values = [value for value in map(_value_of, answers) if isinstance(value, Pickled)]
+    return [*values, *(part for value in values for part in value.parts)]
 
 
 def _value_of(answer: object) -> object:

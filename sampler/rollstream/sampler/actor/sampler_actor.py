@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import ray
 
@@ -20,12 +20,12 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.actor.awaited_calls import AwaitedCalls
 from rollstream.sampler.actor.loopback_ray import allow_get_beside_event_loop
-from rollstream.sampler.actor.pickled import Pickled, StoredBatch, joined
+from rollstream.sampler.actor.pickled import Pickled, joined
 from rollstream.sampler.actor.stored import StoredBatches
-from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.decide.command import Command, Lane, R, Reply
 from rollstream.sampler.engine.calls import AGAIN_S, PASSING, WAITING_MAX, Call
 from rollstream.sampler.engine.owner import Owner
-from rollstream.sampler.errors import GroupsUnreadable, SamplerError
+from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable, SamplerError
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -65,14 +65,14 @@ class Why:
     missing: str = ""
 
 
-Answer = Reply[R | Pickled | StoredBatch] | Refused
+Answer = Reply[R | Pickled] | Refused
 
 
 class SamplerActor:
     """One sampler, decided in one process.
 
     An asyncio actor: a call that waits is an awaitable and holds no thread. One thread decides, one
-    reads rows, and one reads the seal logs and ends the waits whose groups came.
+    in each ``Lane`` reads, and one reads the seal logs and ends the waits whose groups came.
 
     Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
     another owner took over it answers ``Fenced``, and exits for good at ``leave``.
@@ -83,8 +83,12 @@ class SamplerActor:
     ) -> None:
         allow_get_beside_event_loop()
         keep_memory_warm()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="rollstream-reader")
-        self._stored = StoredBatches()
+        lanes: dict[Lane, ThreadPoolExecutor] = {
+            lane: ThreadPoolExecutor(1, thread_name_prefix=f"rollstream-read-{lane}")
+            for lane in get_args(Lane)
+        }
+        self._reader = lanes["now"]
+        stored = StoredBatches()
         self._owner = Owner(
             name,
             config,
@@ -93,20 +97,20 @@ class SamplerActor:
             clock=SystemClock(),
             entropy=SystemEntropy(),
             reader=self._reader,
-            keep=self._stored.keep,
+            keep=stored.keep,
         )
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
-        self._calls = AwaitedCalls(self._give_up, self._reader, self._stored.crossing)
+        self._calls = AwaitedCalls(self._give_up, lanes, stored.pickled)
         self._follower = threading.Thread(
             target=self._follow, name="rollstream-follower", daemon=True
         )
 
     async def execute(self, commands: Sequence[Command[Any]], wait_s: float) -> bytes | list[Any]:
-        """As ``Owner.execute``, of each; ``opened`` gives the answers: a ``Reply`` each, in which
-        what was read from the store is pickled, or an error that Rollstream raised on purpose. They
-        are answered together: several are such as one decision answers."""
+        """As ``OwnerInProcess.execute``, of each; ``opened`` gives the answers: a ``Reply`` each,
+        in which what was read from the store is pickled, or an error that Rollstream raised on
+        purpose. They are answered together: several are such as one decision answers."""
         if len(commands) == 1:
             answers = [await self._answer(commands[0], wait_s)]
         else:
@@ -115,6 +119,7 @@ class SamplerActor:
 
     async def _answer(self, command: Command[R], wait_s: float) -> Answer[R]:
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
+        asked = command
         while True:
             try:
                 call = self._owner.begin(command)
@@ -131,6 +136,8 @@ class SamplerActor:
                     return Refused(
                         _portable(error), isinstance(error, Fenced) and self._owner.fenced
                     )
+                if isinstance(error, BatchUnsettled):
+                    command = asked
             await asyncio.sleep(AGAIN_S)
 
     async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:

@@ -1,22 +1,30 @@
-"""Batches whose bytes lie in Ray's object store before they are asked for."""
+"""What crosses for results, and what of it lies in Ray's object store: batches that were made
+before they are asked for, and what many ranks share."""
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ray
 from ray.exceptions import RayError
 
-from rollstream.sampler.actor.pickled import Pickled, StoredBatch
+from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled, Stored
 from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.decided import Decided
+from rollstream.sampler.batch.share import Share
 
 STORED_BYTES_MAX = 32 * 1024 * 1024  # An eighth of our own Ray's store, for what may be in vain.
+DECISIONS_KEPT = 4  # Whose ranks may be on their way at one time.
+_ELSEWHERE = cast(Decided, None)  # In what is pickled: the decision crosses beside it.
 
 
-class _Stored(NamedTuple):
-    batch: StoredBatch
+class _Kept(NamedTuple):
+    batch: Pickled
     nbytes: int
 
 
@@ -28,12 +36,14 @@ class StoredBatches:
     """
 
     def __init__(self) -> None:
-        self._stored: dict[int, _Stored] = {}  # By the id of a buffer, while it lives.
+        self._kept: dict[int, _Kept] = {}  # By the id of a buffer, while it lives.
+        self._deciding = threading.Lock()  # Guards those below.
+        self._decisions: OrderedDict[Decided, Pickled | Stored] = OrderedDict()
 
     def keep(self, batch: AssembledBatch) -> AssembledBatch:
         """The batch with its buffer in the store, read-only; where there is no room, as it is."""
         nbytes = batch.buffer.nbytes
-        held = sum([stored.nbytes for stored in list(self._stored.values())])
+        held = sum([kept.nbytes for kept in list(self._kept.values())])
         if held + nbytes > STORED_BYTES_MAX:
             return batch
         try:
@@ -42,11 +52,34 @@ class StoredBatches:
         except RayError:  # The store is full, say: it crosses as one that was not made before.
             return batch
         kept = replace(batch, buffer=buffer)
-        self._stored[id(buffer)] = _Stored(StoredBatch(Pickled.of(kept).header, ref, {}), nbytes)
-        weakref.finalize(buffer, self._stored.pop, id(buffer), None)
+        header = Pickled.of(replace(kept, decided=_ELSEWHERE))
+        self._kept[id(buffer)] = _Kept(header._replace(buffers=[Stored(ref)]), nbytes)
+        weakref.finalize(buffer, self._kept.pop, id(buffer), None)
         return kept
 
-    def crossing(self, batch: AssembledBatch) -> StoredBatch | None:
-        """What crosses for a batch that was kept in the store; None: it was not."""
-        stored = self._stored.get(id(batch.buffer))
-        return stored and stored.batch._replace(decision=batch.decision)
+    def pickled(self, result: Any) -> Pickled:
+        """What crosses for a result. What the ranks of a batch share is pickled once, and stored
+        once if it were large for all of them."""
+        if isinstance(result, Share):
+            decided = self._decided(result.decided, result.dp_size)
+            return Pickled.of(replace(result, decided=_ELSEWHERE), decided=decided)
+        if not isinstance(result, AssembledBatch):
+            return Pickled.of(result)
+        decided = self._decided(result.decided, result.others["dp_size"])
+        kept = self._kept.get(id(result.buffer))
+        if kept is None:
+            return Pickled.of(replace(result, decided=_ELSEWHERE), decided=decided)
+        return kept.batch._replace(fields={"decided": decided, "groups_ready": result.groups_ready})
+
+    def _decided(self, decided: Decided, ranks: int) -> Pickled | Stored:
+        with self._deciding:
+            found = self._decisions.pop(decided, None)
+            if found is None:
+                found = pickled = Pickled.of(decided)
+                if pickled.nbytes * ranks > JOINED_BYTES_MAX:
+                    with suppress(RayError):  # The store is full, say.
+                        found = Stored(ray.put(decided))
+            self._decisions[decided] = found
+            if len(self._decisions) > DECISIONS_KEPT:
+                self._decisions.popitem(last=False)
+            return found

@@ -16,8 +16,8 @@ from rollstream.sampler.api.trainer_calls import RecordsForTrainer
 from rollstream.sampler.arguments import seconds
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.batch import Batch
-from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.batches.next_batch import BatchCommand, with_rows
+from rollstream.sampler.batch.share import Share, with_rows
+from rollstream.sampler.decide.batches.next_batch import BatchCommand
 from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.decide.queries.looks import (
     AskRecorded,

@@ -13,7 +13,7 @@ from rollstream.sampler.configuration import sampler_config
 from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.decide.trainer.commands import PublishPolicy, Resume
 from rollstream.sampler.decide.trainer.pool import ResumePool
-from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.forked import OpenedIn
 from rollstream.sampler.rows.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
@@ -60,7 +60,7 @@ class Sampler(SamplerApi):
         reader = RankReader(loaded.store.root, store, settings.cache_bytes)
         super().__init__(name, clock, settings.timeout_s, reader)
         self._opened = OpenedIn(name)
-        self._owner = Owner(
+        self._owner = OwnerInProcess(
             name,
             loaded,
             broker=broker,

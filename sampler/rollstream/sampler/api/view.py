@@ -14,7 +14,7 @@ from rollstream.sampler.api.looking import LooksAtGroups
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.requested import column_names
-from rollstream.sampler.decide.batches.next_batch import with_rows
+from rollstream.sampler.batch.share import with_rows
 from rollstream.sampler.decide.command import Command, R
 from rollstream.sampler.decide.queries.looks import (
     AskBatches,
@@ -26,7 +26,7 @@ from rollstream.sampler.decide.queries.looks import (
     SamplerStats,
 )
 from rollstream.sampler.decide.queries.progress import AskProgress, Progress
-from rollstream.sampler.engine.owner import Owner
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.forked import OpenedIn
 from rollstream.schemas.order import Policy
@@ -72,7 +72,7 @@ class SamplerView(LooksAtGroups):
     ) -> None:
         self._opened = OpenedIn(name)
         # An owner that is given no command that claims: it folds the logs as the sampler does.
-        self._reader = Owner(
+        self._reader = OwnerInProcess(
             name,
             configured(config),
             broker=broker,

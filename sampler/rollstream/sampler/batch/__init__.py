@@ -4,6 +4,7 @@
 - ``batch``  ``Batch``: ragged and packed; ``metrics``, ``to_torch``, ``to_jax``
 - ``beyond_float32``  groups whose returns make advantages beyond float32
 - ``carried``  what a step takes over from the step before it
+- ``decided``  what is recorded of a batch, the same for all its ranks
 - ``joining``  rows one after the other: where each lies, and the copies
 - ``padded``  ``Padded``: the same as rectangles
 - ``requested``  the columns that a batch has when they are asked for by name

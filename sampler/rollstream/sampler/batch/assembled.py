@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler.batch.batch import Batch, GroupReader
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows, RowLayout
 from rollstream.sampler.batch.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.batch.token_arrays import TokenArrays
 from rollstream.sampler.batch.wanted import Wanted
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
-from rollstream.schemas.events import ServedScore
+from rollstream.schemas.events import CarriedRows, ServedScore
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
 
@@ -49,23 +49,21 @@ class AssembledBatch:
         buffer: uint8 [size].
         layout: of the arrays in it.
         others: the fields of ``Batch`` that are no arrays; of ``metadata`` the JSON texts.
-        decision: those among them that follow from the decision and not from its rows.
+        decided: those among them that follow from the decision and not from its rows.
+        groups_ready: when it was asked for.
     """
 
     buffer: NDArray[np.uint8]
     layout: Mapping[str, ArrayLayout]
     others: Mapping[str, Any]
-    decision: Mapping[str, Any]
-
-    def decided(self, served: ServedBatch, groups_ready: int) -> AssembledBatch:
-        """The same rows as the batch of this decision, which chose what they were made for."""
-        return replace(self, decision=_of_decision(served, groups_ready))
+    decided: Decided
+    groups_ready: int
 
     def batch(self, *, waited_s: float, read_group: GroupReader | None) -> Batch:
         """The batch; nothing is copied."""
         fields: dict[str, Any] = {
             **self.others,
-            **self.decision,
+            **self.decided.fields(),
             **_views(self.buffer, self.layout),
         }
         for prefix in (_COMPONENT, TOKEN_ARRAY):
@@ -75,28 +73,29 @@ class AssembledBatch:
         fields["token_arrays"] = TokenArrays(fields["token_arrays"], fields.pop("refused"))
         if fields["metadata"] is not None:
             fields["metadata"] = tuple(map(json.loads, fields["metadata"]))
-        return Batch(waited_s=waited_s, read_group=read_group, **fields)
+        ready = self.groups_ready
+        return Batch(waited_s=waited_s, read_group=read_group, groups_ready=ready, **fields)
 
 
 def assemble(
-    served: ServedBatch,
+    decided: Decided,
     parts: Sequence[GroupRows],
     *,
+    carried: Mapping[int, CarriedRows] | None = None,
     columns: Collection[str] = (),
     token_arrays: Mapping[str, ArraySignature] | None = None,
     refused: Mapping[str, SamplerError] | None = None,
     dp_rank: int = 0,
     dp_size: int = 1,
-    branches: Mapping[str, Sequence[Branch]] | None = None,
     groups_ready: int,
 ) -> AssembledBatch:
     """Joins these groups, in their order.
 
     Args:
+        carried: by slot, those that the step before had.
         columns: that the batch is to have besides.
         token_arrays: dtype and trailing shape of those among ``columns``.
         refused: the others, and why the batch does not have them.
-        branches: of the weights, by lineage.
     """
     rows = [part.group.group.rows for part in parts]
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
@@ -112,11 +111,11 @@ def assemble(
         "group_index": group_index,
         "trajectory_index": trajectories,
         "trajectory_returns": _returns(own_rewards, trajectories),
-        **_weights(parts, branches or {}),
+        **_weights(parts, decided.branches),
         **_components(parts, len(uids)),
         **_numbers_asked_for(parts, columns),
     }
-    used, carried_stale = _used(served, parts, per_row)
+    used, carried_stale = _used(decided, carried or {}, parts, per_row)
     per_row.update(used)
     total = int(row_layout.offsets[-1])
     per_token = {
@@ -146,22 +145,7 @@ def assemble(
         "dp_rank": dp_rank,
         "dp_size": dp_size,
     }
-    return AssembledBatch(buffer, layout, others, _of_decision(served, groups_ready))
-
-
-def _of_decision(served: ServedBatch, groups_ready: int) -> dict[str, Any]:
-    """What is the same for every rank."""
-    return {
-        "step": served.event.step,
-        "batch_id": served.batch_id,
-        "digest": served.digest,
-        "sampled": served.sampled,
-        "carried_groups": len(served.carried),
-        "policy_step": served.event.policy_step,
-        "algorithm": served.event.algorithm,
-        "current_step": served.current_step,
-        "groups_ready": groups_ready,
-    }
+    return AssembledBatch(buffer, layout, others, decided, groups_ready)
 
 
 def _requested_texts(
@@ -389,13 +373,17 @@ def _as_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _used(
-    served: ServedBatch, parts: Sequence[GroupRows], per_row: Mapping[str, NDArray[Any]]
+    decided: Decided,
+    carried: Mapping[int, CarriedRows],
+    parts: Sequence[GroupRows],
+    per_row: Mapping[str, NDArray[Any]],
 ) -> tuple[dict[str, NDArray[np.bool_]], int]:
     """``used`` and ``carried_stale``, as ``Batch`` has them; no array where nothing is carried."""
-    if not served.carried:
+    if not decided.carried_groups:
         return {}, 0
     found = Wanted.of(
-        served,
+        decided,
+        carried,
         parts,
         trajectories=per_row["trajectory_index"],
         weight_steps=per_row["weight_steps"],

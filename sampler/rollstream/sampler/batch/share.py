@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from rollstream.folds.batches.served import ServedBatch
+import numpy as np
+from numpy.typing import NDArray
+
 from rollstream.folds.group.known import KnownGroup
 from rollstream.sampler.batch.assembled import AssembledBatch, assemble
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.requested import agreed_signatures, token_array_names
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.order import Branch
+from rollstream.schemas.events import CarriedRows
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
     """A rank's share: which rows of which files, with their digests, and no payload.
 
     Attributes:
-        served: the recorded batch.
+        decided: what is recorded of the batch.
         groups: of the share, each with its slot.
-        paths: of the files of all groups of the batch, by slot.
+        masks: by slot, of the groups that do not have all of their rows.
+        carried: by slot, of the groups that the step before had.
         columns: that the batch is to have besides.
-        branches: of the weights, by lineage, when the batch was decided.
         groups_ready: when it was asked for.
     """
 
-    served: ServedBatch
+    decided: Decided
     groups: Sequence[tuple[int, KnownGroup]]
-    paths: Sequence[str]
+    masks: Mapping[int, NDArray[np.bool_]]
+    carried: Mapping[int, CarriedRows]
     columns: tuple[str, ...]
     dp_rank: int
     dp_size: int
-    branches: Mapping[str, Sequence[Branch]]
     groups_ready: int
 
     def has_same_rows(self, other: Share) -> bool:
@@ -43,8 +47,8 @@ class Share(NamedTuple):
 
     def _rows(self) -> tuple[object, ...]:
         refs = [(slot, group.ref) for slot, group in self.groups]
-        read = self.columns, self.dp_rank, self.dp_size, self.branches
-        return self.served.event.step, self.served.digest, refs, *read
+        read = self.columns, self.dp_rank, self.dp_size, self.decided.branches
+        return self.decided.step, self.decided.digest, refs, *read
 
     def assembled(
         self,
@@ -60,17 +64,23 @@ class Share(NamedTuple):
         token_arrays: Mapping[str, ArraySignature] = {}
         refused: Mapping[str, SamplerError] = {}
         if names := token_array_names(self.columns):
-            found = {path: signatures_of(path) for path in set(self.paths)}
-            token_arrays, refused = agreed_signatures(names, [found[path] for path in self.paths])
-        masks = self.served.all_groups
+            paths = self.decided.paths
+            found = {path: signatures_of(path) for path in set(paths)}
+            token_arrays, refused = agreed_signatures(names, [found[path] for path in paths])
         return assemble(
-            self.served,
-            [part.only(masks[part.slot].row_mask) for part in parts],
+            self.decided,
+            [part.only(self.masks.get(part.slot)) for part in parts],
+            carried=self.carried,
             columns=self.columns,
             token_arrays=token_arrays,
             refused=refused,
             dp_rank=self.dp_rank,
             dp_size=self.dp_size,
-            branches=self.branches,
             groups_ready=self.groups_ready,
         )
+
+
+def with_rows(result: AssembledBatch | Share) -> AssembledBatch:
+    """The result of a command whose rows the sampler reads."""
+    assert isinstance(result, AssembledBatch), result
+    return result

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.folds.batches.served import ServedBatch
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.schemas.choosing import Choosing
+from rollstream.schemas.events import CarriedRows
 from rollstream.schemas.order import UNKNOWN_STEP
 
 
@@ -28,7 +29,8 @@ class Wanted(NamedTuple):
     @classmethod
     def of(
         cls,
-        served: ServedBatch,
+        decided: Decided,
+        carried: Mapping[int, CarriedRows],
         parts: Sequence[GroupRows],
         *,
         trajectories: NDArray[np.int32],
@@ -38,32 +40,34 @@ class Wanted(NamedTuple):
         """By what was recorded of the decision alone, so that it stays the same.
 
         Args:
+            carried: by slot.
             trajectories, weight_steps, off_branch: as ``Batch`` has them, of each row.
         """
-        choosing = Choosing.of_record(served.event.choosing)
+        choosing = Choosing.of_record(decided.choosing)
         rows = [part.group.group.rows for part in parts]
-        carried = np.repeat([part.slot >= len(served.groups) for part in parts], rows)
+        is_carried = np.repeat([part.slot in carried for part in parts], rows)
         same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
-        beyond = _beyond(served, choosing, weight_steps, off_branch, same)
-        if served.event.algorithm >= 4:
-            beyond |= _made_too_long_ago(served, choosing, parts)
+        beyond = _beyond(decided, choosing, weight_steps, off_branch, same)
+        if decided.algorithm >= 4:
+            oldest = choosing.oldest_made_us(decided.sampled.ts)
+            beyond |= _made_too_long_ago(oldest, carried, parts)
         used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
-        used[trajectories[np.concatenate([_unwanted(served, part) for part in parts])]] = True
-        left[trajectories[carried & beyond]] = True
+        used[trajectories[np.concatenate([_unwanted(carried, part) for part in parts])]] = True
+        left[trajectories[is_carried & beyond]] = True
         return cls(used | left, int((left & ~used).sum()))
 
 
-def _unwanted(served: ServedBatch, part: GroupRows) -> NDArray[np.bool_]:
+def _unwanted(carried: Mapping[int, CarriedRows], part: GroupRows) -> NDArray[np.bool_]:
     """Of each row of a group, whether an earlier step trained on it, or left it out."""
-    if part.slot < len(served.groups):
+    one = carried.get(part.slot)
+    if one is None:
         return np.zeros(part.group.group.rows, np.bool_)
-    carried = served.carried[part.slot - len(served.groups)]
-    mask = carried.group.row_mask
-    return ~(carried.wanted if mask is None else carried.wanted[mask])
+    mask = one.group.row_mask
+    return ~(one.wanted if mask is None else one.wanted[mask])
 
 
 def _beyond(
-    served: ServedBatch,
+    decided: Decided,
     choosing: Choosing,
     weight_steps: NDArray[np.int64],
     off_branch: NDArray[np.bool_],
@@ -73,7 +77,7 @@ def _beyond(
     beyond = off_branch.copy() if choosing.off_branch == "drop" else np.zeros_like(off_branch)
     limits = [choosing.max_policy_lag, choosing.max_rollout_step_delay]
     if choosing.bounds_lag:
-        newest = max(served.current_step, served.event.policy_step)
+        newest = max(decided.current_step, decided.policy_step)
         oldest = newest - min((limit for limit in limits if limit >= 0), default=newest)
         unknown = weight_steps == UNKNOWN_STEP
         beyond |= unknown | (comparable & (weight_steps < oldest))
@@ -81,17 +85,16 @@ def _beyond(
 
 
 def _made_too_long_ago(
-    served: ServedBatch, choosing: Choosing, parts: Sequence[GroupRows]
+    oldest: int | None, carried: Mapping[int, CarriedRows], parts: Sequence[GroupRows]
 ) -> NDArray[np.bool_]:
     """Of each row of a carried group, whether the step was decided when that was too old to be
-    chosen, by the clock."""
-    oldest = choosing.oldest_made_us(served.event.now_ts)
+    chosen, by the clock: made before ``oldest``, in microseconds."""
     of_parts = [np.empty(0, np.bool_)]
     for part in parts:
         late = np.zeros(part.group.group.rows, np.bool_)
-        if oldest is not None and part.slot >= len(served.groups):
+        if oldest is not None and part.slot in carried:
             made = part.group.rows.unpack().made_ts(part.group.sealed_ts)
-            mask = served.all_groups[part.slot].row_mask
+            mask = carried[part.slot].group.row_mask
             late = (made if mask is None else made[mask]) < oldest
         of_parts.append(late)
     return np.concatenate(of_parts)

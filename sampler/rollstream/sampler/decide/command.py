@@ -1,25 +1,20 @@
 """What all commands to a sampler have in common. Pure.
 
 A command is one class: its fields are what was asked, ``decide`` the events that it calls for, and
-``result`` what its caller gets once they are confirmed. Each may be repeated without harm.
+``result`` what its caller gets once they are confirmed, unless that is read ``FromStore``. Each may
+be repeated without harm.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
-from rollstream.folds.batches.served import ServedBatch
-from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler.batch.assembled import AssembledBatch
-from rollstream.sampler.batch.joining import GroupRows
-from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.shortages import Shortage
-from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.reported import ReportedNow
@@ -36,100 +31,47 @@ class Now(TypedDict):
     now_ts: int
 
 
-class PayloadReader(Protocol):
-    """Reads the rows of groups from the store."""
-
-    groups_read: int
-    cached_bytes: int
-
-    def parts(
-        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
-    ) -> list[GroupRows]:
-        """The rows that a batch is made of; ``groups`` are pairs of slot and group."""
-
-    def parts_of_batch(
-        self,
-        served: ServedBatch,
-        groups: Sequence[KnownGroup],
-        slots: Sequence[int],
-        columns: Collection[str] = (),
-        ready: int | None = None,
-    ) -> list[GroupRows]:
-        """The same for these slots of a batch, once all its groups could be read; raises
-        ``GroupsUnreadable``. ``ready`` groups besides may be asked for next."""
-
-    def check_files(
-        self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
-    ) -> None:
-        """Returns when somebody else may read the files of a batch's groups; raises
-        ``GroupsUnreadable``."""
-
-    def read_early(
-        self, step: int, groups: Sequence[KnownGroup], columns: Collection[str], ready: int
-    ) -> None:
-        """Reads the rows that the batch of a step will be made of, unless it is not confirmed;
-        ``ready`` groups besides may be asked for next."""
-
-    def token_arrays(self, path: str) -> Mapping[str, ArraySignature]:
-        """Dtype and trailing shape of a file's named arrays."""
-
-    def all_fields(self, group: KnownGroup) -> Columns:
-        """Every field of a group's rows."""
-
-
-class MadeAhead(Protocol):
-    """Batches that were made before they were decided."""
-
-    def take(self, share: Share) -> AssembledBatch | None:
-        """The share with its rows, where just these were made; None: they are to be read."""
-
-    def handed_out(self, command: Command[Any], share: Share) -> None:
-        """The share is on its way to who asked for it; what follows it may be made."""
-
-
 class ResultContext(NamedTuple):
     """What a result may be made of besides the state.
 
     Attributes:
         pid: of the process that executes commands.
         config: that it runs with.
-        ahead: what was made before.
+        groups_read: by it, without those that its cache had.
+        cached_bytes: in that cache.
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
         sample_times_ms: of the newest calls for batches that were answered there.
-        wait_written: returns when every decision stands in a file under ``batches/``.
-        recorded: the batch of a final step, and its groups by slot, from the record, in this
-            trainer epoch; raises ``UnknownStep``.
-        as_sealed: what seal logs have of the rows of groups; raises ``UnknownStep``.
         reported: what sealers report of now.
     """
 
     pid: int
     config: RollstreamConfig
-    payloads: PayloadReader
-    ahead: MadeAhead
+    groups_read: int
+    cached_bytes: int
     calls_waiting: int
     now_us: int
     sample_times_ms: Sequence[float]
-    wait_written: Callable[[], None]
-    recorded: Callable[[int, int], tuple[ServedBatch, Sequence[KnownGroup]]]
-    as_sealed: Callable[[Sequence[KnownGroup]], Sequence[Columns]]
     reported: Callable[[], ReportedNow]
+
+
+Lane = Literal["now", "past", "files"]
+"""What waits for one another where a process delivers results: batches that are held, what is read
+of the record and for people, and who waits for files to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unread(Generic[R_co]):
-    """A result whose rows are still to be read from the store. ``read`` needs the state no more, so
-    the next command may be decided meanwhile.
+    """A result that is still to be made. ``read`` needs the state no more, so the next command may
+    be decided meanwhile.
 
     Attributes:
         key: equal for results that are the same, such as the share of ranks that are peers.
-        made: returns the result at once where it was made before; else None.
     """
 
     key: Hashable
     read: Callable[[], R_co]
-    made: Callable[[], R_co | None] = lambda: None
+    lane: Lane = "past"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,22 +122,10 @@ class Command(ABC, Generic[R]):
         """The groups that the command still waits for; None: its result can be made."""
         return None
 
-    def early_reading(
-        self, events: Sequence[SamplerEvent], state: SamplerState, payloads: PayloadReader
-    ) -> Callable[[], None] | None:
-        """Reads what the result needs once these events are confirmed, so that it is done while
-        they are appended; shows it to nobody. None: nothing is to be read."""
-        return None
-
     def decision_key(self) -> Hashable:
         """Equal for commands that call for one decision, such as those of a batch's ranks: where
         one of them waits, all do."""
         return self
-
-    def result_key(self) -> Hashable | None:
-        """Equal for commands of one decision that have one result, such as those of ranks that are
-        peers; None: its result is its own."""
-        return None
 
     @abstractmethod
     def result(self, state: SamplerState, context: ResultContext) -> R | Unread[R]:
@@ -207,6 +137,14 @@ def computed(result: Callable[[], R]) -> Unread[R]:
     return Unread(object(), result)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FromStore(Command[R]):
+    """A command whose result is read from the store: ``rows/deliver.py`` makes it."""
+
+    def result(self, state: SamplerState, context: ResultContext) -> R:
+        raise AssertionError(f"{self} is answered by rows/deliver.py")
+
+
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
     """The result of a command, and the trainer epoch in effect when it was decided."""
@@ -216,8 +154,5 @@ class Reply(Generic[R]):
 
 
 def read(result: R | Unread[R]) -> R:
-    """The result, with its rows."""
-    if not isinstance(result, Unread):
-        return result
-    made = result.made()
-    return result.read() if made is None else made
+    """The result, made."""
+    return result.read() if isinstance(result, Unread) else result

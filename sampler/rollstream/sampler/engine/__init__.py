@@ -3,6 +3,7 @@
 - ``admission``  tells env workers how many groups they may begin, from a thread of its own
 - ``announcing``  tells env workers of policies, in a thread of its own
 - ``calls``  calls under way, and those that wait for groups
+- ``in_process``  an owner whose commands are executed in the threads that ask
 - ``latencies``  how long calls for batches took
 - ``logs``  claims the decision log, reads the seal logs, and folds both
 - ``lost_logs``  whether the decision log is the one that the files follow from

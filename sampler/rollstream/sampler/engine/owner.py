@@ -12,7 +12,7 @@ from typing import Any
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
@@ -20,19 +20,31 @@ from rollstream.sampler.configuration import sampler_config
 from rollstream.sampler.decide.admission.granting import Granting, Observed
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
 from rollstream.sampler.decide.batches.packs_alone import check_packs
-from rollstream.sampler.decide.command import Command, R, Reply, ResultContext, Unread, read
+from rollstream.sampler.decide.command import (
+    Command,
+    FromStore,
+    R,
+    Reply,
+    ResultContext,
+    Unread,
+)
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
 from rollstream.sampler.engine.admission import ShareGranter
 from rollstream.sampler.engine.announcing import Announcer
-from rollstream.sampler.engine.calls import AGAIN_S, PASSING, UNANSWERED, Call, WaitingCalls
+from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import FOLLOW_RECORDS_MAX, SamplerLogs
 from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.overdue import OverdueBatches
 from rollstream.sampler.engine.projecting import Projector
-from rollstream.sampler.errors import GroupsUnreadable, SamplerError, SamplerUnavailable
+from rollstream.sampler.errors import (
+    GroupsUnreadable,
+    SamplerError,
+    SamplerUnavailable,
+)
 from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.sampler.rows.recorded import RecordedBatches
 from rollstream.sampler.rows.repairing import lost_groups, repaired
@@ -47,8 +59,6 @@ from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
-
-FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
 
 
 class Owner:
@@ -90,14 +100,20 @@ class Owner:
         self._config = config
         self._broker = broker
         self._clock = clock
-        self._reader = reader
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self.folding = self._logs.folding  # Waits for nobody.
         self._payloads = Payloads(self._store, sampler.cache_bytes)
         self._ahead = MakesAhead(self._payloads, self._likely_next, keep, clock)
         self._projector = Projector(self._store, name)
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s
-        self._recorded = RecordedBatches(broker, layout, name, clock, timeout_s)
+        self._delivery = Delivery(
+            self._store,
+            self._payloads,
+            self._ahead,
+            RecordedBatches(broker, layout, name, clock, timeout_s),
+            partial(self._projector.wait_written, timeout_s),
+            reader,
+        )
         self._overdue = OverdueBatches(config, clock)
         self._outages = Outages(broker, clock)
         self._latencies = Latencies(clock)
@@ -106,7 +122,7 @@ class Owner:
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
-        self._replies: dict[Hashable, Reply[Any]] = {}  # To those that wait, since a change.
+        self._decided: set[Hashable] = set()  # Keys of decisions that stand, since a change.
         self._closed = False
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
@@ -137,58 +153,10 @@ class Owner:
         deadline = Deadline(self._config.kafka.timeout_s, self._clock)
         self._logs.check_deployment(self._store, deadline)
 
-    def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """Decides what the command calls for and replies once that is confirmed.
-
-        Args:
-            wait_s: how long groups that are not there yet are waited for.
-
-        Raises:
-            NotEnoughGroups: not there within ``wait_s``. Fenced: this sampler has a successor, or
-                the command's trainer has. ClaimFailed, BrokerUnavailable: the broker did not answer
-                in time, or cannot be reached when it is up. StoreAway: the store was not there in
-                time. Others as the command's ``decide`` and ``result``.
-        """
-        wait = Deadline(wait_s, self._clock)
-        deadline = self.deadline(wait_s)
-        while True:
-            try:
-                try:
-                    return self._execute(command, wait)
-                except GroupsUnreadable as error:
-                    command = self.repair(command, error)
-            except PASSING as error:
-                if deadline.passed():
-                    raise
-                self._outages.look()
-                deadline.log_waiting(partial(str, error))
-                deadline.wait(AGAIN_S)
-
     def deadline(self, wait_s: float) -> Deadline:
         """Until when a call is attempted that the broker does not answer, or whose store is away:
         as long as it waits for groups; those that wait for none, ``kafka.timeout_s``."""
         return Deadline(wait_s or self._config.kafka.timeout_s, self._clock)
-
-    def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
-        call = self.begin(command)
-        call.begun_s -= deadline.timeout_s - deadline.left_s()  # An earlier attempt waited, too.
-        try:
-            self.decide(call)
-            while True:
-                call.woken.clear()  # Before the look: whatever comes after it ends the wait below.
-                if not call.ended and deadline.passed():
-                    self.give_up(call)
-                if call.ended:
-                    break
-                deadline.log_waiting(lambda: self._describe(call))
-                if not self.follow(deadline.slice_s(FOLLOW_SLICE_S)):
-                    # Another call's thread reads the seal logs for all; leaving, it wakes one.
-                    self._clock.wait(call.woken, deadline.slice_s(LOG_WAITING_EVERY_S))
-        finally:
-            call.answered.cancel()
-            self._waiting.wake_first()
-        reply = call.answered.result()
-        return Reply(reply.trainer_epoch, read(reply.value))
 
     def repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
         """The command to go on with; raises as ``repaired``."""
@@ -210,7 +178,8 @@ class Owner:
         from now on, until it is answered, given up, or cancelled.
 
         It keeps others from deciding for about ``ANSWER_S`` where the broker does not answer, and
-        calls that were begun meanwhile for no time: they get the same error. Raises as ``execute``.
+        calls that were begun meanwhile for no time: they get the same error. Raises as
+        ``OwnerInProcess.execute``.
 
         Args:
             answered: called once this call is answered, before those are looked at that wait.
@@ -265,7 +234,7 @@ class Owner:
             where the log was not claimed and nobody waits.
 
         Raises:
-            RollstreamError: as ``execute``; calls that wait go on waiting.
+            RollstreamError: as ``decide``; calls that wait go on waiting.
         """
         self._outages.look()
         with self._lock:
@@ -324,7 +293,7 @@ class Owner:
         self._announcer.close()
         with self._lock:
             self._closed = True
-            self._ahead.close()
+            self._delivery.close()
             self._waiting.fail_all(self._unusable())
             self._logs.stop()
             # For the end of one poll, after which nobody uses the broker any more.
@@ -365,43 +334,40 @@ class Owner:
             return "" if short is None else f"groups: {self._logs.error_of(short)}"
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
+        state = self._logs.state
+        if isinstance(command, FromStore):
+            return Reply(state.trainer_epoch, self._delivery.result(command, state))
         context = ResultContext(
             os.getpid(),
             self._config,
-            self._payloads,
-            self._ahead,
+            self._delivery.groups_read,
+            self._payloads.cached_bytes,
             len(self._waiting),
             self._clock.now_us(),
             self._latencies.took_ms(),
-            partial(self._projector.wait_written, self._config.kafka.timeout_s),
-            self._recorded.batch,
-            self._recorded.rows_as_sealed,
             self._logs.reported,
         )
-        return Reply(self._logs.state.trainer_epoch, command.result(self._logs.state, context))
+        return Reply(state.trainer_epoch, command.result(state, context))
 
     def _serve_waiting(self, deadline: Deadline) -> None:
         """Looks at the calls that wait, as long as there is something new for them: in the order of
         their arrival, and once for all that ask for the same."""
         while self._logs.changed and self._logs.claimed:
             self._logs.changed = False
-            self._replies.clear()
+            self._decided.clear()
             short: set[Hashable] = set()
             for call in self._waiting:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
-                    key = call.decision_key, call.command.result_key()
-                    reply = self._replies.get(key)
-                    if reply is not None and self._logs.is_owner(call.number, deadline):
-                        call.answer(reply)  # Nothing has changed since it was decided.
-                        continue
-                    shortage = self._decide(call, deadline)
+                    # Of ranks whose decision stands none decides again.
+                    stands = call.decision_key in self._decided
+                    shortage = None
+                    if not (stands and self._logs.is_owner(call.number, deadline)):
+                        shortage = self._decide(call, deadline)
                     if shortage is None:
-                        reply = self._reply(call.command)
-                        if key[1] is not None:
-                            self._replies[key] = reply
-                        call.answer(reply)
+                        self._decided.add(call.decision_key)
+                        call.answer(self._reply(call.command))
                     else:
                         call.shortage = shortage
                         short.add(call.decision_key)
@@ -414,7 +380,7 @@ class Owner:
         with self._lock:
             if self._closed or not self._logs.claimed:
                 return []
-            return command.likely_next(self._logs.state, self._logs.now())
+            return likely_shares(command, self._logs.state, self._logs.now())
 
     def _look(self, call: Call[R], deadline: Deadline) -> None:
         """Folds all logs up to their ends, and claims nothing; an owner, who knows every decision,
@@ -448,19 +414,24 @@ class Owner:
 
     def _confirm(self, call: Call[R], events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
         """As ``SamplerLogs.confirm``. What a call that waited is to get is read meanwhile."""
-        if self._reader is not None and call.shortage is not None:
-            early = call.command.early_reading(events, self._logs.state, self._payloads)
-            if early is not None:
-                self._reader.submit(early)
-        if not self._logs.confirm(events, deadline):
-            return False
-        self._replies.clear()
+        if call.shortage is not None:
+            self._delivery.begin_early(call.command, events, self._logs.state)
+        self._delivery.withhold(call.command, events, self._logs.state)
+        try:
+            if not self._logs.confirm(events, deadline):
+                return False
+        except BaseException:
+            if self._logs.claimed:  # Else the next claim tells what was written.
+                self._delivery.settle(self._logs.state)
+            raise
+        self._decided.clear()
         self._hand_on(events)
         return True
 
     def _claim(self, deadline: Deadline) -> None:
-        self._replies.clear()
+        self._decided.clear()
         self._logs.claim(deadline)
+        self._delivery.settle(self._logs.state)
         # Among them what turned out to be written.
         self._projector.project_missing(self._logs.state)
         self._announce()

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollstream.runtime.clock import Clock
@@ -38,11 +38,19 @@ class _Made:
 
     @property
     def step(self) -> int:
-        return self.share.served.event.step
+        return self.share.decided.step
 
     @property
     def digest(self) -> bytes:
-        return self.share.served.digest
+        return self.share.decided.digest
+
+
+_Key = tuple[int, bytes, int, int, tuple[str, ...]]
+
+
+def _key(share: Share) -> _Key:
+    decided = share.decided
+    return decided.step, decided.digest, share.dp_rank, share.dp_size, share.columns
 
 
 class MakesAhead:
@@ -73,33 +81,38 @@ class MakesAhead:
         self._keep = keep
         self._clock = clock
         self._lock = threading.Lock()  # Of what was made; never held while anything is read.
-        self._made: list[_Made] = []
+        self._made: dict[_Key, _Made] = {}
         self._likely_shares: Sequence[Share] = ()  # What was made last, or is being made.
         self._after: LooksAhead | None = None
         self._again_left = 0
         self._served: list[Share] = []  # Handed out, which the payloads do not know yet.
         self._released = 0  # Bytes of what was handed out or discarded.
         self._from_step = 0  # Before which nothing is made.
+        self._compared = (-1, b"")  # The decision that was compared with what was likely.
         self._logged_s: float | None = None
         self._wake, self._handed_out = threading.Event(), threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def take(self, share: Share) -> AssembledBatch | None:
-        """The share with its rows, where just these were made; None: they are to be read."""
+    def has_made(self, step: int, digest: bytes) -> bool:
+        """Whether shares of a batch of this step with this digest were made."""
         with self._lock:
-            for made in self._made:
-                if made.share.has_same_rows(share):
-                    break
-            else:
+            return any((made.step, made.digest) == (step, digest) for made in self._made.values())
+
+    def take(self, share: Share) -> AssembledBatch | None:
+        """The share with its rows, where just these were made; None: they are to be read. Raises
+        ``BatchUnsettled``."""
+        with self._lock:
+            made = self._made.get(_key(share))
+            if made is None or not made.share.has_same_rows(share):
                 self._discard_for(share)
                 return None
             made.taken = True
             if made.batch.buffer.flags.writeable:  # By the trainer, too: it is handed out once.
                 self._discard(made)
             self._served.append(share)
-        self._payloads.note_readable(share.served)
-        return made.batch.decided(share.served, share.groups_ready)
+        self._payloads.note_readable(share.decided)
+        return replace(made.batch, decided=share.decided, groups_ready=share.groups_ready)
 
     def handed_out(self, command: Command[Any], share: Share) -> None:
         """The share is on its way to who asked for it; what follows it may be made."""
@@ -110,9 +123,9 @@ class MakesAhead:
             # A trainer that went back to an earlier step; peers may be one apart without.
             if step + SOON_BATCHES < self._from_step:
                 self._from_step = 0
-            for made in [made for made in self._made if made.step > step + 1]:
+            for made in [made for made in self._made.values() if made.step > step + 1]:
                 self._discard(made)
-        many = share.groups_ready > SOON_BATCHES * len(share.paths)
+        many = share.groups_ready > SOON_BATCHES * len(share.decided.paths)
         if many and self._payloads.local and step >= self._from_step:
             self._after, self._again_left = command, AGAIN_MAX
         else:
@@ -163,7 +176,7 @@ class MakesAhead:
         if not shares:
             return
         with self._lock:
-            known = [made.share for made in self._made]
+            known = [made.share for made in self._made.values()]
             if isinstance(command, NextShapedBatch):
                 known = [*self._likely_shares]
             if any(share.has_same_rows(shares[0]) for share in known):
@@ -171,7 +184,7 @@ class MakesAhead:
             self._discard_for(shares[0])
             self._likely_shares = shares
         self._again_left -= 1
-        step, columns = shares[0].served.event.step, shares[0].columns
+        step, columns = shares[0].decided.step, shares[0].columns
         slotted = sorted(pair for share in shares for pair in share.groups)
         parts = self._payloads.read_ahead(step, slotted, columns)
         if parts is None or isinstance(command, NextShapedBatch):
@@ -182,27 +195,30 @@ class MakesAhead:
             if not self._payloads.hold_beside(size := batch.buffer.nbytes):
                 return
             with self._lock:
-                self._made.append(_Made(share, batch, size))
+                self._made[_key(share)] = _Made(share, batch, size)
 
     def _discard_for(self, share: Share) -> None:
         """Discards what was made for this step where the decision is another, and for earlier ones;
         of the one before, only what was handed out: its other ranks may come yet. Where few of the
         groups were expected, the next steps are not tried."""
-        step, digest = share.served.event.step, share.served.digest
-        for made in [*self._made]:
+        step, digest = share.decided.step, share.decided.digest
+        for made in [*self._made.values()]:
             earlier = made.step < step and (made.taken or made.step < step - 1)
             if earlier or (made.step == step and made.digest != digest):
                 self._discard(made)
+        if self._compared == (step, digest):
+            return
+        self._compared = step, digest
         expected = {
             group.ref
             for one in self._likely_shares
-            if one.served.event.step == step and one.served.digest != digest
+            if one.decided.step == step and one.decided.digest != digest
             for _, group in one.groups
         }
-        new = [group.ref for slot, group in share.groups if slot < len(share.served.groups)]
+        new = [group.ref for slot, group in share.groups if slot not in share.carried]
         if expected and 2 * sum(ref in expected for ref in new) < len(new):
             self._from_step = step + SOON_BATCHES
 
     def _discard(self, made: _Made) -> None:
-        self._made.remove(made)
+        del self._made[_key(made.share)]
         self._released += made.size

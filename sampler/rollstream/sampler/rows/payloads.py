@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup
+from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
 from rollstream.sampler.batch.share import Share
-from rollstream.sampler.errors import GroupsUnreadable
+from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
@@ -89,6 +89,7 @@ class Payloads:
         self._step = -1
         self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
         self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
+        self._replaced: dict[tuple[int, bytes], None] = {}  # Step and digest: others take over.
         self.undelivered: dict[int, bytes] = {}
         self.local = blobs.local_path(ROOT_ID) is not None
         self._reading = threading.Lock()  # Nobody who decides waits for it.
@@ -108,7 +109,7 @@ class Payloads:
 
     def parts_of_batch(
         self,
-        served: ServedBatch,
+        batch: Decided,
         groups: Sequence[KnownGroup],
         slots: Sequence[int],
         columns: Collection[str] = (),
@@ -121,9 +122,9 @@ class Payloads:
         Raises:
             GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
         """
-        step, asked = served.event.step, frozenset(columns)
+        step, asked = batch.step, frozenset(columns)
         slotted = [(slot, groups[slot]) for slot in slots]
-        others = [] if self._readable.get(step) == served.digest else groups
+        others = [] if self._readable.get(step) == batch.digest else groups
         try:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
             parts = self._parts(step, slotted, asked, others, whole=whole)
@@ -133,10 +134,10 @@ class Payloads:
             failed = self.failing(step, groups, asked)
             if failed:
                 with self._noting:
-                    _note(step, served, self._failed)
-                raise _unreadable(served, dict(enumerate(groups)), failed) from None
+                    _note(batch, self._failed)
+                raise _unreadable(batch, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
-        self.note_readable(served)
+        self.note_readable(batch)
         return parts
 
     def read_early(
@@ -192,11 +193,11 @@ class Payloads:
         with self._reading:
             self.cached_bytes -= released
             for share in shares:
-                self._begin(share.served.event.step, [group for _, group in share.groups])
+                self._begin(share.decided.step, [group for _, group in share.groups])
                 self._note_served(share.groups)
 
     def check_files(
-        self, served: ServedBatch, groups: Sequence[KnownGroup], columns: Collection[str] = ()
+        self, batch: Decided, groups: Sequence[KnownGroup], columns: Collection[str] = ()
     ) -> None:
         """Returns when the files of a batch's groups are there and of their size, so that somebody
         else may read and check them. Once groups of the batch could not be read all are read here,
@@ -205,25 +206,49 @@ class Payloads:
         Raises:
             GroupsUnreadable: as ``parts_of_batch``.
         """
-        step = served.event.step
-        if self._readable.get(step) != served.digest:
+        step = batch.step
+        if self._readable.get(step) != batch.digest:
             files = {group.file.path: group.file for group in groups}
-            failed = self._failed.get(step) == served.digest
+            failed = self._failed.get(step) == batch.digest
             if failed or not all(map(self._is_there, files.values())):
-                self.parts_of_batch(served, groups, (), columns)
-        self.note_readable(served)
+                self.parts_of_batch(batch, groups, (), columns)
+        self.note_readable(batch)
 
     def _is_there(self, sealed: SealedFile) -> bool:
         info = self._blobs.info(sealed.path)
         return info is not None and info.size == sealed.size
 
-    def note_readable(self, served: ServedBatch) -> None:
-        """A share is handed out."""
-        step = served.event.step
+    def note_readable(self, batch: Decided) -> None:
+        """A share is handed out.
+
+        Raises:
+            BatchUnsettled: groups of the batch gave way, or are about to.
+        """
         with self._noting:
-            self._failed.pop(step, None)
-            self.undelivered.pop(step, None)
-            _note(step, served, self._readable)
+            if (batch.step, batch.digest) in self._replaced:
+                raise BatchUnsettled(
+                    f"groups of the batch of step {batch.step} cannot be read, and others take "
+                    "their places; repeat the call"
+                )
+            self._failed.pop(batch.step, None)
+            self.undelivered.pop(batch.step, None)
+            _note(batch, self._readable)
+
+    def begin_replacing(self, step: int, digest: bytes) -> bool:
+        """From now on no share of this batch is handed out; False: one was."""
+        with self._noting:
+            if self.undelivered.get(step) != digest:
+                return False
+            self._replaced[step, digest] = None
+            while len(self._replaced) > BATCHES_KEPT:
+                del self._replaced[next(iter(self._replaced))]
+            return True
+
+    def settle(self, standing: Mapping[int, bytes]) -> None:
+        """Shares of these batches, digests by step, may be handed out: they stay as they are."""
+        with self._noting:
+            for batch in standing.items():
+                self._replaced.pop(batch, None)
 
     def _parts(
         self,
@@ -425,8 +450,8 @@ class Payloads:
                 self._forget(path)
 
 
-def _note(step: int, served: ServedBatch, noted: dict[int, bytes]) -> None:
-    noted[step] = served.digest
+def _note(batch: Decided, noted: dict[int, bytes]) -> None:
+    noted[batch.step] = batch.digest
     while len(noted) > BATCHES_KEPT:
         del noted[next(iter(noted))]
 
@@ -454,9 +479,9 @@ def describe_unreadable(
 
 
 def _unreadable(
-    served: ServedBatch, groups: Mapping[int, KnownGroup], failed: Mapping[GroupRef, StoreError]
+    batch: Decided, groups: Mapping[int, KnownGroup], failed: Mapping[GroupRef, StoreError]
 ) -> GroupsUnreadable:
-    step = served.event.step
+    step = batch.step
     lost = {slot: group for slot, group in groups.items() if group.ref in failed}
     why = {group.file.path: str(failed[group.ref]) for group in lost.values()}
     finding = describe_unreadable(step, lost, why)
@@ -464,7 +489,7 @@ def _unreadable(
         f"{finding}; restore the files, or "
         f"replace({step}, {sorted(lost)[:SHOWN]}, reason) on one rank, then ask for the step again",
         step=step,
-        digest=served.digest,
+        digest=batch.digest,
         groups={slot: group.group.group_id for slot, group in lost.items()},
         finding=finding,
         reasons={slot: why[group.file.path] for slot, group in lost.items()},

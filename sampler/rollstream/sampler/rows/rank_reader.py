@@ -32,7 +32,7 @@ class RankReader:
         """The share with its rows; None, with a warning, where they cannot be read here: only the
         sampler can tell whether the groups are lost, or this machine's view of the store."""
         try:
-            parts = self._payloads.parts(share.served.event.step, share.groups, share.columns)
+            parts = self._payloads.parts(share.decided.step, share.groups, share.columns)
             return share.assembled(parts, self._payloads.token_arrays)
         except StoreError as error:
             _log.warning(
@@ -40,7 +40,7 @@ class RankReader:
                 "to: %s",
                 share.dp_rank,
                 share.dp_size,
-                share.served.event.step,
+                share.decided.step,
                 error,
             )
             return None

@@ -39,8 +39,8 @@ READ_TIMEOUT_FACTOR = 4.0  # As with whole logs elsewhere: from a broker that an
 
 
 class RecordedBatches:
-    """Reads the decision log whole once a trainer epoch, for where the decisions of steps are: some
-    100 bytes a step. May be shared between threads, which read in turn.
+    """Reads the decision log once, for where the decisions of steps are, and goes on from there:
+    some 100 bytes a step. May be shared between threads, which read in turn.
 
     Args:
         name: of the sampler.
@@ -58,7 +58,10 @@ class RecordedBatches:
         self._reading = threading.Lock()
         # What is final within a trainer epoch stays the newest decision for its step in that one.
         self._epoch = -1
-        self._offsets: dict[int, list[int]] = {}
+        self._final = -1
+        self._offsets: dict[int, list[int]] = {}  # By step: its newest batch, what replaced in it.
+        self._follower: Follower | None = None
+        self._closed = False
 
     def batch(self, step: int, trainer_epoch: int) -> tuple[ServedBatch, list[KnownGroup]]:
         """The newest batch of a final step, with its groups; rows are checked when they are read.
@@ -70,15 +73,19 @@ class RecordedBatches:
         with self._reading:
             deadline = Deadline(self._timeout_s, self._clock)
             try:
-                if self._epoch != trainer_epoch or step not in self._offsets:
-                    self._offsets = self._all_offsets(deadline)
+                if self._epoch != trainer_epoch or step > self._final:
+                    self._read_on(deadline)
                     self._epoch = trainer_epoch
-                served = self._served(self._offsets.get(step, []), deadline)
+                offsets = self._offsets.get(step, []) if step <= self._final else []
+                served = self._served(offsets, deadline)
                 if served is None:
                     raise not_in_record(step, f"{self._where} has no decision for it")
                 return served, self._groups(served.all_groups, deadline)
             except (OffsetLost, UnknownTopic) as error:
                 raise not_in_record(step, str(error)) from error
+            finally:
+                if self._closed:
+                    self._restart()
 
     def rows_as_sealed(self, groups: Sequence[KnownGroup]) -> list[Columns]:
         """Of each group what its seal log has of its rows.
@@ -99,24 +106,39 @@ class RecordedBatches:
                 found.append(rows_as_sealed(event, ref.index_in_flush))
         return found
 
-    def _all_offsets(self, deadline: Deadline) -> dict[int, list[int]]:
-        """By final step, its newest batch and the replacements in it."""
-        offsets: dict[int, list[int]] = {}
-        final = -1
-        with closing(Follower(self._broker, {self._where: 0})) as follower:
-            for one in follower.read_to_end(deadline):
+    def close(self) -> None:
+        """Reads no more; what is being read ends first, and nobody waits for it. Idempotent."""
+        self._closed = True
+        if self._reading.acquire(blocking=False):
+            self._restart()
+            self._reading.release()
+
+    def _restart(self) -> None:
+        follower, self._follower = self._follower, None
+        self._epoch = self._final = -1
+        self._offsets.clear()
+        if follower is not None:
+            follower.close()
+
+    def _read_on(self, deadline: Deadline) -> None:
+        """Learns where the decisions are that came since."""
+        if self._follower is None:
+            self._follower = Follower(self._broker, {self._where: 0})
+        try:
+            for one in self._follower.read_to_end(deadline):
                 match one.event:
                     case BatchServed(step=step):
-                        offsets[step] = [one.offset]
+                        self._offsets[step] = [one.offset]
                     case Replaced(step=step):
-                        offsets[step].append(one.offset)
+                        self._offsets[step].append(one.offset)
                     case Checkpointed(step=step):
-                        final = max(final, step)
+                        self._final = max(self._final, step)
                     case Resumed(checkpointed_step=saved, later=later):
                         newest = -1 if saved is None else saved
-                        final = newest if later == "release" else max(final, newest)
-        # The batches of others may still change.
-        return {step: found for step, found in offsets.items() if step <= final}
+                        self._final = newest if later == "release" else max(self._final, newest)
+        except BaseException:
+            self._restart()
+            raise
 
     def _served(self, offsets: Sequence[int], deadline: Deadline) -> ServedBatch | None:
         served: ServedBatch | None = None

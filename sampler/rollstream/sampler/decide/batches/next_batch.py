@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from rollstream.folds.batches.served import ServedBatch, batch_digest
-from rollstream.folds.branches import branches_at
 from rollstream.folds.group.eligible import Accept
 from rollstream.folds.group.known import KnownGroup
-from rollstream.folds.state import NOTHING, SamplerState
+from rollstream.folds.state import SamplerState
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import (
     batch_of,
-    groups_of,
     is_recorded,
-    not_in_record,
     unchanged_batch,
 )
 from rollstream.sampler.decide.batches.new_batch import (
@@ -52,36 +48,13 @@ from rollstream.sampler.decide.choosing.requests import (
     choose,
     was_on_policy,
 )
-from rollstream.sampler.decide.command import (
-    Command,
-    MadeAhead,
-    Now,
-    PayloadReader,
-    ResultContext,
-    Unread,
-)
+from rollstream.sampler.decide.command import FromStore, Now
 from rollstream.sampler.decide.ratio import held_back
 from rollstream.sampler.decide.shortages import Shortage
-from rollstream.sampler.errors import (
-    GroupsUnreadable,
-    InvalidRequest,
-    RequestDiffers,
-)
+from rollstream.sampler.errors import InvalidRequest, RequestDiffers
 from rollstream.schemas.choosing import Choosing
-from rollstream.schemas.events import BatchServed, Replaced, SamplerEvent
-from rollstream.schemas.order import Branch
+from rollstream.schemas.events import Replaced, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
-
-
-def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
-    """The slots of a recorded batch that a rank reads: slot ``p`` goes to rank ``p mod dp_size``.
-
-    So groups stay whole, and the remainder goes to the lowest ranks. Peers in tensor, pipeline or
-    context parallel groups pass the same rank and get the same bytes.
-    """
-    assert 0 <= dp_rank < dp_size
-    return range(dp_rank, num_groups, dp_size)
-
 
 _LATER: Mapping[str, Any] = MappingProxyType(
     {"grouping": "mixed", "policy_version": None, "seed": None, "start_offset": 0}
@@ -97,7 +70,7 @@ def check_payloads(payloads: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCommand(Command[AssembledBatch | Share]):
+class BatchCommand(FromStore[AssembledBatch | Share]):
     """A command whose result is the batch of a step.
 
     Attributes:
@@ -113,118 +86,12 @@ class BatchCommand(Command[AssembledBatch | Share]):
     columns: tuple[str, ...] = ()
     payloads: PayloadsBy = "sampler"
 
-    def result(self, state: SamplerState, context: ResultContext) -> Unread[AssembledBatch | Share]:
-        """This rank's share of the recorded batch, with its rows or to be read; raises as
-        ``group_of``."""
-        served = state.batches.get(self.step)
-        if served is None:
-            return self._unread_record(state, context)
-        groups = groups_of(served, state)
-        branches = {state.choosing.lineage: state.branches_of(served)}
-        share = self.share(served, groups, branches, len(state.ready))
-        key = self.step, served.digest, self.dp_rank, self.dp_size, self.columns, self.payloads
-        read = partial(self._read, share, groups, context.payloads, context.ahead)
-        return Unread(key, read, partial(self._made, share, context.ahead))
-
-    def early_reading(
-        self, events: Sequence[SamplerEvent], state: SamplerState, payloads: PayloadReader
-    ) -> Callable[[], None] | None:
-        decided = [event for event in events if isinstance(event, BatchServed)]
-        if self.payloads != "sampler" or not decided:
-            return None
-        chosen = [*decided[0].groups, *(one.group for one in decided[0].carried)]
-        groups = [state.sealed(ref_of(one)) for one in chosen]
-        ready = len(state.ready) - len(decided[0].groups)
-        return partial(payloads.read_early, self.step, groups, self.columns, ready)
-
-    def result_key(self) -> Hashable:
-        return self.dp_rank, self.dp_size, self.columns, self.payloads
-
-    def _unread_record(
-        self, state: SamplerState, context: ResultContext
-    ) -> Unread[AssembledBatch | Share]:
-        """The same of a batch that is no longer held."""
-        epoch, ready, lineage = state.trainer_epoch, len(state.ready), state.choosing.lineage
-        begun = state.branches.entries()
-
-        def read() -> AssembledBatch | Share:
-            served, groups = context.recorded(self.step, epoch)
-            self._check_same_request(served, groups)
-            branches = branches_at(begun, served.policy_epoch, served.chosen_at)
-            share = self.share(served, groups, {lineage: branches}, ready)
-            try:
-                return self._read(share, groups, context.payloads, context.ahead)
-            except GroupsUnreadable as error:
-                raise not_in_record(self.step, str(error)) from error
-
-        return Unread((self.decision_key(), epoch, self.result_key()), read)
-
-    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
+    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
         """``RequestDiffers`` where the batch was served for another request."""
 
-    def _likely_shares(self, state: SamplerState, now: Now) -> list[Share]:
-        """The shares of all ranks in the batch that this command would be given now, were it asked;
-        empty: there are too few groups, or another step is the next one."""
-        if self.step != state.next_step:
-            return []
-        decided = self.decide(state, now)[-1:]
-        if not decided or not isinstance(decided[0], BatchServed):
-            return []
-        served = ServedBatch.of(decided[0], NOTHING)
-        groups = groups_of(served, state)
-        branches = {state.choosing.lineage: state.branches.now()}
-        ranks = [replace(self, dp_rank=rank) for rank in range(self.dp_size)]
-        return [rank.share(served, groups, branches, len(state.ready)) for rank in ranks]
-
-    def share(
-        self,
-        served: ServedBatch,
-        groups: Sequence[KnownGroup],
-        branches: Mapping[str, Sequence[Branch]],
-        ready: int,
-    ) -> Share:
-        """This rank's share of a batch with these groups."""
-        slots = slots_of(len(groups), self.dp_rank, self.dp_size)
-        return Share(
-            served,
-            [(slot, groups[slot]) for slot in slots],
-            [group.file.path for group in groups],
-            self.columns,
-            self.dp_rank,
-            self.dp_size,
-            branches,
-            ready,
-        )
-
-    def _read(
-        self,
-        share: Share,
-        groups: Sequence[KnownGroup],
-        payloads: PayloadReader,
-        ahead: MadeAhead,
-    ) -> AssembledBatch | Share:
-        if self.payloads == "rank":
-            payloads.check_files(share.served, groups, self.columns)
-            return share
-        slots = [slot for slot, _ in share.groups]
-        parts = payloads.parts_of_batch(
-            share.served, groups, slots, self.columns, share.groups_ready
-        )
-        made = share.assembled(parts, payloads.token_arrays)
-        ahead.handed_out(self, share)
-        return made
-
-    def _made(self, share: Share, ahead: MadeAhead) -> AssembledBatch | None:
-        made = ahead.take(share) if self.payloads == "sampler" else None
-        if made is not None:
-            ahead.handed_out(self, share)
-        return made
-
-
-def with_rows(result: AssembledBatch | Share) -> AssembledBatch:
-    """The result of a command whose rows the sampler reads."""
-    assert isinstance(result, AssembledBatch), result
-    return result
+    def following(self) -> BatchCommand | None:
+        """The same for the next step, as far as it can be known by now; None: it cannot."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +148,7 @@ class NextBatch(BatchCommand):
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         served = state.batches.get(self.step)
         if served is not None:
-            self._check_same_request(served)
+            self.check_same_request(served)
             return []
         if is_recorded(self.step, state):
             return []
@@ -297,17 +164,15 @@ class NextBatch(BatchCommand):
         """The settings to choose by."""
         return state.choosing
 
-    def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
-        """The shares of all ranks in the batch that would be decided now for the next step, asked
-        for as this one was; empty: there are too few groups, or another step is the next one."""
-        return replace(self, step=self.step + 1)._likely_shares(state, now)
+    def following(self) -> NextBatch:
+        return replace(self, step=self.step + 1)
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
             return None
         return shortage_of_new(state, self.asked())
 
-    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup] = ()) -> None:
+    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup] = ()) -> None:
         if self.request() != served.event.request:
             raise RequestDiffers(
                 f"step {self.step} was served for {served.event.request} and is now asked for "

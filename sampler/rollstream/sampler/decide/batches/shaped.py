@@ -15,7 +15,6 @@ from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
 from rollstream.sampler.arguments import group_ids, marks, text
 from rollstream.sampler.batch.carried import CarriedGroup
-from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.acks import check_kept
 from rollstream.sampler.decide.batches.held_batches import (
     groups_of,
@@ -145,7 +144,7 @@ class NextShapedBatch(BatchCommand):
             self.made.check_recorded(state)
         served = state.batches.get(self.step)
         if served is not None:
-            self._check_same_request(served, groups_of(served, state))
+            self.check_same_request(served, groups_of(served, state))
             return []
         if is_recorded(self.step, state):
             return []
@@ -172,12 +171,9 @@ class NextShapedBatch(BatchCommand):
         asked = self._asked(self.num_groups)
         return [*events, batch_served(state, now, asked, self.request.text, choice, carried)]
 
-    def likely_next(self, state: SamplerState, now: Now) -> list[Share]:
-        """The new groups of the batch that would be decided now for the next step, asked for as
-        this one was; what it will carry, only who shapes knows. Empty: there are too few groups, or
-        another step is the next one."""
-        asked = replace(self, step=self.step + 1, carried=(), after=None, made=None)
-        return asked._likely_shares(state, now)
+    def following(self) -> NextShapedBatch:
+        """What it will carry, only who shapes knows."""
+        return replace(self, step=self.step + 1, carried=(), after=None, made=None)
 
     def shortage(self, state: SamplerState) -> Shortage | None:
         if self.step in state.batches or is_recorded(self.step, state):
@@ -263,7 +259,7 @@ class NextShapedBatch(BatchCommand):
 
     # What was recorded.
 
-    def _check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
+    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
         recorded = json.loads(served.event.request)
         was, now = _asked_by_name(recorded), _asked_by_name(self.request.parsed)
         found = differing(was, now, {LOST, *self.only_ask})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,25 +13,15 @@ from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import NOTHING, SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.batch.assembled import AssembledBatch
-from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.admission.capacity import Loads
 from rollstream.sampler.decide.batches.held_batches import (
     batch_of,
     check_unchanged,
-    group_of,
-    groups_of,
     is_recorded,
-    unchanged_batch,
 )
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
-from rollstream.sampler.decide.command import (
-    Command,
-    Now,
-    ResultContext,
-    Unread,
-)
-from rollstream.sampler.decide.queries.sampling import group_with_rows
+from rollstream.sampler.decide.command import Command, FromStore, Now, ResultContext
 from rollstream.sampler.decide.ratio import inserts
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
@@ -210,8 +199,8 @@ class AskStats(Command[SamplerStats]):
             next_step=state.next_step,
             newest_policy_step=NOTHING if newest is None else newest.step,
             calls_waiting=context.calls_waiting,
-            groups_read=context.payloads.groups_read,
-            cached_bytes=context.payloads.cached_bytes,
+            groups_read=context.groups_read,
+            cached_bytes=context.cached_bytes,
             **_of_a_replay_buffer(state, context),
         )
 
@@ -264,7 +253,7 @@ def overdue_steps(state: SamplerState, config: RollstreamConfig, now_us: int) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadGroup(Command[RolloutGroup]):
+class ReadGroup(FromStore[RolloutGroup]):
     """A group of a served batch, which the caller has with this digest, with all fields of its
     rollouts."""
 
@@ -275,29 +264,15 @@ class ReadGroup(Command[RolloutGroup]):
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if not is_recorded(self.step, state):
-            self._check_slot(unchanged_batch(self.step, self.digest, state))
+            self.check(batch_of(self.step, state))
         return []
 
-    def result(self, state: SamplerState, context: ResultContext) -> Unread[RolloutGroup]:
-        key = type(self), self.step, self.digest, self.slot
-        served = state.batches.get(self.step)
-        if served is None:
-            return Unread(key, partial(self._read_record, state.trainer_epoch, context))
-        group = group_of(served, self.slot, state)
-        mask = served.all_groups[self.slot].row_mask
-        return Unread(key, partial(group_with_rows, group, context.payloads, mask))
-
-    def _check_slot(self, served: ServedBatch) -> None:
-        slots = len(served.all_groups)
+    def check(self, served: ServedBatch) -> None:
+        """``RequestDiffers`` unless the batch has this digest, ``InvalidRequest`` unless it has
+        this slot."""
+        slots = len(check_unchanged(served, self.digest).all_groups)
         if not 0 <= self.slot < slots:
             raise InvalidRequest(f"slot {self.slot} is not one of the batch's {slots}")
-
-    def _read_record(self, trainer_epoch: int, context: ResultContext) -> RolloutGroup:
-        """Of a batch that is no longer held."""
-        served, groups = context.recorded(self.step, trainer_epoch)
-        self._check_slot(check_unchanged(served, self.digest))
-        mask = served.all_groups[self.slot].row_mask
-        return group_with_rows(groups[self.slot], context.payloads, mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,19 +288,12 @@ class ReadBatch(BatchCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskRecorded(Command[AssembledBatch | Share | None]):
+class AskRecorded(FromStore[AssembledBatch | Share | None]):
     """``ReadBatch``; None where the step was not served."""
 
     claims: ClassVar[bool] = False
     step: int
     columns: tuple[str, ...] = ()
-
-    def result(
-        self, state: SamplerState, context: ResultContext
-    ) -> Unread[AssembledBatch | Share] | None:
-        if self.step not in state.batches and not is_recorded(self.step, state):
-            return None
-        return ReadBatch(step=self.step, columns=self.columns).result(state, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,28 +303,6 @@ class AskWithoutFiles(AskRecorded):
     of them: the file alone has their versions."""
 
     lost: tuple[int, ...]
-
-    def result(
-        self, state: SamplerState, context: ResultContext
-    ) -> Unread[AssembledBatch | Share] | None:
-        served = state.batches.get(self.step)
-        if served is None:
-            return None
-        groups = groups_of(served, state)
-        if any(groups[slot].group.policy_version == MIXED_POLICY for slot in self.lost):
-            return None
-        branches = {state.choosing.lineage: state.branches_of(served)}
-        whole = ReadBatch(step=self.step).share(served, groups, branches, len(state.ready))
-
-        def read() -> AssembledBatch:
-            others = [pair for pair in whole.groups if pair[0] not in self.lost]
-            parts = {part.slot: part for part in context.payloads.parts(self.step, others)}
-            gone = [groups[slot] for slot in self.lost]
-            for slot, group, rows in zip(self.lost, gone, context.as_sealed(gone), strict=True):
-                parts[slot] = GroupRows(slot, group, rows, 0)
-            return whole.assembled([parts[slot] for slot, _ in whole.groups], lambda _: {})
-
-        return Unread((self, served.digest), read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,11 +368,8 @@ def _summary_of(batch: ServedBatch) -> BatchSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flush(Command[None]):
+class Flush(FromStore[None]):
     """All that was sealed is known, and every decision stands in a file."""
 
     claims: ClassVar[bool] = False
     to_the_ends: ClassVar[bool] = True
-
-    def result(self, state: SamplerState, context: ResultContext) -> Unread[None]:
-        return Unread(object(), context.wait_written)  # Each waits for what was decided before it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,11 +23,11 @@ from rollstream.sampler.decide.choosing.requests import (
     choose,
     shortage_of,
 )
-from rollstream.sampler.decide.command import Command, PayloadReader, ResultContext, Unread
+from rollstream.sampler.decide.command import Command, FromStore, ResultContext
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
-from rollstream.schemas.records import RolloutGroup, records_from
+from rollstream.schemas.records import RolloutGroup
 
 GROUPS_MAX = 1_024  # That one call reads: their rows are in memory together.
 
@@ -81,15 +80,14 @@ class SampleGroups(Command[tuple[GroupSummary, ...]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadGroups(Command[tuple[RolloutGroup, ...]]):
+class ReadGroups(FromStore[tuple[RolloutGroup, ...]]):
     """Groups of these ids, with all fields of their rollouts, in this order."""
 
     claims: ClassVar[bool] = False
     group_ids: tuple[str, ...]
 
-    def result(
-        self, state: SamplerState, context: ResultContext
-    ) -> Unread[tuple[RolloutGroup, ...]]:
+    def groups(self, state: SamplerState) -> list[KnownGroup]:
+        """These; ``InvalidRequest`` where one is not held."""
         known = {one.group.group_id: one for one in state.known_as(set(self.group_ids))}
         missing = [one for one in self.group_ids if one not in known]
         if missing:
@@ -99,27 +97,7 @@ class ReadGroups(Command[tuple[RolloutGroup, ...]]):
                 "by column group_id, and `rollstream lineage` leads there from a step or a rollout"
             )
         found = [known[one] for one in self.group_ids]
-        groups = [one._replace(scores=served_scores(one, state.choosing)) for one in found]
-        key = type(self), self.group_ids
-        return Unread(key, partial(_all_with_rows, groups, context.payloads))
-
-
-def group_with_rows(
-    known: KnownGroup, payloads: PayloadReader, row_mask: NDArray[np.bool_] | None = None
-) -> RolloutGroup:
-    """The group with all fields of its rollouts, or of those of the mask, and with its scores."""
-    records = records_from(payloads.all_fields(known))
-    for score in known.scores:
-        was = records[score.row]
-        rewards = {**was.rewards, **score.rewards}
-        records[score.row] = replace(was, reward=score.reward, rewards=rewards)
-    if row_mask is not None:
-        records = [record for record, kept in zip(records, row_mask, strict=True) if kept]
-    return RolloutGroup.of(known.group.group_id, records, known.sealed_ts)
-
-
-def _all_with_rows(groups: list[KnownGroup], payloads: PayloadReader) -> tuple[RolloutGroup, ...]:
-    return tuple([group_with_rows(group, payloads) for group in groups])
+        return [one._replace(scores=served_scores(one, state.choosing)) for one in found]
 
 
 def _why_unfit(drops: Drops, state: SamplerState, choosing: Choosing) -> list[str]:

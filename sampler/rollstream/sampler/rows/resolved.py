@@ -1,0 +1,89 @@
+"""Recorded batches with their groups, found once for all ranks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.folds.batches.served import ServedBatch
+from rollstream.folds.group.known import KnownGroup
+from rollstream.folds.state import SamplerState
+from rollstream.sampler.batch.decided import Decided
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.batches.held_batches import groups_of
+from rollstream.sampler.decide.batches.next_batch import BatchCommand
+from rollstream.schemas.events import CarriedRows
+from rollstream.schemas.order import Branch
+
+KEPT = 4  # Batches: ranks may be a step apart, and a shaped step reads the one before.
+
+
+def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
+    """The slots of a recorded batch that a rank reads: slot ``p`` goes to rank ``p mod dp_size``.
+
+    So groups stay whole, and the remainder goes to the lowest ranks. Peers in tensor, pipeline or
+    context parallel groups pass the same rank and get the same bytes.
+    """
+    assert 0 <= dp_rank < dp_size
+    return range(dp_rank, num_groups, dp_size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolved:
+    """A batch, its groups by slot, and what each rank gets of it."""
+
+    groups: Sequence[KnownGroup]
+    decided: Decided
+    masks: Mapping[int, NDArray[np.bool_]]
+    carried: Mapping[int, CarriedRows]
+
+    @classmethod
+    def of(
+        cls, served: ServedBatch, groups: Sequence[KnownGroup], lineage: str, of: Sequence[Branch]
+    ) -> Self:
+        """``of``: the branches of this lineage when the batch was decided."""
+        masks = {
+            slot: chosen.row_mask
+            for slot, chosen in enumerate(served.all_groups)
+            if chosen.row_mask is not None
+        }
+        carried = dict(enumerate(served.carried, len(served.groups)))
+        return cls(groups, Decided.of(served, groups, {lineage: of}), masks, carried)
+
+    def share(self, command: BatchCommand, ready: int) -> Share:
+        """The share that is asked for, when so many groups were ``ready``."""
+        slots = slots_of(len(self.groups), command.dp_rank, command.dp_size)
+        return Share(
+            self.decided,
+            [(slot, self.groups[slot]) for slot in slots],
+            {slot: self.masks[slot] for slot in slots if slot in self.masks},
+            {slot: self.carried[slot] for slot in slots if slot in self.carried},
+            command.columns,
+            command.dp_rank,
+            command.dp_size,
+            ready,
+        )
+
+
+class HeldBatches:
+    """The batches that were asked for last; of each the groups are looked up once."""
+
+    def __init__(self) -> None:
+        self._resolved: OrderedDict[tuple[int, bytes], Resolved] = OrderedDict()
+
+    def of(self, served: ServedBatch, state: SamplerState) -> Resolved:
+        """A batch that the state holds; raises as ``group_of``."""
+        key = served.chosen_at, served.digest
+        found = self._resolved.pop(key, None)
+        if found is None:
+            branches = state.branches_of(served)
+            found = Resolved.of(served, groups_of(served, state), state.choosing.lineage, branches)
+        self._resolved[key] = found
+        if len(self._resolved) > KEPT:
+            self._resolved.popitem(last=False)
+        return found

@@ -1,0 +1,114 @@
+"""A file that is missing for a moment: every rank gets the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from harness.failing_blobs import PassingBlobs
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, log_end, memory_world
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler import GroupsUnreadable, SamplerView
+from rollstream.sampler.batch.share import with_rows
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Command, R, read
+from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.errors import BatchUnsettled
+from rollstream.store import BlobInfo, BlobMissing, Blobs
+
+WAIT_S = 30.0
+RANKS = 2
+pytestmark = pytest.mark.proves("F20")
+
+
+class FlappingBlobs(PassingBlobs):
+    """The blob at ``missing`` is not there."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.missing = ""
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        if path == self.missing:
+            raise BlobMissing(f"there is no blob {path}")
+        return super().read_ranges(path, spans)
+
+    def read(self, path: str) -> bytes:
+        if path == self.missing:
+            raise BlobMissing(f"there is no blob {path}")
+        return super().read(path)
+
+    def info(self, path: str) -> BlobInfo | None:
+        return None if path == self.missing else super().info(path)
+
+
+class World:
+    """A decided batch of two groups whose rows nobody has read, and a third group."""
+
+    def __init__(self) -> None:
+        self.local: LocalWorld = memory_world()
+        writer = self.local.writer()
+        events = [writer.flush(GroupSpec(example_id=f"ex-{i}")) for i in range(RANKS + 1)]
+        self.blobs = FlappingBlobs(self.local.store)
+        self.owner = OwnerInProcess(
+            self.local.name,
+            self.local.config,
+            broker=self.local.broker(),
+            store=self.blobs,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+        )
+        self.asked = [
+            NextBatch(step=0, num_groups=RANKS, dp_rank=rank, dp_size=RANKS)
+            for rank in range(RANKS)
+        ]
+        self.slow = self.owner.begin(self.asked[1])
+        self.owner.decide(self.slow)
+        shared = {"broker": self.local.broker(), "store": self.local.store}
+        with SamplerView(self.local.name, config=self.local.config, **shared) as view:
+            chosen = view.batch(0).sampled.group_ids
+        self.path = next(e.files[0].path for e in events if e.groups[0].group_id == chosen[0])
+
+    def digest(self, rank: int) -> bytes:
+        """Of the batch of which this rank is given its share."""
+        return with_rows(self.owner.execute(self.asked[rank], WAIT_S).value).decided.digest
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.owner.close()
+    made.local.close()
+
+
+def test_groups_stay_if_a_share_is_handed_out_while_others_are_looked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.blobs.missing = world.path
+    written = log_end(world.local)
+    handed_out: list[bytes] = []
+
+    repair = world.owner.repair
+
+    def repaired(command: Command[R], error: GroupsUnreadable) -> Command[R]:
+        others = repair(command, error)
+        world.blobs.missing = ""
+        handed_out.append(world.digest(1))
+        return others
+
+    monkeypatch.setattr(world.owner, "repair", repaired)
+    assert [world.digest(0)] == handed_out
+    assert log_end(world.local) == written
+
+
+def test_what_was_being_read_when_its_groups_gave_way_is_shown_to_nobody(world: World) -> None:
+    world.blobs.missing = world.path
+    replaced = world.digest(0)
+    world.blobs.missing = ""
+    with pytest.raises(BatchUnsettled, match="others take their places; repeat the call"):
+        read(world.slow.answered.result(0).value)
+    assert world.digest(1) == replaced
