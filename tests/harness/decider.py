@@ -117,9 +117,10 @@ class Decider:
         if isinstance(command, FromStore):
             store = payloads._blobs
             delivery = Delivery(store, payloads, ahead, _NO_RECORD, lambda: None)
-            return read(delivery.result(command, self.state))
+            found: R = read(delivery.result(command, self.state))
+            return found
         context = ResultContext(0, CONFIG, 0, 0, 0, self.now_us, (), lambda: self.reported)
-        return command.result(self.state, context)
+        return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:
         """Decides about a batch; where groups are missing, returns what a sampler would raise."""

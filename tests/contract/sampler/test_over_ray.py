@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import psutil
 import pytest
@@ -25,10 +26,11 @@ from harness.kafka import KafkaFactory
 from harness.ray_world import RayWorld
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler import AsyncSamplerClient, Fenced, NotEnoughGroups, UnknownSampler
+from rollstream.sampler import AsyncSamplerClient, Batch, Fenced, NotEnoughGroups, UnknownSampler
 from rollstream.sampler.actor import actor_calls
 from rollstream.sampler.actor.pickled import Stored, stored_in
 from rollstream.sampler.api.client import SamplerClient
+from rollstream.sampler.decide.batches.next_batch import PayloadsBy
 from rollstream.status import measure
 from rollstream.streams.errors import BrokerError, TopicMismatch
 
@@ -339,3 +341,27 @@ def test_attach_refuses_what_cannot_work(world: RayWorld) -> None:
     config = world.config.model_copy(update={"kafka": kafka})
     with pytest.raises(TopicMismatch, match="topics create"):
         SamplerClient.attach(world.name, config=config)
+
+
+def test_what_the_ranks_of_a_large_batch_share_crosses_once(world: RayWorld) -> None:
+    ranks = 64  # So that its group ids, to each of them, are more than an answer is to have.
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(ranks)))
+    sampler = world.open()
+    sampler.resume(None)
+
+    async def shares(payloads: PayloadsBy) -> list[Batch]:
+        async with await AsyncSamplerClient.attach(world.name, config=world.config) as client:
+            asked = [
+                client.next_batch(0, ranks, dp_rank=rank, dp_size=ranks, payloads=payloads)
+                for rank in range(ranks)
+            ]
+            return await asyncio.gather(*asked)
+
+    alone = sampler.next_batch(0, ranks, dp_rank=7, dp_size=ranks, payloads="rank")
+    assert len(set(alone.sampled.group_ids)) == ranks
+    for payloads in get_args(PayloadsBy):
+        found = asyncio.run(shares(payloads))
+        assert [batch.slots for batch in found] == [(rank,) for rank in range(ranks)]
+        assert {batch.sampled for batch in found} == {alone.sampled}
+        assert len({id(batch.sampled) for batch in found}) == 1
+        assert found[7].tokens.tolist() == alone.tokens.tolist()

@@ -266,11 +266,12 @@ def test_a_batch_waits_for_nothing_that_others_read_or_have_written(
         sampler.next_batch(step, 1, timeout_s=WAIT_S)
         sampler.checkpointed(step)
         last = world.writer().flush(GroupSpec(example_id=f"ex-{step + 1}"))
-    asked: Command[Any] = {
+    commands: dict[str, Command[Any]] = {
         "files": Flush(),
         "an old batch": AskRecorded(step=0),
         "groups": ReadGroups(group_ids=(last.groups[0].group_id,)),
-    }[behind]
+    }
+    asked = commands[behind]
     held = {"files": "batches/", "an old batch": first, "groups": last.files[0].path}[behind]
     blobs = HeldBlobs(world.store, held)
 

@@ -67,8 +67,10 @@ class World:
         ]
         self.slow = self.owner.begin(self.asked[1])
         self.owner.decide(self.slow)
-        shared = {"broker": self.local.broker(), "store": self.local.store}
-        with SamplerView(self.local.name, config=self.local.config, **shared) as view:
+        local = self.local
+        with SamplerView(
+            local.name, config=local.config, broker=local.broker(), store=local.store
+        ) as view:
             chosen = view.batch(0).sampled.group_ids
         self.path = next(e.files[0].path for e in events if e.groups[0].group_id == chosen[0])
 

@@ -20,6 +20,7 @@ from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable
+from rollstream.sampler.rows.handed_out import HandedOut
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.fields import REQUIRED_ARRAYS
@@ -317,27 +318,27 @@ def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) 
 
 
 def test_no_share_is_handed_out_of_a_batch_whose_groups_give_way_unless_they_stay() -> None:
-    cache, batch = Payloads(MemoryBlobs(), 0), batch_of(3)
-    assert not cache.begin_replacing(3, batch.digest), "somebody may have it"
-    cache.undelivered[3] = batch.digest
-    assert cache.begin_replacing(3, batch.digest)
+    shares, batch = HandedOut(), batch_of(3)
+    assert not shares.begin_replacing(3, batch.digest), "somebody may have it"
+    shares.undelivered[3] = batch.digest
+    assert shares.begin_replacing(3, batch.digest)
     with pytest.raises(BatchUnsettled, match="step 3 cannot be read"):
-        cache.note_readable(batch)
-    cache.settle({3: b"another"})
+        shares.note(batch)
+    shares.settle({3: b"another"})
     with pytest.raises(BatchUnsettled):
-        cache.note_readable(batch)
-    cache.settle({3: batch.digest})
-    cache.note_readable(batch)
-    assert not cache.begin_replacing(3, batch.digest), "it was handed out"
+        shares.note(batch)
+    shares.settle({3: batch.digest})
+    shares.note(batch)
+    assert not shares.begin_replacing(3, batch.digest), "it was handed out"
 
 
 def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollstream.sampler.rows.payloads.BATCHES_KEPT", 4)
-    cache = Payloads(MemoryBlobs(), 0)
+    monkeypatch.setattr("rollstream.sampler.rows.handed_out.BATCHES_KEPT", 4)
+    shares = HandedOut()
 
     def hand_out(first: int) -> None:
         for step in range(first, 40_000, 4):
-            cache.note_readable(batch_of(step))
+            shares.note(batch_of(step))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

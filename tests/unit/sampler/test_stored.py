@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ import ray
 from harness.batches import batch_event
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler.actor import stored
-from rollstream.sampler.actor.pickled import Pickled, Stored
+from rollstream.sampler.actor.pickled import Pickled, Stored, opened
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.decided import Decided
+from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.command import Reply
 
 BYTES = 1_000
 
@@ -46,3 +49,22 @@ def test_batches_are_stored_up_to_a_bound_of_them_all_and_again_once_some_are_go
     del two
     assert gone() is None
     assert is_stored(batches.pickled(batches.keep(made())))
+
+
+def test_what_all_ranks_get_is_stored_once_if_it_were_large_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put: list[Decided] = []
+    monkeypatch.setattr(ray, "put", lambda decided: put.append(decided) or len(put))
+    batches, share = StoredBatches(), share_of(dp_size=2)
+    assert isinstance(batches.pickled(share).fields["decided"], Pickled)
+    many = share_of(dp_size=1_000)
+    ranks = [batches.pickled(replace(many, dp_rank=rank)) for rank in range(3)]
+    assert put == [many.decided]
+    assert {rank.fields["decided"] for rank in ranks} == {Stored(1)}
+    assert opened([Reply(3, ranks[1])], [many.decided])[0].value.dp_rank == 1
+
+
+def share_of(dp_size: int) -> Share:
+    decided = Decided.of(ServedBatch.of(batch_event(0), 0))
+    return Share(decided, [], {}, {}, (), 0, dp_size, 0)

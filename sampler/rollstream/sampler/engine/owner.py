@@ -452,7 +452,7 @@ class Owner:
         """What was decided is to be delivered, and written as a file."""
         for event in events:
             if isinstance(event, BatchServed | Replaced):
-                self._payloads.undelivered[event.step] = event.digest
+                self._payloads.handed_out.undelivered[event.step] = event.digest
                 self._projector.project(self._logs.state.batches[event.step], self._logs.state)
         if announced_at(self._logs.state) != self._announced_at:
             self._announce()

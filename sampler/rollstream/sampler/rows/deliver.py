@@ -139,7 +139,9 @@ class Delivery:
             return
         if not any(isinstance(event, Replaced) for event in events):
             return
-        if not self._payloads.begin_replacing(command.step, state.batches[command.step].digest):
+        if not self._payloads.handed_out.begin_replacing(
+            command.step, state.batches[command.step].digest
+        ):
             raise BatchUnsettled(
                 f"a share of the batch of step {command.step} was handed out before groups of it "
                 "were replaced, so that they stay; repeat the call"
@@ -148,7 +150,7 @@ class Delivery:
     def settle(self, state: SamplerState) -> None:
         """What was withheld and is as it was may be handed out: its groups were not replaced."""
         held = state.batches.items()
-        self._payloads.settle({step: batch.digest for step, batch in held})
+        self._payloads.handed_out.settle({step: batch.digest for step, batch in held})
 
     def _batch(self, command: BatchCommand, state: SamplerState) -> Unread[AssembledBatch | Share]:
         served, ready = state.batches.get(command.step), len(state.ready)

@@ -17,7 +17,8 @@ from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
 from rollstream.sampler.batch.share import Share
-from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable
+from rollstream.sampler.errors import GroupsUnreadable
+from rollstream.sampler.rows.handed_out import HandedOut
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
@@ -30,7 +31,6 @@ from rollstream.streams.folds.refs import GroupRef
 
 SHOWN = 5  # Groups that a message names.
 SOON_BATCHES = 16  # What is asked for within as many is read with what is asked for now.
-BATCHES_KEPT = 1_024  # More than are open by default; others are opened once more.
 FILE_BYTES_MAX = 128 * 1024 * 1024  # Of what is kept of files: footers, and texts and numbers of
 # rows, some 140 bytes a row; beyond it the least recently used are read again. Where batches are
 # drawn from more files than fit, most of each batch's are.
@@ -73,8 +73,7 @@ class Payloads:
         groups_read: number of groups read since the start; others were answered by the cache.
         cached_bytes: what the cache holds of files in memory, and what was made of it ahead.
         local: whether the store is on this machine.
-        undelivered: by step, the digest of a batch that was decided in this process and of which no
-            share was handed out; such a one may still change.
+        handed_out: of which batches a share was.
     """
 
     def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
@@ -87,13 +86,9 @@ class Payloads:
         self._serving: OrderedDict[str, _Serving] = OrderedDict()
         self._finished: set[str] = set()  # Files all of whose groups were served.
         self._step = -1
-        self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
-        self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
-        self._replaced: dict[tuple[int, bytes], None] = {}  # Step and digest: others take over.
-        self.undelivered: dict[int, bytes] = {}
+        self.handed_out = HandedOut()
         self.local = blobs.local_path(ROOT_ID) is not None
         self._reading = threading.Lock()  # Nobody who decides waits for it.
-        self._noting = threading.Lock()  # Of what could be read; never held for long.
         self.groups_read = 0
         self.cached_bytes = 0
 
@@ -124,20 +119,18 @@ class Payloads:
         """
         step, asked = batch.step, frozenset(columns)
         slotted = [(slot, groups[slot]) for slot in slots]
-        others = [] if self._readable.get(step) == batch.digest else groups
+        others = [] if self.handed_out.is_readable(batch) else groups
         try:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
             parts = self._parts(step, slotted, asked, others, whole=whole)
         except (BlobMissing, CorruptFile):
-            with self._noting:
-                self._readable.pop(step, None)
+            self.handed_out.close(batch)
             failed = self.failing(step, groups, asked)
             if failed:
-                with self._noting:
-                    _note(batch, self._failed)
+                self.handed_out.note_failed(batch)
                 raise _unreadable(batch, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
-        self.note_readable(batch)
+        self.handed_out.note(batch)
         return parts
 
     def read_early(
@@ -206,49 +199,15 @@ class Payloads:
         Raises:
             GroupsUnreadable: as ``parts_of_batch``.
         """
-        step = batch.step
-        if self._readable.get(step) != batch.digest:
+        if not self.handed_out.is_readable(batch):
             files = {group.file.path: group.file for group in groups}
-            failed = self._failed.get(step) == batch.digest
-            if failed or not all(map(self._is_there, files.values())):
+            if self.handed_out.has_failed(batch) or not all(map(self._is_there, files.values())):
                 self.parts_of_batch(batch, groups, (), columns)
-        self.note_readable(batch)
+        self.handed_out.note(batch)
 
     def _is_there(self, sealed: SealedFile) -> bool:
         info = self._blobs.info(sealed.path)
         return info is not None and info.size == sealed.size
-
-    def note_readable(self, batch: Decided) -> None:
-        """A share is handed out.
-
-        Raises:
-            BatchUnsettled: groups of the batch gave way, or are about to.
-        """
-        with self._noting:
-            if (batch.step, batch.digest) in self._replaced:
-                raise BatchUnsettled(
-                    f"groups of the batch of step {batch.step} cannot be read, and others take "
-                    "their places; repeat the call"
-                )
-            self._failed.pop(batch.step, None)
-            self.undelivered.pop(batch.step, None)
-            _note(batch, self._readable)
-
-    def begin_replacing(self, step: int, digest: bytes) -> bool:
-        """From now on no share of this batch is handed out; False: one was."""
-        with self._noting:
-            if self.undelivered.get(step) != digest:
-                return False
-            self._replaced[step, digest] = None
-            while len(self._replaced) > BATCHES_KEPT:
-                del self._replaced[next(iter(self._replaced))]
-            return True
-
-    def settle(self, standing: Mapping[int, bytes]) -> None:
-        """Shares of these batches, digests by step, may be handed out: they stay as they are."""
-        with self._noting:
-            for batch in standing.items():
-                self._replaced.pop(batch, None)
 
     def _parts(
         self,
@@ -448,12 +407,6 @@ class Payloads:
                 del self._serving[path]
                 self._finished.add(path)
                 self._forget(path)
-
-
-def _note(batch: Decided, noted: dict[int, bytes]) -> None:
-    noted[batch.step] = batch.digest
-    while len(noted) > BATCHES_KEPT:
-        del noted[next(iter(noted))]
 
 
 def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:

@@ -120,7 +120,7 @@ def repaired(
             finding=finding,
             reasons={slot: why[group.file.path] for slot, group in groups.items()},
         )
-    delivered = payloads.undelivered.get(step) != error.digest
+    delivered = payloads.handed_out.undelivered.get(step) != error.digest
     if not isinstance(asked, BatchCommand) or stops or delivered:
         raise error
     return cast(Command[R], _replacing(asked, error, sorted(groups), finding))
