@@ -22,6 +22,7 @@ from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
+from rollstream.sampler.rows.recorded import RecordedBatches
 from rollstream.schemas.events import (
     Flushed,
     ProducerInFlight,
@@ -43,7 +44,16 @@ LOGS = [
 
 
 CONFIG = config_of("file:///unused", "trainer-a")
-_NO_RECORD: Any = None  # What is read of it fails.
+
+
+class NoRecord(RecordedBatches):
+    """Has no broker to read a log from."""
+
+    def __init__(self) -> None:
+        pass
+
+    def batch(self, step: int, trainer_epoch: int) -> Any:
+        raise AssertionError(f"step {step} is read from the record")
 
 
 class Decider:
@@ -116,7 +126,7 @@ class Decider:
             ahead.close()
         if isinstance(command, FromStore):
             store = payloads._blobs
-            delivery = Delivery(store, payloads, ahead, _NO_RECORD, lambda: None)
+            delivery = Delivery(store, payloads, ahead, NoRecord(), lambda: None)
             found: R = read(delivery.result(command, self.state))
             return found
         context = ResultContext(0, CONFIG, 0, 0, 0, self.now_us, (), lambda: self.reported)

@@ -55,7 +55,7 @@ def test_what_all_ranks_get_is_stored_once_if_it_were_large_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     put: list[Decided] = []
-    monkeypatch.setattr(ray, "put", lambda decided: put.append(decided) or len(put))
+    monkeypatch.setattr(ray, "put", lambda decided: put.append(decided) or len(put))  # type: ignore[func-returns-value]
     batches, share = StoredBatches(), share_of(dp_size=2)
     assert isinstance(batches.pickled(share).fields["decided"], Pickled)
     many = share_of(dp_size=1_000)

@@ -3,11 +3,10 @@ before they are asked for, and what many ranks share."""
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import ray
@@ -37,8 +36,7 @@ class StoredBatches:
 
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}  # By the id of a buffer, while it lives.
-        self._deciding = threading.Lock()  # Guards those below.
-        self._decisions: OrderedDict[Decided, Pickled | Stored] = OrderedDict()
+        self._decided = lru_cache(DECISIONS_KEPT)(_crossing)
 
     def keep(self, batch: AssembledBatch) -> AssembledBatch:
         """The batch with its buffer in the store, read-only; where there is no room, as it is."""
@@ -71,15 +69,11 @@ class StoredBatches:
             return Pickled.of(replace(result, decided=_ELSEWHERE), decided=decided)
         return kept.batch._replace(fields={"decided": decided, "groups_ready": result.groups_ready})
 
-    def _decided(self, decided: Decided, ranks: int) -> Pickled | Stored:
-        with self._deciding:
-            found = self._decisions.pop(decided, None)
-            if found is None:
-                found = pickled = Pickled.of(decided)
-                if pickled.nbytes * ranks > JOINED_BYTES_MAX:
-                    with suppress(RayError):  # The store is full, say.
-                        found = Stored(ray.put(decided))
-            self._decisions[decided] = found
-            if len(self._decisions) > DECISIONS_KEPT:
-                self._decisions.popitem(last=False)
-            return found
+
+def _crossing(decided: Decided, ranks: int) -> Pickled | Stored:
+    """What crosses for a decision to each of so many ranks."""
+    pickled = Pickled.of(decided)
+    if pickled.nbytes * ranks > JOINED_BYTES_MAX:
+        with suppress(RayError):  # The store is full, say.
+            return Stored(ray.put(decided))
+    return pickled

@@ -11,6 +11,11 @@ from rollstream.folds.group.known import KnownGroup
 from rollstream.schemas.order import Branch
 from rollstream.schemas.records import SampledBatch
 
+_OF_BATCH = (
+    *("step", "batch_id", "digest", "sampled", "carried_groups"),
+    *("policy_step", "algorithm", "current_step"),
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
@@ -43,29 +48,21 @@ class Decided:
         branches: Mapping[str, Sequence[Branch]] | None = None,
     ) -> Self:
         """Of a batch with these groups, by slot."""
+        event = served.event
         return cls(
-            step=served.event.step,
-            batch_id=served.batch_id,
-            digest=served.digest,
-            sampled=served.sampled,
-            carried_groups=len(served.carried),
-            policy_step=served.event.policy_step,
-            algorithm=served.event.algorithm,
-            current_step=served.current_step,
-            choosing=served.event.choosing,
-            branches=branches or {},
-            paths=tuple([group.file.path for group in groups]),
+            event.step,
+            served.batch_id,
+            served.digest,
+            served.sampled,
+            len(served.carried),
+            event.policy_step,
+            event.algorithm,
+            served.current_step,
+            event.choosing,
+            branches or {},
+            tuple([group.file.path for group in groups]),
         )
 
     def fields(self) -> dict[str, Any]:
         """Those of ``Batch``."""
-        return {
-            "step": self.step,
-            "batch_id": self.batch_id,
-            "digest": self.digest,
-            "sampled": self.sampled,
-            "carried_groups": self.carried_groups,
-            "policy_step": self.policy_step,
-            "algorithm": self.algorithm,
-            "current_step": self.current_step,
-        }
+        return {name: getattr(self, name) for name in _OF_BATCH}

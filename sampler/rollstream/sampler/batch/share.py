@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +40,14 @@ class Share:
     dp_size: int
     groups_ready: int
 
-    def has_same_rows(self, other: Share) -> bool:
-        """Whether these are the same rows of the same step, read in the same way, so that only what
-        is recorded of the decision may differ."""
-        return self._rows() == other._rows()
-
-    def _rows(self) -> tuple[object, ...]:
-        refs = [(slot, group.ref) for slot, group in self.groups]
-        read = self.columns, self.dp_rank, self.dp_size, self.decided.branches
-        return self.decided.step, self.decided.digest, refs, *read
+    @property
+    def rows(self) -> Hashable:
+        """Equal for shares of the same rows of the same step, read in the same way, so that only
+        what is recorded of the decision may differ."""
+        refs = tuple([(slot, group.ref) for slot, group in self.groups])
+        branches = tuple(self.decided.branches.items())
+        read = self.columns, self.dp_rank, self.dp_size, branches
+        return self.decided.step, self.decided.digest, refs, read
 
     def assembled(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,14 +45,6 @@ class _Made:
         return self.share.decided.digest
 
 
-_Key = tuple[int, bytes, int, int, tuple[str, ...]]
-
-
-def _key(share: Share) -> _Key:
-    decided = share.decided
-    return decided.step, decided.digest, share.dp_rank, share.dp_size, share.columns
-
-
 class MakesAhead:
     """Makes, in a thread of its own, the shares that the next decision would likely have, once a
     batch was handed out, and anew where groups came since that change them.
@@ -81,7 +73,7 @@ class MakesAhead:
         self._keep = keep
         self._clock = clock
         self._lock = threading.Lock()  # Of what was made; never held while anything is read.
-        self._made: dict[_Key, _Made] = {}
+        self._made: dict[Hashable, _Made] = {}  # By what rows they have.
         self._likely_shares: Sequence[Share] = ()  # What was made last, or is being made.
         self._after: LooksAhead | None = None
         self._again_left = 0
@@ -103,8 +95,8 @@ class MakesAhead:
         """The share with its rows, where just these were made; None: they are to be read. Raises
         ``BatchUnsettled``."""
         with self._lock:
-            made = self._made.get(_key(share))
-            if made is None or not made.share.has_same_rows(share):
+            made = self._made.get(share.rows)
+            if made is None:
                 self._discard_for(share)
                 return None
             made.taken = True
@@ -176,10 +168,10 @@ class MakesAhead:
         if not shares:
             return
         with self._lock:
-            known = [made.share for made in self._made.values()]
+            known = {*self._made}
             if isinstance(command, NextShapedBatch):
-                known = [*self._likely_shares]
-            if any(share.has_same_rows(shares[0]) for share in known):
+                known = {share.rows for share in self._likely_shares}
+            if shares[0].rows in known:
                 return
             self._discard_for(shares[0])
             self._likely_shares = shares
@@ -195,7 +187,7 @@ class MakesAhead:
             if not self._payloads.hold_beside(size := batch.buffer.nbytes):
                 return
             with self._lock:
-                self._made[_key(share)] = _Made(share, batch, size)
+                self._made[share.rows] = _Made(share, batch, size)
 
     def _discard_for(self, share: Share) -> None:
         """Discards what was made for this step where the decision is another, and for earlier ones;
@@ -220,5 +212,5 @@ class MakesAhead:
             self._from_step = step + SOON_BATCHES
 
     def _discard(self, made: _Made) -> None:
-        del self._made[_key(made.share)]
+        del self._made[made.share.rows]
         self._released += made.size

@@ -25,7 +25,7 @@ from rollstream.sampler.decide.batches.held_batches import (
     not_in_record,
 )
 from rollstream.sampler.decide.batches.next_batch import BatchCommand, Replace
-from rollstream.sampler.decide.command import Command, FromStore, Lane, Now, R, Unread
+from rollstream.sampler.decide.command import Command, FromStore, Now, R, Unread
 from rollstream.sampler.decide.queries.looks import (
     AskRecorded,
     AskWithoutFiles,
@@ -105,7 +105,8 @@ class Delivery:
             case ReadGroup():
                 found = self._group(asked, state)
             case ReadGroups():
-                found = Unread(asked, partial(self._groups, asked.groups(state)))
+                groups = asked.groups(state)
+                found = Unread(asked, lambda: tuple([self._with_rows(one) for one in groups]))
             case Flush():
                 # Each waits for what was decided before it.
                 found = Unread(object(), self._wait_written, "files")
@@ -156,53 +157,44 @@ class Delivery:
         served, ready = state.batches.get(command.step), len(state.ready)
         share = command.dp_rank, command.dp_size, command.columns, command.payloads
         if served is None:
-            read = partial(self._read_record, command, _branches_of(state), ready)
-            epoch = state.trainer_epoch
-            return Unread((command.decision_key(), epoch, share), partial(read, epoch))
+            epoch, begun = state.trainer_epoch, state.branches.entries()
+            lineage = state.choosing.lineage
+
+            def read_record() -> AssembledBatch | Share:
+                recorded, groups = self._recorded.batch(command.step, epoch)
+                command.check_same_request(recorded, groups)
+                branches = branches_at(begun, recorded.policy_epoch, recorded.chosen_at)
+                resolved = Resolved.of(recorded, groups, lineage, branches)
+                try:
+                    return self._read(command, resolved, ready, self._past)
+                except GroupsUnreadable as error:
+                    raise not_in_record(command.step, str(error)) from error
+
+            return Unread((command.decision_key(), epoch, share), read_record)
         resolved = self._held.of(served, state)
         # Who looks at an old batch has it read beside the others; it is final, so nothing is to
         # be noted of who has it. The step before the next one is what that one carries from.
         is_old = not command.claims and served.final and command.step < state.next_step - 1
-        read_it = self._read_past if is_old else self._read_now
-        key = command.step, served.digest, share
-        lane: Lane = "past" if is_old else "now"
-        return Unread(key, partial(read_it, command, resolved, ready), lane)
+        payloads = self._past if is_old else self._payloads
+        read = partial(self._read, command, resolved, ready, payloads)
+        return Unread((command.step, served.digest, share), read, "past" if is_old else "now")
 
-    def _read_now(
-        self, command: BatchCommand, resolved: Resolved, ready: int
+    def _read(
+        self, command: BatchCommand, resolved: Resolved, ready: int, payloads: Payloads
     ) -> AssembledBatch | Share:
-        share = resolved.share(command, ready)
+        share, decided = resolved.share(command, ready), resolved.decided
         if command.payloads == "rank":
-            self._payloads.check_files(resolved.decided, resolved.groups, command.columns)
+            payloads.check_files(decided, resolved.groups, command.columns)
             return share
-        made = self._ahead.take(share) or _read(share, resolved, self._payloads)
-        self._ahead.handed_out(command, share)
+        is_now = payloads is self._payloads
+        made = self._ahead.take(share) if is_now else None
+        if made is None:
+            slots = [slot for slot, _ in share.groups]
+            parts = payloads.parts_of_batch(decided, resolved.groups, slots, share.columns, ready)
+            made = share.assembled(parts, payloads.token_arrays)
+        if is_now:
+            self._ahead.handed_out(command, share)
         return made
-
-    def _read_past(
-        self, command: BatchCommand, resolved: Resolved, ready: int
-    ) -> AssembledBatch | Share:
-        share = resolved.share(command, ready)
-        if command.payloads == "rank":
-            self._past.check_files(resolved.decided, resolved.groups, command.columns)
-            return share
-        return _read(share, resolved, self._past)
-
-    def _read_record(
-        self,
-        command: BatchCommand,
-        branches_of: Callable[[ServedBatch], Any],
-        ready: int,
-        trainer_epoch: int,
-    ) -> AssembledBatch | Share:
-        served, groups = self._recorded.batch(command.step, trainer_epoch)
-        command.check_same_request(served, groups)
-        lineage, branches = branches_of(served)
-        resolved = Resolved.of(served, groups, lineage, branches)
-        try:
-            return self._read_past(command, resolved, ready)
-        except GroupsUnreadable as error:
-            raise not_in_record(command.step, str(error)) from error
 
     def _without_files(
         self, command: AskWithoutFiles, state: SamplerState
@@ -240,9 +232,6 @@ class Delivery:
         mask = served.all_groups[command.slot].row_mask
         return self._with_rows(groups[command.slot], mask)
 
-    def _groups(self, groups: Sequence[KnownGroup]) -> tuple[RolloutGroup, ...]:
-        return tuple([self._with_rows(group) for group in groups])
-
     def _with_rows(
         self, known: KnownGroup, row_mask: NDArray[np.bool_] | None = None
     ) -> RolloutGroup:
@@ -273,17 +262,3 @@ def likely_shares(command: BatchCommand, state: SamplerState, now: Now) -> list[
     )
     ranks = [replace(following, dp_rank=rank) for rank in range(following.dp_size)]
     return [resolved.share(rank, len(state.ready)) for rank in ranks]
-
-
-def _read(share: Share, resolved: Resolved, payloads: Payloads) -> AssembledBatch:
-    slots = [slot for slot, _ in share.groups]
-    parts = payloads.parts_of_batch(
-        resolved.decided, resolved.groups, slots, share.columns, share.groups_ready
-    )
-    return share.assembled(parts, payloads.token_arrays)
-
-
-def _branches_of(state: SamplerState) -> Callable[[ServedBatch], Any]:
-    """Of a batch, the lineage and its branches when it was decided."""
-    begun, lineage = state.branches.entries(), state.choosing.lineage
-    return lambda served: (lineage, branches_at(begun, served.policy_epoch, served.chosen_at))

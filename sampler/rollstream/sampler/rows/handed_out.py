@@ -23,18 +23,17 @@ class HandedOut:
 
     def __init__(self) -> None:
         self.undelivered: dict[int, bytes] = {}
-        self._readable: dict[int, bytes] = {}  # By step: the digest of a batch that was opened.
-        self._failed: dict[int, bytes] = {}  # The same, of one that could not be read since.
+        self._opened: dict[int, tuple[bytes, bool]] = {}  # By step: digest, whether it was read.
         self._replaced: dict[tuple[int, bytes], None] = {}  # Step and digest: groups give way.
         self._noting = threading.Lock()
 
     def is_readable(self, batch: Decided) -> bool:
         """Whether all groups of the batch could be read, and none failed since."""
-        return self._readable.get(batch.step) == batch.digest
+        return self._opened.get(batch.step) == (batch.digest, True)
 
     def has_failed(self, batch: Decided) -> bool:
         """Whether groups of the batch could not be read, and it was not opened since."""
-        return self._failed.get(batch.step) == batch.digest
+        return self._opened.get(batch.step) == (batch.digest, False)
 
     def note(self, batch: Decided) -> None:
         """A share is handed out.
@@ -48,19 +47,13 @@ class HandedOut:
                     f"groups of the batch of step {batch.step} cannot be read, and others take "
                     "their places; repeat the call"
                 )
-            self._failed.pop(batch.step, None)
             self.undelivered.pop(batch.step, None)
-            _keep(self._readable, batch.step, batch.digest)
-
-    def close(self, batch: Decided) -> None:
-        """Something of the batch could not be read."""
-        with self._noting:
-            self._readable.pop(batch.step, None)
+            _keep(self._opened, batch.step, (batch.digest, True))
 
     def note_failed(self, batch: Decided) -> None:
-        """Groups of the batch cannot be read."""
+        """Groups of the batch could not be read."""
         with self._noting:
-            _keep(self._failed, batch.step, batch.digest)
+            _keep(self._opened, batch.step, (batch.digest, False))
 
     def begin_replacing(self, step: int, digest: bytes) -> bool:
         """From now on no share of this batch is handed out; False: one was."""

@@ -124,10 +124,9 @@ class Payloads:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
             parts = self._parts(step, slotted, asked, others, whole=whole)
         except (BlobMissing, CorruptFile):
-            self.handed_out.close(batch)
+            self.handed_out.note_failed(batch)
             failed = self.failing(step, groups, asked)
             if failed:
-                self.handed_out.note_failed(batch)
                 raise _unreadable(batch, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
         self.handed_out.note(batch)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup
@@ -17,7 +14,6 @@ from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import groups_of
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
-from rollstream.schemas.events import CarriedRows
 from rollstream.schemas.order import Branch
 
 KEPT = 4  # Batches: ranks may be a step apart, and a shaped step reads the one before.
@@ -37,32 +33,26 @@ def slots_of(num_groups: int, dp_rank: int, dp_size: int) -> range:
 class Resolved:
     """A batch, its groups by slot, and what each rank gets of it."""
 
+    served: ServedBatch
     groups: Sequence[KnownGroup]
     decided: Decided
-    masks: Mapping[int, NDArray[np.bool_]]
-    carried: Mapping[int, CarriedRows]
 
     @classmethod
     def of(
         cls, served: ServedBatch, groups: Sequence[KnownGroup], lineage: str, of: Sequence[Branch]
     ) -> Self:
         """``of``: the branches of this lineage when the batch was decided."""
-        masks = {
-            slot: chosen.row_mask
-            for slot, chosen in enumerate(served.all_groups)
-            if chosen.row_mask is not None
-        }
-        carried = dict(enumerate(served.carried, len(served.groups)))
-        return cls(groups, Decided.of(served, groups, {lineage: of}), masks, carried)
+        return cls(served, groups, Decided.of(served, groups, {lineage: of}))
 
     def share(self, command: BatchCommand, ready: int) -> Share:
         """The share that is asked for, when so many groups were ``ready``."""
         slots = slots_of(len(self.groups), command.dp_rank, command.dp_size)
+        chosen, new = self.served.all_groups, len(self.served.groups)
         return Share(
             self.decided,
             [(slot, self.groups[slot]) for slot in slots],
-            {slot: self.masks[slot] for slot in slots if slot in self.masks},
-            {slot: self.carried[slot] for slot in slots if slot in self.carried},
+            {slot: mask for slot in slots if (mask := chosen[slot].row_mask) is not None},
+            {slot: self.served.carried[slot - new] for slot in slots if slot >= new},
             command.columns,
             command.dp_rank,
             command.dp_size,
