@@ -323,12 +323,12 @@ def test_no_share_is_handed_out_of_a_batch_whose_groups_give_way_unless_they_sta
     shares.undelivered[3] = batch.digest
     assert shares.begin_replacing(3, batch.digest)
     with pytest.raises(BatchUnsettled, match="step 3 cannot be read"):
-        shares.note(batch)
+        shares.add(batch)
     shares.settle({3: b"another"})
     with pytest.raises(BatchUnsettled):
-        shares.note(batch)
+        shares.add(batch)
     shares.settle({3: batch.digest})
-    shares.note(batch)
+    shares.add(batch)
     assert not shares.begin_replacing(3, batch.digest), "it was handed out"
 
 
@@ -338,7 +338,7 @@ def test_threads_may_note_at_one_time_what_they_hand_out(monkeypatch: pytest.Mon
 
     def hand_out(first: int) -> None:
         for step in range(first, 40_000, 4):
-            shares.note(batch_of(step))
+            shares.add(batch_of(step))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

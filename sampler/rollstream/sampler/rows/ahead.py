@@ -103,7 +103,7 @@ class MakesAhead:
             if made.batch.buffer.flags.writeable:  # By the trainer, too: it is handed out once.
                 self._discard(made)
             self._served.append(share)
-        self._payloads.handed_out.note(share.decided)
+        self._payloads.handed_out.add(share.decided)
         return replace(made.batch, decided=share.decided, groups_ready=share.groups_ready)
 
     def handed_out(self, command: Command[Any], share: Share) -> None:

@@ -35,7 +35,7 @@ class HandedOut:
         """Whether groups of the batch could not be read, and it was not opened since."""
         return self._opened.get(batch.step) == (batch.digest, False)
 
-    def note(self, batch: Decided) -> None:
+    def add(self, batch: Decided) -> None:
         """A share is handed out.
 
         Raises:
@@ -50,7 +50,7 @@ class HandedOut:
             self.undelivered.pop(batch.step, None)
             _keep(self._opened, batch.step, (batch.digest, True))
 
-    def note_failed(self, batch: Decided) -> None:
+    def add_failed(self, batch: Decided) -> None:
         """Groups of the batch could not be read."""
         with self._noting:
             _keep(self._opened, batch.step, (batch.digest, False))

@@ -124,12 +124,12 @@ class Payloads:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
             parts = self._parts(step, slotted, asked, others, whole=whole)
         except (BlobMissing, CorruptFile):
-            self.handed_out.note_failed(batch)
+            self.handed_out.add_failed(batch)
             failed = self.failing(step, groups, asked)
             if failed:
                 raise _unreadable(batch, dict(enumerate(groups)), failed) from None
             parts = self._parts(step, slotted, asked)
-        self.handed_out.note(batch)
+        self.handed_out.add(batch)
         return parts
 
     def read_early(
@@ -202,7 +202,7 @@ class Payloads:
             files = {group.file.path: group.file for group in groups}
             if self.handed_out.has_failed(batch) or not all(map(self._is_there, files.values())):
                 self.parts_of_batch(batch, groups, (), columns)
-        self.handed_out.note(batch)
+        self.handed_out.add(batch)
 
     def _is_there(self, sealed: SealedFile) -> bool:
         info = self._blobs.info(sealed.path)
