@@ -3,12 +3,22 @@ none of it is ahead of it."""
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, StoreError
-from rollstream.store.layout import batch_in, batches_prefix, hint_path, manifests_of, offset_in
+from rollstream.store.layout import (
+    batch_in,
+    batch_path,
+    batches_prefix,
+    hint_path,
+    manifests_of,
+    newest_batch_path,
+    offset_in,
+)
 
 _log = logging.getLogger("rollstream.store")
 
@@ -40,10 +50,22 @@ class Hint:
             _log.warning("%s was not written: %s", self.path, error)
 
 
+class NewestBatch(NamedTuple):
+    """The newest batch of a sampler that a root knows of.
+
+    Attributes:
+        batch: its trainer epoch and step.
+        content: JSON with its ``digest`` and ``replacements``, or damaged.
+    """
+
+    batch: tuple[int, int]
+    content: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Followed:
     """Finds blobs of a root that were written after an event of a log was confirmed. As long as the
-    log is whole, none of them is ahead of it. Each call lists the root, and raises ``StoreError``
+    log is whole, none of them is ahead of it. Each call reads the root, and raises ``StoreError``
     if it cannot.
     """
 
@@ -59,6 +81,21 @@ class Followed:
         return Hint(self.blobs, hint_path(sampler, log, kind))
 
     def newest_batch(self, sampler: str) -> tuple[int, int] | None:
-        """Returns trainer epoch and step of a sampler's newest batch file; None: there is none."""
+        """Returns trainer epoch and step of a sampler's newest batch; None: there is none."""
+        newest = self.newest_named(sampler)
+        return None if newest is None else newest.batch
+
+    def newest_named(self, sampler: str) -> NewestBatch | None:
+        """Returns a sampler's newest batch, by the blob that names it. Lists the batch files if
+        that blob is missing or damaged, as older releases left it."""
+        try:
+            content = self.blobs.read(newest_batch_path(sampler))
+            named = json.loads(content)
+            return NewestBatch((int(named["trainer_epoch"]), int(named["step"])), content)
+        except (BlobMissing, ValueError, KeyError, TypeError):
+            pass
         batches = (batch_in(blob.path) for blob in self.blobs.list(batches_prefix(sampler)))
-        return max((one for one in batches if one is not None), default=None)
+        newest = max((one for one in batches if one is not None), default=None)
+        if newest is None:
+            return None
+        return NewestBatch(newest, self.blobs.read(batch_path(sampler, *newest)))

@@ -149,6 +149,11 @@ def batches_prefix(sampler: str) -> str:
     return f"{BATCHES}/sampler={_value(sampler)}/"
 
 
+def newest_batch_path(sampler: str) -> str:
+    """The JSON blob that names the newest batch of a sampler; no ``*.json``, which are batches."""
+    return f"{batches_prefix(sampler)}newest"
+
+
 def examples_path(examples_id: str) -> str:
     """The Parquet file of the examples that were made of a batch."""
     return f"{BATCHES}/examples/{_value(examples_id)}.parquet"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import brokers
+from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import (
     ENVIRONMENTS,
@@ -28,8 +29,8 @@ from rollstream.sampler.engine import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
 from rollstream.status import measure, stuck_stages
-from rollstream.store import Blobs, Followed, hand_root_over, read_root_id
-from rollstream.store.layout import batch_path, batches_prefix, snapshot_path
+from rollstream.store import BlobInfo, Blobs, Followed, hand_root_over, read_root_id
+from rollstream.store.layout import batches_prefix, newest_batch_path, snapshot_path
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -171,27 +172,65 @@ def test_a_sampler_that_runs_decides_nothing_more_where_its_log_is_cut_back(
     assert contents(served.store) == before
 
 
-def test_a_log_that_was_decided_anew_beyond_the_files_is_not_gone_on_with() -> None:
+def files_of(world: LocalWorld) -> dict[str, bytes]:
+    found = list(world.store.list(batches_prefix(world.name)))
+    return {blob.path: world.store.read(blob.path) for blob in found}
+
+
+@pytest.mark.parametrize("names_newest", [True, False])
+def test_a_log_that_was_decided_anew_beyond_the_files_is_not_gone_on_with(
+    *, names_newest: bool
+) -> None:
     world = memory_world()
     world.writer().flush(*[GroupSpec(example_id=f"ex-{i}") for i in range(4 * STEPS)])
-    path = batch_path(world.name, 0, STEPS - 1)
+    lost: dict[str, bytes] = {}
     for num_groups, steps in ((1, STEPS), (2, STEPS + 1)):
         sampler = world.successor()
         for step in range(steps):
             sampler.ack(sampler.next_batch(step, num_groups))
         sampler.close()
+        files = files_of(world)
+        for path in files:
+            world.store.delete(path)
         if steps == STEPS:
             cut_back(world, 0)
-            lost = world.store.read(path)
-            for blob in list(world.store.list(batches_prefix(world.name))):
-                world.store.delete(blob.path)
-    world.store.delete(batch_path(world.name, 0, STEPS))
-    world.store.replace(path, lost)
+            lost = files
+    for path, content in lost.items():  # Restored from a copy.
+        world.store.create(path, content)
+    if not names_newest:  # As older releases left it.
+        world.store.delete(newest_batch_path(world.name))
     again = world.successor()
     with pytest.raises(LogLost, match="holds another batch as that step"):
         again.next_batch(STEPS + 1, 1)
     again.close()
     world.close()
+
+
+class ListsNoBatches(PassingBlobs):
+    """Lists the batch files of nobody, however many steps there are."""
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        assert not prefix.startswith("batches/"), prefix
+        return super().list(prefix)
+
+
+def test_a_claim_lists_no_batch_files(served: LocalWorld) -> None:
+    root, served.store = served.store, ListsNoBatches(served.store)
+    with served.successor() as sampler:
+        sampler.next_batch(STEPS, 1)
+    served.store = root
+    with served.successor() as sampler:
+        assert sampler.next_batch(STEPS + 1, 1).step == STEPS + 1
+    assert Followed(root).newest_batch(served.name) == (0, STEPS + 1)
+
+
+def test_a_claim_over_the_files_of_an_older_release_lists_them_once(served: LocalWorld) -> None:
+    served.store.delete(newest_batch_path(served.name))
+    assert Followed(served.store).newest_batch(served.name) == (0, STEPS - 1)
+    with served.successor() as sampler:
+        sampler.resume(STEPS - 1)
+        sampler.flush()
+    assert Followed(ListsNoBatches(served.store)).newest_batch(served.name) == (0, STEPS - 1)
 
 
 def test_a_decision_log_that_ends_before_a_snapshot_is_not_gone_on_with() -> None:

@@ -146,7 +146,8 @@ class LostLogs(Snapshots):
         found = {}
         for blob in self._store.list(batches_prefix(NAME)):
             named = batch_in(blob.path)
-            assert named is not None
+            if named is None:
+                continue
             try:
                 content = json.loads(bytes(self._store.read(blob.path)))
             except ValueError:

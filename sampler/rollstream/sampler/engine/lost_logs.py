@@ -12,8 +12,8 @@ import orjson
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
 from rollstream.store.blobs import Blobs
-from rollstream.store.followed import Followed
-from rollstream.store.layout import batch_path, snapshot_offset_in, snapshots_prefix
+from rollstream.store.followed import Followed, NewestBatch
+from rollstream.store.layout import snapshot_offset_in, snapshots_prefix
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.topics.lost import REMEDY, lost_batch
@@ -23,13 +23,11 @@ class Written(NamedTuple):
     """The newest files of a sampler.
 
     Attributes:
-        batch: trainer epoch and step; None: no batch was ever written.
-        content: the file of that batch.
+        batch: as ``Followed`` knows it; None: none was ever written.
         snapshot: next offset of its decision log; 0: there is no snapshot.
     """
 
-    batch: tuple[int, int] | None
-    content: bytes
+    batch: NewestBatch | None
     snapshot: int
 
 
@@ -37,14 +35,12 @@ def newest_written(store: Blobs, name: str, log: TopicPartition) -> Written:
     """The newest files of a sampler with this decision log; to be asked before the log is read.
 
     Raises:
-        StoreError: the store cannot be listed.
+        StoreError: the store cannot be read.
     """
     prefix = snapshots_prefix(name, log.topic)
     offsets = (snapshot_offset_in(blob.path) for blob in store.list(prefix))
-    batch = Followed(store).newest_batch(name)
     return Written(
-        batch,
-        b"" if batch is None else store.read(batch_path(name, *batch)),
+        Followed(store).newest_named(name),
         max((one for one in offsets if one is not None), default=0),
     )
 
@@ -66,13 +62,14 @@ def require_log_of(
     Raises:
         LogLost: with what each of them holds, and what to do.
     """
-    lost = lost_batch(log, written.batch, (state.trainer_epoch, state.next_step))
-    if lost:
-        raise LogLost(lost)
-    if written.batch is not None:
-        epoch, step = written.batch
+    newest = written.batch
+    if newest is not None:
+        lost = lost_batch(log, newest.batch, (state.trainer_epoch, state.next_step))
+        if lost:
+            raise LogLost(lost)
+        epoch, step = newest.batch
         held = state.batches.get(step)
-        if held and held.event.trainer_epoch == epoch and not _may_hold(written.content, held):
+        if held and held.event.trainer_epoch == epoch and not _may_hold(newest.content, held):
             raise LogLost(
                 f"{log} has batch {held.batch_id!r} as step {step} of trainer epoch {epoch}, and "
                 "the store's root holds another batch as that step: the log was lost or cut back, "

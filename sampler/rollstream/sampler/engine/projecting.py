@@ -21,7 +21,8 @@ from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import ChosenGroup
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, StoreAway, StoreError
-from rollstream.store.layout import batch_path
+from rollstream.store.followed import Followed
+from rollstream.store.layout import batch_path, newest_batch_path
 
 PENDING_MAX = 1_024  # Steps whose decision waits for the disk: more than a state holds by default.
 CLOSE_WAIT_S = 10.0
@@ -54,6 +55,7 @@ class Projector:
         self._writing = False
         self._closed = False
         self._failure: SamplerError | None = None
+        self._newest: tuple[int, int] | None = None  # Trainer epoch and step, as the root names it.
         self._thread: threading.Thread | None = None
 
     def project(self, batch: ServedBatch, state: SamplerState) -> None:
@@ -141,6 +143,7 @@ class Projector:
                 decision = self._pending.pop(path)
                 self._writing = True
             try:
+                self._name_newest(decision.batch)
                 if not (decision.check and self._is_written(path, decision.batch)):
                     content = projection(self._sampler, decision.batch, decision.groups)
                     self._blobs.replace(path, content)
@@ -153,6 +156,21 @@ class Projector:
                 with self._changed:
                     self._writing = False
                     self._changed.notify_all()
+
+    def _name_newest(self, batch: ServedBatch) -> None:
+        """Writes which batch is the newest, before its file, so that none is newer; never an older
+        one again."""
+        if self._newest is None:
+            self._newest = Followed(self._blobs).newest_batch(self._sampler)
+        epoch, step = newest = (batch.event.trainer_epoch, batch.event.step)
+        if self._newest is None or newest >= self._newest:
+            content = {
+                **{"trainer_epoch": epoch, "step": step},
+                **{"replacements": batch.replacements, "digest": batch.digest},
+            }
+            path = newest_batch_path(self._sampler)
+            self._blobs.replace(path, orjson.dumps(content, default=bytes.hex))
+            self._newest = newest
 
     def _is_idle(self) -> bool:
         return not (self._pending or self._writing)
