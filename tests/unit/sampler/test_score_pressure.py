@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -25,6 +27,7 @@ from rollstream.streams.topics.layout import Layout
 
 LATE = GroupSpec(rewards=(None,))
 HOUR_S = 3_600.0
+WAIT_S = 30.0
 pytestmark = pytest.mark.proves("A18", "I5", "I8")
 
 
@@ -173,6 +176,34 @@ def test_a_broker_that_does_not_answer_is_asked_within_one_bound_and_then_left_a
             assert ready(sampler) == number + 1
         assert len(asked) == 1
         assert asked[0] <= score_pressure.ANSWERS_S
+
+
+def test_a_broker_that_is_slow_to_answer_keeps_nobody_from_deciding(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(self: Follower, where: TopicPartition, ts: int, timeout_s: float) -> bool:
+        asked.set()
+        return answer.wait(WAIT_S)
+
+    with world.sampler() as sampler, ThreadPoolExecutor(1) as other:
+        sampler.resume(None)
+        world.useless(20, "nobody")
+        assert ready(sampler) == 0
+        for partition in range(8):
+            world.scored(partition % 2)
+        world.clock.advance(HOUR_S + 180.0)
+        world.writers[1].flush(GroupSpec(rewards=(0.0,)), GroupSpec(rewards=(0.0,)))
+        monkeypatch.setattr(Follower, "has_read", slow)
+        waits = other.submit(sampler.next_batch, 0, 10, timeout_s=WAIT_S)
+        try:
+            assert asked.wait(WAIT_S)
+            with ThreadPoolExecutor(1) as deciding:
+                deciding.submit(sampler.set_current_step, 0).result(WAIT_S / 2)
+        finally:
+            answer.set()
+        assert waits.result().num_groups == 10  # The answer is acted on.
 
 
 def test_who_only_looks_reads_on_too(world: World) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import takewhile
 from operator import itemgetter
 
@@ -56,7 +57,8 @@ class LateScores:
         self._packed = packed
         self._applied: dict[PartitionAddress, int] = dict.fromkeys(sorted(logs), 0)
         self._takers = SortedRows(2)  # (Target, ref) of the groups that take scores.
-        self._waiting = SortedRows(2)  # (When it was sealed, ref) of those that wait for one.
+        # By environment, (when it was sealed, ref) of those that wait for one.
+        self._waiting: dict[str, SortedRows] = {}
         self._early = EarlyScores(logs, environments)
         self._sealed = RecentlySealed()
         self._newest_ts = 0  # Log time of the newest record of any log.
@@ -163,7 +165,8 @@ class LateScores:
 
     def wait(self, group: KnownGroup) -> None:
         """The group cannot be served without one."""
-        self._waiting.add(group.sealed_ts, self._packed.pack(group.ref))
+        waiting = self._waiting.setdefault(group.key.environment, SortedRows(2))
+        waiting.add(group.sealed_ts, self._packed.pack(group.ref))
         self.awaited[group.key.environment] += 1
 
     def end_wait(self, group: KnownGroup, logged_ts: int | None = None) -> None:
@@ -172,7 +175,8 @@ class LateScores:
         Args:
             logged_ts: log time of the last one that it waited for.
         """
-        self._waiting.remove(group.sealed_ts, self._packed.pack(group.ref))
+        waiting = self._waiting[group.key.environment]
+        waiting.remove(group.sealed_ts, self._packed.pack(group.ref))
         self.awaited[group.key.environment] -= 1
         if logged_ts is not None:
             self.latencies_ms.append(max(logged_ts - group.sealed_ts, 0) / 1e3)
@@ -182,13 +186,20 @@ class LateScores:
         """The groups that wait for a score since then, or for longer; none of an environment whose
         logs are behind, since their score may be there."""
         behind = self.environments_behind()
-        overdue = takewhile(lambda pair: pair[0] <= sealed_ts, self._waiting)
-        refs = [self._packed.unpack(ref) for _, ref in overdue]
-        return [ref for ref in refs if ref.environment not in behind]
+        names = [name for name in self._waiting if name not in behind]
+        overdue = takewhile(lambda pair: pair[0] <= sealed_ts, self._all_waiting(names))
+        return [self._packed.unpack(ref) for _, ref in overdue]
+
+    def _all_waiting(self, environments: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        return merge(*(self._waiting[name] for name in environments))
 
     def sorted_items(self) -> list[tuple[object, ...]]:
         """For a digest; without what may never find a group."""
-        return [tuple(self._takers), tuple(self._waiting), *sorted(self._applied.items())]
+        return [
+            tuple(self._takers),
+            tuple(self._all_waiting(self._waiting)),
+            *sorted(self._applied.items()),
+        ]
 
 
 def _targets_of(group: KnownGroup) -> Iterator[int]:

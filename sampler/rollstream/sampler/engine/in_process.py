@@ -51,6 +51,8 @@ class OwnerInProcess(Owner):
         call = self.begin(command)
         call.begun_s -= deadline.timeout_s - deadline.left_s()  # An earlier attempt waited, too.
         try:
+            if self._asks():  # Which is no waiting call's alone to do.
+                self.follow(0.0)
             self.decide(call)
             while True:
                 call.woken.clear()  # Before the look: whatever comes after it ends the wait below.

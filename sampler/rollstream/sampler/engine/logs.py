@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import count
 from math import inf
+from typing import NamedTuple
 
 from rollstream.folds.choosing import choosing_of
 from rollstream.folds.group.scored import Given
@@ -30,7 +31,7 @@ from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
-from rollstream.sampler.engine.score_pressure import ScorePressure
+from rollstream.sampler.engine.score_pressure import ANSWERS_S, Answers, Questions, ScorePressure
 from rollstream.sampler.engine.snapshots import Snapshots
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import SamplerEvent, Scored
@@ -55,6 +56,29 @@ NEXT_START = (
     "start the sampler again once the log can be read"
 )
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
+
+
+class Arrived(NamedTuple):
+    """Of one poll: what was sealed and scored, and what else the broker was asked."""
+
+    sealed: Sequence[ConfirmedEvent]
+    answers: Answers | None = None
+
+
+class Reading:
+    """The logs, read by the one thread that polls them, which needs no lock."""
+
+    def __init__(self, follower: Follower, questions: Questions | None, clock: Clock) -> None:
+        self.follower = follower
+        self._questions = questions
+        self._clock = clock
+
+    def poll(self, timeout_s: float) -> Arrived:
+        """Waits for what is sealed next; asks the broker what is to be asked besides."""
+        sealed = self.follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+        questions, self._questions = self._questions, None
+        answers = questions and questions.ask(self.follower, Deadline(ANSWERS_S, self._clock))
+        return Arrived(sealed, answers)
 
 
 class SamplerLogs:
@@ -241,22 +265,22 @@ class SamplerLogs:
             return True
         assert self._follower is not None, "claim first"
         self._try_aside(self._follower)
-        return self.fold(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0), deadline)
+        return self.fold(Arrived(self._follower.poll(FOLLOW_RECORDS_MAX, 0.0)), deadline)
 
-    def fold(self, sealed: Sequence[ConfirmedEvent], deadline: Deadline) -> bool:
+    def fold(self, arrived: Arrived, deadline: Deadline) -> bool:
         """Folds what was sealed, evicts what is beyond the capacity and records the cursor where
         files were retired; returns as ``confirm``. Where that fails, the next claim reads
         anew what is not folded."""
         assert self._follower is not None, "claim first"
         try:
-            for one in sealed:
+            for one in arrived.sealed:
                 self._apply(one, self._follower)
         except BaseException:
             self.stop()  # The follower stands behind all of them.
             raise
         self._note_aside()
-        self.changed = self.changed or bool(sealed)
-        self._pressure.look(self.state, self._follower, self._score_logs)
+        self.changed = self.changed or bool(arrived.sealed)
+        self._pressure.settle(self.state, self._follower, self._score_logs, arrived.answers)
         events = after_sealed(self.state, self.now())
         return not events or self.confirm(events, deadline)
 
@@ -296,21 +320,26 @@ class SamplerLogs:
         """The error for a call that waited in vain, as ``Shortage.error``."""
         return shortage.error(self.state, self.reported(), outage)
 
-    def begin_reading(self) -> Follower:
+    def begin_reading(self) -> Reading:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
         assert self._follower is not None, "claim first"
         assert self._reading is None, "a thread reads already"
         self._try_aside(self._follower)
         self._reading = self._follower
-        return self._reading
+        return Reading(self._follower, self.questions(), self._clock)
 
-    def end_reading(self, follower: Follower) -> bool:
+    def questions(self) -> Questions | None:
+        """What the broker is to be asked by whoever reads next; None: nothing is."""
+        follower = self._follower
+        return follower and self._pressure.questions(self.state, follower, self._score_logs)
+
+    def end_reading(self, reading: Reading) -> bool:
         """Returns whether what the thread read is to be folded; False: others read anew."""
         self._reading = None
         self._note_aside()
-        if follower is not self._follower:
-            follower.close()
-        return follower is self._follower
+        if reading.follower is not self._follower:
+            reading.follower.close()
+        return reading.follower is self._follower
 
     def stop(self) -> None:
         """Owns and follows nothing any more."""
@@ -440,7 +469,7 @@ class SamplerLogs:
                 self._fold_all(groups, deadline)
                 for environment in self.state.choosing.names():
                     asked = self.attempt()
-                    self._pressure.read_so_far(self.state, groups, environment, asked)
+                    self._pressure.look_at(self.state, groups, environment, asked)
         late = {where: self.state.late.applied(log) for where, log in self._score_logs.items()}
         return Follower(self._broker, {**self._starts(), **late}, scores=late, aside=self._aside)
 

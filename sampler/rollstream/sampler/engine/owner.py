@@ -34,7 +34,7 @@ from rollstream.sampler.engine.admission import ShareGranter
 from rollstream.sampler.engine.announcing import Announcer
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
-from rollstream.sampler.engine.logs import FOLLOW_RECORDS_MAX, SamplerLogs
+from rollstream.sampler.engine.logs import Reading, SamplerLogs
 from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.overdue import OverdueBatches
 from rollstream.sampler.engine.projecting import Projector
@@ -56,7 +56,6 @@ from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, Fenced
 from rollstream.streams.kafka import KafkaBroker
-from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
 
@@ -248,21 +247,21 @@ class Owner:
                 deadline = self._logs.attempt()
                 self._claim(deadline)
                 self._serve_waiting(deadline)
-            follower = self._logs.begin_reading()
+            reading = self._logs.begin_reading()
         try:
-            sealed = follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
+            arrived = reading.poll(timeout_s)
         except BaseException:
             with self._lock:
-                self._end_reading(follower)
+                self._end_reading(reading)
             raise
         with self._lock:
-            if self._end_reading(follower) and sealed:
+            if self._end_reading(reading) and any(arrived):
                 deadline = self._logs.attempt()
-                if not self._logs.fold(sealed, deadline):
+                if not self._logs.fold(arrived, deadline):
                     self._claim(deadline)
                 self._serve_waiting(deadline)
                 self._logs.save()
-                if any(isinstance(one.event, Flushed | Scored) for one in sealed):
+                if any(isinstance(one.event, Flushed | Scored) for one in arrived.sealed):
                     self._ahead.changed()
             self._overdue.look(self._logs.state)
         return True
@@ -303,6 +302,12 @@ class Owner:
             if self._own_broker is not None:
                 self._own_broker.close()
                 self._own_broker = None
+
+    def _asks(self) -> bool:
+        """Whether who reads the seal logs has something to ask the broker."""
+        with self._lock:
+            idle = self._logs.claimed and not self._logs.being_read
+            return idle and self._logs.questions() is not None
 
     def _follow_now(self) -> None:
         try:
@@ -443,10 +448,10 @@ class Owner:
             self._claim(deadline)
         self._serve_waiting(deadline)
 
-    def _end_reading(self, follower: Follower) -> bool:
+    def _end_reading(self, reading: Reading) -> bool:
         """As ``SamplerLogs.end_reading``."""
         self._lock.notify_all()
-        return self._logs.end_reading(follower)
+        return self._logs.end_reading(reading)
 
     def _hand_on(self, events: Sequence[SamplerEvent]) -> None:
         """What was decided is to be delivered, and written as a file."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import Clock
@@ -16,10 +15,53 @@ from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.follow import Follower
 
 ASK_EVERY_S = 1.0
-ANSWERS_S = 2.0  # For all that one look asks: decisions wait for it.
+ANSWERS_S = 2.0  # For all that one look asks: who polls the logs waits for it, and nobody else.
 UNANSWERED_S = 10.0  # A broker that did not answer by then is left alone for so long.
-T = TypeVar("T")
 _log = logging.getLogger("rollstream.sampler")
+
+
+class Questions(NamedTuple):
+    """What the broker is to be asked.
+
+    Attributes:
+        passed_ts: a log time that has passed.
+        read: by environment, its seal logs, those of which the least is known first: was each read
+            up to then?
+        ends: logs of scores: where does each end?
+    """
+
+    passed_ts: int
+    read: Mapping[str, Sequence[TopicPartition]]
+    ends: Sequence[TopicPartition]
+
+    def ask(self, follower: Follower, deadline: Deadline) -> Answers:
+        """Called by whoever polls the follower. What the follower returned before is to be folded
+        before the answers are settled."""
+        answers = Answers(self.passed_ts, {name: [] for name in self.read}, {})
+        try:
+            for name, logs in self.read.items():
+                for where in logs:
+                    if deadline.passed() or not follower.has_read(
+                        where, self.passed_ts, deadline.left_s()
+                    ):
+                        break
+                    answers.read[name].append(where)
+            for where in self.ends:
+                if deadline.passed():
+                    break
+                answers.ends[where] = follower.end_of(where, deadline.left_s())
+        except BrokerUnavailable:
+            return answers._replace(answered=False)
+        return answers
+
+
+class Answers(NamedTuple):
+    """What the broker answered by then: the logs that were read up to ``passed_ts``, and ends."""
+
+    passed_ts: int
+    read: dict[str, list[TopicPartition]]
+    ends: dict[TopicPartition, int]
+    answered: bool = True
 
 
 class ScorePressure:
@@ -55,26 +97,79 @@ class ScorePressure:
         follower: Follower,
         score_logs: Mapping[TopicPartition, PartitionAddress],
     ) -> None:
-        """Forgets, pauses and goes on, where there is anything to. The broker is asked again after
-        ``ASK_EVERY_S``, or where another log is full."""
+        """Asks, and settles, for who reads whole logs."""
+        questions = self.questions(state, follower, score_logs)
+        answers = questions and questions.ask(follower, Deadline(ANSWERS_S, self._clock))
+        self.settle(state, follower, score_logs, answers)
+
+    def look_at(
+        self, state: SamplerState, follower: Follower, environment: str, deadline: Deadline
+    ) -> None:
+        """Tells the state how far this environment's seal logs were read."""
+        answers = self.questions_of(state, follower, [environment]).ask(follower, deadline)
+        self._settle_answers(state, follower, answers)
+
+    def questions(
+        self,
+        state: SamplerState,
+        follower: Follower,
+        score_logs: Mapping[TopicPartition, PartitionAddress],
+    ) -> Questions | None:
+        """What the broker is to be asked now; None: nothing. Asks again after ``ASK_EVERY_S``, or
+        where another log is full."""
+        late, now_s = state.late, self._clock.monotonic_s()
+        if not (late.early or late.behind or follower.paused):
+            return None
+        full = {where for where, log in score_logs.items() if late.is_full(log)}
+        if now_s < self._ask_at_s and full <= follower.paused:
+            return None
+        environments = dict.fromkeys(log.environment for log in score_logs.values())
+        overdue = [name for name in environments if late.any_overdue(name)]
+        ends = [
+            where
+            for where, log in score_logs.items()
+            if log in late.behind and where not in follower.paused and where not in self._ends
+        ]
+        return self.questions_of(state, follower, overdue, ends) if overdue or ends else None
+
+    def questions_of(
+        self,
+        state: SamplerState,
+        follower: Follower,
+        environments: Iterable[str],
+        ends: Sequence[TopicPartition] = (),
+    ) -> Questions:
+        """Up to which log time the seal logs of these environments were read, and these ends."""
+        read = {
+            name: sorted(
+                (where for where in self._logs_of(name) if not follower.is_aside(where)),
+                key=self._read_to.__getitem__,
+            )
+            for name in environments
+        }
+        return Questions(state.late.passed_ts, read, ends)
+
+    def settle(
+        self,
+        state: SamplerState,
+        follower: Follower,
+        score_logs: Mapping[TopicPartition, PartitionAddress],
+        answers: Answers | None,
+    ) -> None:
+        """Forgets by the answers, pauses and goes on, where there is anything to. Asks nobody."""
         late = state.late
+        if answers is not None:
+            self._settle_answers(state, follower, answers)
         if not (late.early or late.behind or follower.paused):
             return
-        now_s = self._clock.monotonic_s()
-        full = {where for where, log in score_logs.items() if late.is_full(log)}
-        if now_s >= self._ask_at_s or not full <= follower.paused:
-            deadline = Deadline(ANSWERS_S, self._clock)
-            for environment in dict.fromkeys(log.environment for log in score_logs.values()):
-                if late.any_overdue(environment):
-                    self._ask_at_s = now_s + ASK_EVERY_S
-                    self.read_so_far(state, follower, environment, deadline)
-            self._catch_up(state, follower, score_logs, deadline)
+        self._catch_up(state, follower, score_logs)
         for where, log in score_logs.items():
             if not late.is_full(log):
                 follower.go_on(where)
             elif where not in follower.paused:
                 follower.pause(where)
                 late.behind.add(log)
+                self._ask_at_s = self._clock.monotonic_s()
                 _log.warning(
                     "sampler %r: scores of %s are read on once groups of those that were read are "
                     "sealed, or have waited for too long: %d wait for a group; see that sealers "
@@ -84,52 +179,36 @@ class ScorePressure:
                     late.early,
                 )
 
-    def read_so_far(
-        self, state: SamplerState, follower: Follower, environment: str, deadline: Deadline
-    ) -> None:
-        """Tells the state up to which log time the environment's seal logs were read, as far as the
-        broker says so by then; it is asked first about those of which the least is known."""
-        passed_ts = state.late.passed_ts
-        logs = [at for at, log in self._seal_logs.items() if log.environment == environment]
-        aside = {where for where in logs if follower.is_aside(where)}
-        for where in sorted({*logs} - aside, key=self._read_to.__getitem__):
-            ask = partial(follower.has_read, where, passed_ts)
-            if not self._answer(ask, deadline):
-                break
-            self._read_to[where] = max(self._read_to[where], passed_ts)
-        if aside and any(state.late.is_full(self._seal_logs[where]) for where in logs):
-            logs = [where for where in logs if where not in aside]
-            self.passed_over |= aside
-        if logs:
-            state.late.seal_logs_read(environment, min(self._read_to[where] for where in logs))
+    def _settle_answers(self, state: SamplerState, follower: Follower, answers: Answers) -> None:
+        again_s = ASK_EVERY_S if answers.answered else UNANSWERED_S
+        self._ask_at_s = self._clock.monotonic_s() + again_s
+        self._ends.update(answers.ends)
+        for environment, read in answers.read.items():
+            logs = self._logs_of(environment)
+            aside = {where for where in logs if follower.is_aside(where)}
+            for where in {*read} - aside:
+                self._read_to[where] = max(self._read_to[where], answers.passed_ts)
+            if aside and any(state.late.is_full(self._seal_logs[where]) for where in logs):
+                logs = [where for where in logs if where not in aside]
+                self.passed_over |= aside
+            if logs:
+                passed_ts = min(self._read_to[where] for where in logs)
+                state.late.seal_logs_read(environment, passed_ts)
 
     def _catch_up(
         self,
         state: SamplerState,
         follower: Follower,
         score_logs: Mapping[TopicPartition, PartitionAddress],
-        deadline: Deadline,
     ) -> None:
         """Takes note of the logs that were paused, and since were read to where they ended when
         they went on."""
+        behind = state.late.behind
         for where, log in score_logs.items():
-            if log not in state.late.behind or where in follower.paused:
+            if log not in behind or where in follower.paused:
                 self._ends.pop(where, None)
-                continue
-            if where not in self._ends:
-                end = self._answer(partial(follower.end_of, where), deadline)
-                if end is None:
-                    break
-                self._ends[where] = end
-            if follower.next_offsets()[where] >= self._ends[where]:
-                state.late.behind.discard(log)
+            elif where in self._ends and follower.next_offsets()[where] >= self._ends[where]:
+                behind.discard(log)
 
-    def _answer(self, ask: Callable[[float], T], deadline: Deadline) -> T | None:
-        """What the broker answers; None where it does not by then: a later look asks again."""
-        if deadline.passed():
-            return None
-        try:
-            return ask(deadline.left_s())
-        except BrokerUnavailable:
-            self._ask_at_s = self._clock.monotonic_s() + UNANSWERED_S
-            return None
+    def _logs_of(self, environment: str) -> list[TopicPartition]:
+        return [at for at, log in self._seal_logs.items() if log.environment == environment]
