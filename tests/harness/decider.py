@@ -14,6 +14,7 @@ from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.admission.granting import Granting
 from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Command, FromStore, Now, R, ResultContext, read
@@ -129,7 +130,13 @@ class Decider:
             delivery = Delivery(store, payloads, ahead, NoRecord(), lambda: None)
             found: R = read(delivery.result(command, self.state))
             return found
-        context = ResultContext(0, CONFIG, 0, 0, 0, self.now_us, (), lambda: self.reported)
+        before = (0, CONFIG, 0, 0, 0, self.now_us, ())
+        granting = Granting(self.state.name, CONFIG.samplers[self.state.name])
+        context = ResultContext(
+            *before,
+            lambda: self.reported,
+            lambda: granting.capacity(self.state, lambda: self.reported, self.now_us),
+        )
         return read(command.result(self.state, context))
 
     def choose(self, command: BatchCommand) -> ServedBatch | NotEnoughGroups:

@@ -186,3 +186,25 @@ def test_a_sealer_that_lags_is_seen_in_the_seal_times_and_in_the_rates(tmp_path:
         run.line.clock.advance(61.0)
         found = sampler.stats()
         assert (found.ingest_per_s, found.seal_per_s) == (0.0, 0.0)
+
+
+@pytest.mark.proves("A19", "F5")
+def test_capacity_counts_nothing_that_a_resume_left_in_flight_behind_it() -> None:
+    world = memory_world()
+    world.configure(groups_per_step=4, environments=("math",), target_policy_lag=2)
+    sealer = world.writer("math")
+    sealer.flush(*[GroupSpec(example_id=str(n)) for n in range(8)])
+    with world.open() as sampler:
+        sampler.resume(None)
+        for step in (0, 1):
+            sampler.publish_policy(step, policy_version=f"v{step}")
+            sampler.ack(sampler.next_batch(step, 4))
+        sampler.publish_policy(2, policy_version="v2")
+        sealer.report(a=(10, 10, 0))
+        sampler.flush()
+        assert sampler.stats().capacity == {"math": 2}
+        sampler.resume(0, later="release")
+        for _ in range(2):
+            stats = sampler.stats()
+            assert stats.capacity == {"math": 12 - stats.ready["math"]}
+    world.close()

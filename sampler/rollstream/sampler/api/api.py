@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -69,6 +70,7 @@ class SamplerApi(HandsBatchesOver, RecordsForTrainer, LooksAtGroups):
         self._clock = clock
         self._timeout_s = timeout_s
         self._rank_reader = rank_reader
+        self._noting = threading.Lock()  # Of one reply at a time, by whichever thread.
         self._trainer_epoch: int | None = None
         self._saved = False  # Whether it asked for no batch since its newest checkpoint.
 
@@ -189,9 +191,10 @@ class SamplerApi(HandsBatchesOver, RecordsForTrainer, LooksAtGroups):
         return replace(command, trainer_epoch=self._trainer_epoch)
 
     def _value_of(self, reply: Reply[R], command: Command[R]) -> R:
-        if command.claims:
-            # Epochs only grow: another thread may have resumed since this reply was made.
-            self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
-        if isinstance(command, MarkCheckpointed | Resume | ResumePool | BatchCommand):
-            self._saved = isinstance(command, MarkCheckpointed)
+        with self._noting:
+            if command.claims:
+                # Epochs only grow: another thread may have resumed since this reply was made.
+                self._trainer_epoch = max(self._trainer_epoch or 0, reply.trainer_epoch)
+            if isinstance(command, MarkCheckpointed | Resume | ResumePool | BatchCommand):
+                self._saved = isinstance(command, MarkCheckpointed)
         return reply.value

@@ -17,6 +17,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
+from rollstream.streams.folds.in_flight import LivingProducers
 from rollstream.streams.folds.reported import ReportedNow
 
 R = TypeVar("R")
@@ -43,6 +44,7 @@ class ResultContext(NamedTuple):
         now_us: microseconds since 1970, UTC.
         sample_times_ms: of the newest calls for batches that were answered there.
         reported: what sealers report of now.
+        capacity: groups that may be begun of each environment, and its living producers.
     """
 
     pid: int
@@ -53,6 +55,7 @@ class ResultContext(NamedTuple):
     now_us: int
     sample_times_ms: Sequence[float]
     reported: Callable[[], ReportedNow]
+    capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]]
 
 
 Lane = Literal["now", "past", "files"]

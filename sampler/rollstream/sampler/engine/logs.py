@@ -330,8 +330,9 @@ class SamplerLogs:
 
     def questions(self) -> Questions | None:
         """What the broker is to be asked by whoever reads next; None: nothing is."""
-        follower = self._follower
-        return follower and self._pressure.questions(self.state, follower, self._score_logs)
+        if self._follower is None:
+            return None
+        return self._pressure.questions(self.state, self._follower, self._score_logs)
 
     def end_reading(self, reading: Reading) -> bool:
         """Returns whether what the thread read is to be folded; False: others read anew."""

@@ -351,6 +351,7 @@ class Owner:
             self._clock.now_us(),
             self._latencies.took_ms(),
             self._logs.reported,
+            lambda: self._granting.capacity(*self._logs.seen()),
         )
         return Reply(state.trainer_epoch, command.result(state, context))
 

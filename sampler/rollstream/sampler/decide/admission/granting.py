@@ -113,6 +113,15 @@ class Granting:
         valid_s = VALID_S if part else LEFT_S
         return Observed(state.claimed_at, loads, valid_s, in_log)
 
+    def capacity(
+        self, state: SamplerState, reported: Callable[[], ReportedNow], now_us: int
+    ) -> dict[str, tuple[int, LivingProducers]]:
+        """How many groups of each environment may be begun, without what waiting calls lack, and
+        its producers; remembers rewinds, and is called by one thread at a time, with ``observe``.
+        """
+        loads = self._loads.now(state, reported(), now_us)
+        return {name: (load.open, load.producers) for name, load in loads.items()}
+
     def knows(self, environment: str) -> bool:
         """Whether ``adopt`` was called for it."""
         return environment in self._adopted

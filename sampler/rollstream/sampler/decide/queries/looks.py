@@ -14,7 +14,6 @@ from rollstream.folds.state import NOTHING, SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.admission.capacity import Loads
 from rollstream.sampler.decide.batches.held_batches import (
     batch_of,
     check_unchanged,
@@ -46,7 +45,7 @@ class SamplerStats:
         waiting: sealed groups that cannot be served now; groups of split ``eval`` are not among
             them.
         capacity: groups that admission still lets begin, by environment, without what waiting calls
-            lack.
+            lack. A ``SamplerView`` does not know what was in flight when a resume went back.
         producers: how many live, by environment.
         producers_waiting: how many of them wait to begin groups.
         inserts: groups that became ready in the trainer epoch in effect.
@@ -173,8 +172,7 @@ class AskStats(Command[SamplerStats]):
 
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
-        config = context.config.samplers[state.name]
-        loads = Loads(config).now(state, context.reported(), context.now_us)
+        capacity = context.capacity()
         left = Counter(outcome for _, outcome in state.left())
         return SamplerStats(
             pid=context.pid,
@@ -184,10 +182,11 @@ class AskStats(Command[SamplerStats]):
             trainer_epoch=state.trainer_epoch,
             ready=state.ready.counts(),
             waiting=len(state.waiting),
-            capacity={name: load.open for name, load in loads.items()},
-            producers={name: len(load.producers) for name, load in loads.items()},
+            capacity={name: groups for name, (groups, _) in capacity.items()},
+            producers={name: len(living) for name, (_, living) in capacity.items()},
             producers_waiting={
-                name: sum(one.waiting > 0 for one in load.producers) for name, load in loads.items()
+                name: sum(one.waiting > 0 for one in living)
+                for name, (_, living) in capacity.items()
             },
             inserts=inserts(state),
             uses=state.uses.lately,
