@@ -19,7 +19,7 @@ class Deadline:
     def __init__(self, timeout_s: float, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self._begun_s = self.clock.monotonic_s()
-        self._logged_s = self._begun_s
+        self._logged_s = self._waits_from_s = self._begun_s
         self.timeout_s = timeout_s
 
     def left_s(self) -> float:
@@ -54,4 +54,4 @@ class Deadline:
         now_s = self.clock.monotonic_s()
         if now_s - self._logged_s >= LOG_WAITING_EVERY_S:
             self._logged_s = now_s
-            _log.warning("waited %.0f s so far for %s", now_s - self._begun_s, what())
+            _log.warning("waited %.0f s so far for %s", now_s - self._waits_from_s, what())

@@ -28,7 +28,9 @@ from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.sampler.forked import OpenedIn
 from rollstream.streams.errors import Fenced
 
-START_TIMEOUT_S = 120.0  # A new worker process, and the logs read to their ends.
+# A new worker process, and the logs read to their ends: while they are folded, only what passes
+# since that was seen to go on.
+START_TIMEOUT_S = 120.0
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
 FIRST_LOOK_S = 2.0  # A call that waits for so long asks what for,
 WHY_S = 1.0  # and waits for that for so long.
@@ -37,6 +39,20 @@ REPEATED = (RayActorError, TaskCancelledError, ObjectLostError)
 _log = logging.getLogger("rollstream.wait")
 NOT_KNOWN = Why()
 _LEFT_FOR_GOOD = "INTENDED_USER_EXIT"  # How Ray words the death of an actor that left by itself.
+
+
+class AnswerDeadline(Deadline):
+    """For the actor's answer: ``START_TIMEOUT_S`` beside the time for groups."""
+
+    def __init__(self, wait_s: float, clock: Clock) -> None:
+        super().__init__(START_TIMEOUT_S + wait_s, clock)
+        self._folded = ""
+
+    def look(self, why: Why) -> None:
+        """Begins again where the fold of the logs went on since the last look."""
+        if why.folding and why.folding != self._folded:
+            self._folded = why.folding
+            self.restart()
 
 
 class ActorCalls:
@@ -112,9 +128,9 @@ class ActorCalls:
         for ref in list(self._pending):
             ray.cancel(ref)
 
-    def _deadlines(self, wait_s: float) -> tuple[Deadline, Deadline]:
+    def _deadlines(self, wait_s: float) -> tuple[Deadline, AnswerDeadline]:
         """For groups, and for the answer."""
-        return Deadline(wait_s, self._clock), Deadline(START_TIMEOUT_S + wait_s, self._clock)
+        return Deadline(wait_s, self._clock), AnswerDeadline(wait_s, self._clock)
 
     def _send(self, commands: list[Command[Any]], wait: Deadline) -> Any:
         self._opened.check()
@@ -129,7 +145,7 @@ class ActorCalls:
         if self._closed:
             ray.cancel(ref)
 
-    def _get(self, ref: Any, command: Command[Any], deadline: Deadline) -> bytes | list[Any]:
+    def _get(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> bytes | list[Any]:
         look_s = FIRST_LOOK_S
         while True:
             try:
@@ -144,7 +160,7 @@ class ActorCalls:
                 return answer
 
     async def _get_async(
-        self, ref: Any, joint: JointCalls, deadline: Deadline
+        self, ref: Any, joint: JointCalls, deadline: AnswerDeadline
     ) -> bytes | list[Any] | None:
         """The actor's answer; None where some are not waited for any more."""
         answer: asyncio.Future[bytes | list[Any]] = asyncio.wrap_future(ref.future())
@@ -201,7 +217,8 @@ class ActorCalls:
             raise answer.error
         return answer
 
-    def _check_waiting(self, deadline: Deadline, why: Why) -> None:
+    def _check_waiting(self, deadline: AnswerDeadline, why: Why) -> None:
+        deadline.look(why)
         if deadline.passed():
             raise self._no_answer(deadline, why)
 
@@ -235,7 +252,7 @@ class ActorCalls:
     def _no_answer(self, deadline: Deadline, why: Why = NOT_KNOWN) -> SamplerUnavailable:
         if why.folding:
             return SamplerUnavailable(
-                f"the actor of sampler {self._name!r} did not fold its logs within "
+                f"the actor of sampler {self._name!r} folded no more of its logs for "
                 f"{deadline.timeout_s:.0f} s; so far it has folded {why.folding}. It goes on from "
                 "there: attach again"
             )

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import count
 from math import inf
 from typing import NamedTuple
@@ -49,8 +50,10 @@ from rollstream.streams.topics.layout import Layout
 _log = logging.getLogger("rollstream.sampler")
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
-READ_TIMEOUT_FACTOR = 4.0  # Whole logs are read, from a broker that answers,
-READ_TIMEOUT_S_MIN = 120.0  # for as long at least: a fold of all history takes its time.
+# Whole logs are read from a broker that answers, for as long as it takes: these count only while
+# nothing is folded.
+READ_TIMEOUT_FACTOR = 4.0
+READ_TIMEOUT_S_MIN = 120.0
 NEXT_START = (
     ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
     "start the sampler again once the log can be read"
@@ -289,8 +292,9 @@ class SamplerLogs:
         if self.claimed:
             self._save(self.state, owned=True)
 
-    def _decisions_on_way(self, end: int) -> None:
+    def _decisions_on_way(self, deadline: Deadline, end: int) -> None:
         """Some of the decision log was folded."""
+        deadline.restart()
         far = HowFar(self._log.where, self._log.next_offset, end)
         self._reads = lambda: [far]
         self._save_on_way()
@@ -364,7 +368,8 @@ class SamplerLogs:
         if files:
             written = newest_written(self._store, self._name, log.where)  # Before it is read.
         try:
-            log.look(deadline, end_within_s=ends.left_s(), on_way=self._decisions_on_way)
+            on_way = partial(self._decisions_on_way, deadline)
+            log.look(deadline, end_within_s=ends.left_s(), on_way=on_way)
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if written is not None:
@@ -431,6 +436,7 @@ class SamplerLogs:
         self._reads = follower.how_far
         for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
             self._apply(one, follower)
+            deadline.restart()
             self._save_on_way()
             if isinstance(one.event, Scored) and self.state.late.is_full(
                 self._score_logs[one.where]
