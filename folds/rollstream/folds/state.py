@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 import xxhash
 
+from rollstream.folds.batches.life import NOTHING, BatchLife, Change, FinalTo
 from rollstream.folds.batches.row_ends import RowEnds
 from rollstream.folds.batches.served import Outcome, ServedBatch
 from rollstream.folds.branches import Branches, branches_at
@@ -25,21 +25,16 @@ from rollstream.folds.published import PublishedPolicies
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
     Acked,
-    Adopted,
     BatchServed,
-    Checkpointed,
     ChosenGroup,
     Claimed,
     CurrentStepSet,
     CursorRecorded,
     Dropped,
     Event,
-    Finished,
     LogPosition,
-    Made,
     PolicyPublished,
     Replaced,
-    Requested,
     Resumed,
 )
 from rollstream.schemas.ids import PartitionAddress
@@ -49,7 +44,6 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
-NOTHING = -1
 _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
     *("filters", "takes_turns", "least_of_aged"),
@@ -63,8 +57,6 @@ class SamplerState:
     Attributes:
         owner: who claimed the decision log last; empty: nobody did.
         claimed_at: offset of that claim; -1: there is none.
-        over: whether the run was finished, and nothing was decided since.
-        over_decided_at: offset of the decision that finished it, or began it again; -1: none did.
         trainer_epoch: of the newest resume; 0 before the first.
         policy_epoch: of the policies that are published now.
         epoch_used: whether policies of that epoch may exist.
@@ -73,8 +65,6 @@ class SamplerState:
         branches: one a policy epoch that a resume began.
         current_step: what the trainer last called the current step; None: it never did since it
             resumed.
-        next_step: the first step that was not served.
-        final_step: every served batch up to it is final; -1: none is.
         batches: by step, in order; open ones and the newest final ones.
         ends: how the rows of final batches ended, and which may still be carried.
         published: the policies that workers can sample with.
@@ -92,16 +82,15 @@ class SamplerState:
         self.name = name
         self.choosing = choosing
         self.owner = ""
-        self.claimed_at = self.final_step = self.over_decided_at = NOTHING
-        self.over = self.epoch_used = self.is_pool = False
+        self.claimed_at = NOTHING
+        self.epoch_used = self.is_pool = False
         self.trainer_epoch = self.policy_epoch = 0
         self.branches = Branches()
         self._newest_kept = NOTHING  # Step of the newest policy that the newest resume kept.
         self.current_step: int | None = None
-        self.next_step = 0
-        self._served_end = 0  # After the last step that was served and not released.
+        self._life = BatchLife()
+        self.batches = self._life.batches
         self._pinned: dict[int, tuple[GroupRef, ...]] = {}  # By step that may be carried from.
-        self.batches: dict[int, ServedBatch] = {}
         self.published = PublishedPolicies()
         self.dispatched = DispatchedGroups()
         self.pace = Pace()
@@ -118,6 +107,26 @@ class SamplerState:
         self.evaluated = self._alive.evaluated
 
     # Questions.
+
+    @property
+    def next_step(self) -> int:
+        """The first step that was not served."""
+        return self._life.next_step
+
+    @property
+    def final_step(self) -> int:
+        """The newest step that ever was final; -1: none was."""
+        return self._life.final_step
+
+    @property
+    def over(self) -> bool:
+        """Whether the run was finished, and nothing was decided since."""
+        return self._life.over
+
+    @property
+    def over_decided_at(self) -> int:
+        """Offset of the decision that finished it, or began it again; -1: none did."""
+        return self._life.over_decided_at
 
     def is_like(self, other: SamplerState) -> bool:
         """Whether both fold the logs of one sampler to the same: of the settings a fold looks at
@@ -290,21 +299,13 @@ class SamplerState:
         self.events += 1
         self.late.passed(timestamp_us)
         self.published.apply(offset, timestamp_us, event)
-        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested | Made):
-            over = isinstance(event, Finished)
-            if over != self.over:
-                self.over, self.over_decided_at = over, offset
+        if isinstance(event, Resumed):
+            self._begin_epoch(offset, event)
+        for change in self._life.apply(offset, event, finals_kept=FINAL_BATCHES_KEPT):
+            self._follow(change, event)
         match event:
-            case BatchServed():
-                self._serve(offset, event)
-            case Replaced():
-                self._replace(offset, event)
-            case Acked():
-                self._ack(event)
-            case Checkpointed():
-                self._finish(event.step)
-            case Resumed():
-                self._resume(offset, event)
+            case Resumed() if self._pinned:
+                self._pin()
             case PolicyPublished():
                 self.epoch_used = True
                 self.branches.publish(offset, event)
@@ -315,10 +316,6 @@ class SamplerState:
                     self._groups.end(ref_of(group), DropReason(event.reason).value, dropped=True)
             case CurrentStepSet():
                 self.current_step = event.step
-            case Made():
-                batch = self.batches.get(event.step)
-                if batch is not None and batch.batch_id == event.batch_id:
-                    self.batches[event.step] = replace(batch, made=event.digest)
             case Claimed():
                 self.owner, self.claimed_at = event.owner, offset
             case CursorRecorded():
@@ -342,7 +339,7 @@ class SamplerState:
                 self.is_pool,
                 self._turn,
             ),
-            (self.next_step, self._served_end, self.current_step, self.final_step),
+            (self.next_step, self._life.served_end, self.current_step, self.final_step),
             self.evaluated.sorted_items(),
             (self.over_step_delay, self.over_timestamp_delay),
             self.branches.entries(),
@@ -369,15 +366,39 @@ class SamplerState:
             state.update(repr(part).encode())
         return state.digest()
 
-    def _serve(self, offset: int, event: BatchServed) -> None:
-        batch = self.batches[event.step] = ServedBatch.of(event, offset)
-        self.next_step = self._served_end = event.step + 1
-        self.epoch_used = True
-        self._hand_out(event, batch.refs)
-        for ref in batch.carried_refs:
-            self.uses.carry(ref)
-        if self._pinned or batch.is_shaped:
-            self._pin()
+    def _follow(self, change: Change, event: Event) -> None:
+        """What a change in the life of a batch means for its groups."""
+        if isinstance(change, FinalTo):
+            if self._pinned:
+                self._pin()
+            if change.releases:
+                self._groups.count_all(self.ends.release(change.step, self.batches)[1])
+            return
+        state, batch, before = change
+        if state == "served":
+            self.epoch_used = True
+            self._hand_out(batch.event, batch.refs)
+            for ref in batch.carried_refs:
+                self.uses.carry(ref)
+            if self._pinned or batch.is_shaped:
+                self._pin()
+        elif isinstance(event, Replaced):
+            self._replace(event, batch, before)
+        elif isinstance(event, Acked):
+            if before.status is None and not before.final:
+                self.pace.acked(event.now_ts - batch.since_ts)
+                self._groups.change(batch.acked, self.uses.ack)
+        elif state == "final":
+            self._finish(batch)
+        elif state == "replayed" and not batch.final:
+            self._groups.change(before.acked, self.uses.reopen)
+        elif state == "released":
+            self._groups.change(batch.acked, self.uses.reopen)
+            self._groups.change(batch.refs, self.uses.give_back)
+            self._groups.change(batch.carried_refs, self.uses.forget)
+        elif state == "forgotten":  # Groups that were used up stay taken.
+            for ref in batch.all_refs:
+                self._groups.forget(ref)
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
         for ref in self.uses.limit_by(event.choosing):
@@ -386,46 +407,34 @@ class SamplerState:
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         self._groups.serve(refs, self._turn)
 
-    def _replace(self, offset: int, event: Replaced) -> None:
-        batch = self.batches[event.step]
+    def _replace(self, event: Replaced, batch: ServedBatch, before: ServedBatch) -> None:
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
-        for slot in event.slots.tolist():
-            self.uses.give_back(batch.refs[slot])
-            self._groups.end(batch.refs[slot], outcome)
-        after = self.batches[event.step] = batch.replaced_by(event, offset)
-        self._hand_out(event, [after.refs[slot] for slot in event.slots.tolist()])
+        slots = event.slots.tolist()
+        for slot in slots:
+            self.uses.give_back(before.refs[slot])
+            self._groups.end(before.refs[slot], outcome)
+        self._hand_out(event, [batch.refs[slot] for slot in slots])
         if event.step in self._pinned:
             self._pin()
 
-    def _finish(self, step: int) -> None:
-        """Everything up to ``step`` is final."""
-        for at, batch in list(self.batches.items()):
-            if at > step or batch.final:
-                continue
-            self.batches[at] = replace(batch, final=True)
-            self._groups.count_all(self.ends.finish(batch)[1])
-            for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
-                untrained = slot in batch.untrained
-                self.over_step_delay += chosen.over_step_delay
-                self.over_timestamp_delay += chosen.over_timestamp_delay
-                self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
-                if self.uses.settle(ref):  # Else it is taken as before.
-                    self._groups.release(ref)
-        self.final_step = max(self.final_step, step)
-        final = [at for at, batch in sorted(self.batches.items()) if batch.final]
-        for at in final[:-FINAL_BATCHES_KEPT]:
-            self._forget(at)
-        if self._pinned:
-            self._pin()
+    def _finish(self, batch: ServedBatch) -> None:
+        """The batch is final from now on."""
+        self._groups.count_all(self.ends.finish(batch)[1])
+        for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
+            untrained = slot in batch.untrained
+            self.over_step_delay += chosen.over_step_delay
+            self.over_timestamp_delay += chosen.over_timestamp_delay
+            self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
+            if self.uses.settle(ref):  # Else it is taken as before.
+                self._groups.release(ref)
 
-    def _resume(self, offset: int, event: Resumed) -> None:
+    def _begin_epoch(self, offset: int, event: Resumed) -> None:
         if event.reads_pool and not self.is_pool:
             self.is_pool = True
             self.outcomes.count_as_one()
             self.dispatched.count_as_one()
         self.trainer_epoch, self.current_step = event.trainer_epoch, None
         self.uses.begin_epoch(event.trainer_epoch)
-        newest = NOTHING if event.checkpointed_step is None else event.checkpointed_step
         if event.policy_epoch != self.policy_epoch:
             self.policy_epoch = event.policy_epoch
             self.epoch_used = False
@@ -433,40 +442,6 @@ class SamplerState:
         before = self.published.newest_on(self.branches.now())
         kept = before and not off_branch(PolicyRef("", *before), self.branches.now())
         self._newest_kept = before[1] if before and kept else NOTHING
-        self._finish(newest)
-        if event.later == "release":
-            self._groups.count_all(self.ends.release(newest, self.batches)[1])
-            self._served_end = min(self._served_end, newest + 1)
-        for at, batch in list(self.batches.items()):
-            if at <= newest:
-                continue
-            if event.later == "replay":
-                self.batches[at] = replace(batch.unacked(), since_ts=event.now_ts)
-                if not batch.final:
-                    self._groups.change(batch.acked, self.uses.reopen)
-            elif batch.final:
-                self._forget(at)
-            else:
-                del self.batches[at]
-                self._groups.change(batch.acked, self.uses.reopen)
-                self._groups.change(batch.refs, self.uses.give_back)
-                self._groups.change(batch.carried_refs, self.uses.forget)
-        # Replayed are also those that are final and no longer held: the record has them.
-        self.next_step = max(event.first_step, self._served_end)
-        if self._pinned:
-            self._pin()
-
-    def _ack(self, event: Acked) -> None:
-        batch = self.batches[event.step]
-        self.batches[event.step] = batch.acked_by(event)
-        if batch.status is None and not batch.final:
-            self.pace.acked(event.now_ts - batch.since_ts)
-            self._groups.change(self.batches[event.step].acked, self.uses.ack)
-
-    def _forget(self, step: int) -> None:
-        """The batch is no longer held; groups that were used up stay taken."""
-        for ref in self.batches.pop(step).all_refs:
-            self._groups.forget(ref)
 
     def _pin(self) -> None:
         """A step may carry groups of the one before. So those of shaped batches are needed, and are
