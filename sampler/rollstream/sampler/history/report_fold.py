@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.folds.batches.life import BatchLife, Change, FinalTo
 from rollstream.folds.batches.row_ends import RowEnd, RowEnds
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import TRAIN
@@ -22,20 +23,13 @@ from rollstream.sampler.history.ranking import RankedRows
 from rollstream.sampler.history.report_rows import Cell, Outcome, ReportCounters, bucket_of
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import (
-    Acked,
-    Adopted,
     BatchServed,
-    Checkpointed,
-    Claimed,
     CurrentStepSet,
-    CursorRecorded,
     Dropped,
     Event,
-    Finished,
     Flushed,
     PolicyPublished,
     Replaced,
-    Requested,
     Resumed,
     Retired,
 )
@@ -100,26 +94,25 @@ class ReportFold:
         counters: to which all is added.
         choosing: the sampler's settings, by its configuration; its decisions say them too. None: it
             has none any more.
-
-    Attributes:
-        next_step: the first that was not served.
     """
 
     def __init__(self, counters: ReportCounters, choosing: Choosing | None = None) -> None:
         self._counters = counters
-        self.next_step = 0
-        self._served_end = 0  # After the last step that was served and not released.
+        self._life = BatchLife()  # Of batches that are not final.
         self._current_step: int | None = None
         self._policy_epoch = 0
         self._published: dict[int, int] = {}  # Policy epoch to its newest step.
         self._lineage = "" if choosing is None else choosing.lineage  # Of the newest decision.
         self._is_pool = False
         self._groups: dict[GroupRef, _Group] = {}
-        self._batches: dict[int, ServedBatch] = {}  # Those that are not final.
         self._newest_of: dict[int, int] = {}  # The weights that lag is measured against, by step.
         self._ends = RowEnds()
-        self._over = False
         self._ended = False
+
+    @property
+    def next_step(self) -> int:
+        """The first that was not served."""
+        return self._life.next_step
 
     def needed(self, event: Event) -> Mapping[PartitionAddress, int]:
         """Up to which offsets seal logs have to be applied before this decision is."""
@@ -152,26 +145,17 @@ class ReportFold:
 
     def apply(self, event: Event) -> None:
         """Applies the next decision that counts."""
-        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
-            self._over = isinstance(event, Finished)
+        if isinstance(event, Resumed):
+            self._policy_epoch, self._current_step = event.policy_epoch, None
+            self._is_pool = self._is_pool or event.reads_pool
+        for change in self._life.apply(0, event):
+            self._follow(change, event)
         match event:
             case BatchServed():
                 self._lineage = _lineage_of(event.choosing)
                 clock = event.step if event.current_step < 0 else event.current_step
                 self._newest_of[event.step] = max(self._clock(clock), event.policy_step)
-                batch = self._batches[event.step] = ServedBatch.of(event, 0)
-                self.next_step = self._served_end = event.step + 1
-                self._counters.add_carry_lost(event.step, batch.lost)
-            case Replaced():
-                self._replace(event)
-            case Acked():
-                if event.step in self._batches:
-                    acked = self._batches[event.step].acked_by(event)
-                    self._batches[event.step] = acked
-            case Checkpointed():
-                self._finish(event.step)
-            case Resumed():
-                self._resume(event)
+                self._counters.add_carry_lost(event.step, self._life.batches[event.step].lost)
             case PolicyPublished():
                 newest = max(event.step, self._published.get(event.policy_epoch, UNKNOWN_STEP))
                 self._published[event.policy_epoch] = newest
@@ -193,9 +177,9 @@ class ReportFold:
     def end(self) -> None:
         """All logs were read to their ends: counts what is in open batches, and what waits."""
         served = Outcome("served")
-        unacked = {step for step, batch in self._batches.items() if batch.status is None}
-        for step in sorted(self._batches):
-            batch = self._batches[step]
+        batches = self._life.batches
+        unacked = {step for step, batch in batches.items() if batch.status is None}
+        for step, batch in sorted(batches.items()):
             if step not in unacked or batch.is_shaped:
                 self._finish_one(batch, unacked)
                 continue
@@ -203,7 +187,7 @@ class ReportFold:
             for ref in batch.refs:
                 self._end(ref, served, step)
         for ref, left in self._ends.left():
-            outcome = _outcome_of(left.as_of_now(over=self._over))
+            outcome = _outcome_of(left.as_of_now(over=self._life.over))
             self._end(ref, served if left.step in unacked else outcome, left.step, left.rows)
         for ref, group in self._groups.items():
             self._count(ref, group, _WAITING, group.seen)
@@ -226,33 +210,19 @@ class ReportFold:
             outcome = Outcome("unsealed", reason)
             self._counters.add(Cell(log.environment, self.next_step, None, None, outcome), count)
 
-    def _replace(self, event: Replaced) -> None:
-        batch = self._batches.get(event.step)
-        if batch is None:
-            return
-        for slot in event.slots.tolist():
-            self._end(batch.refs[slot], Outcome("dropped", event.outcome), event.step)
-        self._batches[event.step] = batch.replaced_by(event, 0)
-
-    def _resume(self, event: Resumed) -> None:
-        self._policy_epoch, self._current_step = event.policy_epoch, None
-        self._is_pool = self._is_pool or event.reads_pool
-        saved = -1 if event.checkpointed_step is None else event.checkpointed_step
-        self._finish(saved)
-        if event.later == "release":
-            self._end_rows(self._ends.release(saved)[0])
-            self._batches.clear()  # Their groups wait again.
-            for at in [at for at in self._newest_of if at > saved]:
-                del self._newest_of[at]
-            self._served_end = min(self._served_end, saved + 1)
-        else:
-            self._batches = {step: batch.unacked() for step, batch in self._batches.items()}
-        self.next_step = max(event.first_step, self._served_end)
-
-    def _finish(self, step: int) -> None:
-        """Batches up to the step are final."""
-        for at in sorted(at for at in self._batches if at <= step):
-            self._finish_one(self._batches.pop(at))
+    def _follow(self, change: Change, event: Event) -> None:
+        """What a change in the life of a batch means for its rollouts."""
+        if isinstance(change, FinalTo):
+            if change.releases:  # The groups of later batches wait again.
+                self._end_rows(self._ends.release(change.step)[0])
+                for at in [at for at in self._newest_of if at > change.step]:
+                    del self._newest_of[at]
+        elif isinstance(event, Replaced):
+            for slot in event.slots.tolist():
+                outcome = Outcome("dropped", event.outcome)
+                self._end(change.before.refs[slot], outcome, event.step)
+        elif change.state == "final":
+            self._finish_one(change.batch)
 
     def _finish_one(self, batch: ServedBatch, unacked: Collection[int] = ()) -> None:
         """The batch is final, or counts as if it were; rows of the ``unacked`` steps count as
@@ -278,7 +248,7 @@ class ReportFold:
     def _held(self) -> set[GroupRef]:
         """The groups in batches that are not final, or that a step kept."""
         kept = {ref for ref, _ in self._ends.left()}
-        return kept.union(*(batch.all_refs for batch in self._batches.values()))
+        return kept.union(*(batch.all_refs for batch in self._life.batches.values()))
 
     def _newest(self) -> int:
         """The weights that lag is measured against now; ``UNKNOWN_STEP``: nobody named any."""

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from rollstream.folds.batches.life import BatchLife, Became, FinalTo
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
-from rollstream.folds.batches.served import is_shaped
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.schemas.events import (
     Acked,
-    Adopted,
     BatchServed,
-    Checkpointed,
     ChosenGroup,
-    Claimed,
-    CursorRecorded,
     Dropped,
     Event,
-    Finished,
     Replaced,
-    Requested,
-    Resumed,
 )
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
@@ -121,10 +116,11 @@ class UseHistory:
         self._uses: list[Use] = []
         self.drops: dict[GroupRef, Drop] = {}
         self.batches: dict[int, tuple[int, int]] = {}
-        self._held: dict[tuple[int, int], int] = {}  # Step and slot to the index of a use.
+        # Of batches that are not final: by step, slot to the index of a use.
+        self._held: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._shaped: dict[int, dict[GroupRef, int]] = {}  # Of shaped steps: likewise by group.
         self._carried: dict[int, Sequence[bool]] = {}  # Rows of a use that the next step carries.
-        self._final, self._over = -1, False
+        self._life = BatchLife()  # Of batches that are not final.
 
     @property
     def uses(self) -> list[Use]:
@@ -133,37 +129,39 @@ class UseHistory:
 
     def apply(self, offset: int, event: Event) -> None:
         """Applies the next event of the decision log that counts."""
-        if not isinstance(event, Claimed | Adopted | Dropped | CursorRecorded | Requested):
-            self._over = isinstance(event, Finished)
-        match event:
-            case BatchServed():
-                self.batches[event.step] = (offset, event.trainer_epoch)
-                carried = {ref_of(one.group): one.wanted.tolist() for one in event.carried}
-                for ref, at in self._shaped.get(event.step - 1, {}).items():
-                    self._carried[at] = carried.get(ref, ())
-                if is_shaped(event.request):
-                    self._shaped[event.step] = {}
-                else:
-                    self._shaped.pop(event.step, None)
-                self._choose(event, list(enumerate(event.groups)))
-                left_over = [one.group._replace(row_mask=one.wanted) for one in event.carried]
-                slotted = list(enumerate(left_over, start=len(event.groups)))
-                self._choose(event, slotted, carried=True)
-            case Replaced():
+        for change in self._life.apply(offset, event):
+            if isinstance(change, FinalTo):
+                if change.releases:
+                    for at in self._shaped.get(change.step, {}).values():
+                        self._carried.pop(at, None)
+            elif isinstance(event, BatchServed):
+                self._serve(change.batch)
+            elif isinstance(event, Replaced):
                 self._replace(event)
-            case Acked():
-                self._ack(event)
-            case Checkpointed():
-                self._end_up_to(event.step)
-            case Resumed():
-                self._resume(event)
-            case Dropped():
-                for group in event.groups:
-                    ref = ref_of(group)
-                    if self._matters(ref, None):
-                        self.drops[ref] = Drop(event.reason, event.detail)
-            case _:
-                pass
+            elif isinstance(event, Acked):
+                self._ack(change.batch)
+            else:
+                self._end(change)
+        if isinstance(event, Dropped):
+            for group in event.groups:
+                ref = ref_of(group)
+                if self._matters(ref, None):
+                    self.drops[ref] = Drop(event.reason, event.detail)
+
+    def _serve(self, batch: ServedBatch) -> None:
+        event = batch.event
+        self.batches[event.step] = (batch.offset, event.trainer_epoch)
+        carried = {ref_of(one.group): one.wanted.tolist() for one in event.carried}
+        for ref, at in self._shaped.get(event.step - 1, {}).items():
+            self._carried[at] = carried.get(ref, ())
+        if batch.is_shaped:
+            self._shaped[event.step] = {}
+        else:
+            self._shaped.pop(event.step, None)
+        self._choose(event, list(enumerate(event.groups)))
+        left_over = [one.group._replace(row_mask=one.wanted) for one in event.carried]
+        slotted = list(enumerate(left_over, start=len(event.groups)))
+        self._choose(event, slotted, carried=True)
 
     def _choose(
         self,
@@ -177,7 +175,7 @@ class UseHistory:
             ref = ref_of(group)
             mask = group.row_mask
             if self._matters(ref, event.step):
-                self._held[event.step, slot] = len(self._uses)
+                self._held[event.step][slot] = len(self._uses)
                 if event.step in self._shaped:
                     self._shaped[event.step][ref] = len(self._uses)
                 self._uses.append(
@@ -195,56 +193,46 @@ class UseHistory:
 
     def _replace(self, event: Replaced) -> None:
         slots: list[int] = event.slots.tolist()
+        held = self._held[event.step]
         for slot in slots:
-            at = self._held.pop((event.step, slot), None)
+            at = held.pop(slot, None)
             if at is not None:
                 use = self._uses[at]
                 self._uses[at] = replace(
                     use, state=event.outcome, detail=event.reason, replaced=True
                 )
-        for at in self._of_step(event.step):
+        for at in held.values():
             self._uses[at] = replace(self._uses[at], batch_id=event.batch_id)
         self._choose(event, list(zip(slots, event.groups, strict=True)))
 
-    def _resume(self, event: Resumed) -> None:
-        saved = -1 if event.checkpointed_step is None else event.checkpointed_step
-        self._end_up_to(saved)
-        for (step, slot), at in list(self._held.items()):
-            use = replace(self._uses[at], acked=None, outcomes=None)
-            if event.later != "replay":
-                use = replace(use, state=RELEASED)
-                del self._held[step, slot]
-            self._uses[at] = use
-        if event.later != "replay":
-            self._final = min(self._final, saved)
-            for at in self._shaped.get(saved, {}).values():
-                self._carried.pop(at, None)
-
-    def _ack(self, event: Acked) -> None:
-        by_slot = None if event.outcomes is None else unpack_outcomes(event.outcomes)
-        shaped = event.step in self._shaped
-        for at in self._of_step(event.step):
-            use, acked = self._uses[at], event.status
-            if shaped and by_slot is None and acked == TRAINED:
+    def _ack(self, batch: ServedBatch) -> None:
+        by_slot = None if batch.outcomes is None else unpack_outcomes(batch.outcomes)
+        for slot, at in self._held[batch.event.step].items():
+            use, acked = self._uses[at], batch.status
+            if batch.is_shaped and by_slot is None and acked == TRAINED:
                 acked = UNKNOWN
-            if use.slot in event.skipped or use.slot in event.filtered:
-                acked = SKIPPED if use.slot in event.skipped else FILTERED
-            codes = None if by_slot is None else by_slot.get(use.slot)
+            if slot in batch.untrained:
+                acked = SKIPPED if slot in batch.skipped else FILTERED
+            codes = None if by_slot is None else by_slot.get(slot)
             if codes is None:
                 self._uses[at] = replace(use, acked=acked)
             else:
                 names = tuple(_NAMES[RowOutcome(code)] for code in codes.tolist())
                 self._uses[at] = replace(use, outcomes=names).with_outcomes(names)
 
-    def _end_up_to(self, step: int) -> None:
-        """Batches up to the step are final."""
-        self._final = max(self._final, step)
-        for key, at in list(self._held.items()):
-            if key[0] <= step:
-                use = self._uses[at]
-                unacked = UNKNOWN if key[0] in self._shaped else TRAINED
+    def _end(self, change: Became) -> None:
+        """The batch is final, replayed or released."""
+        step = change.batch.event.step
+        for at in self._held[step].values():
+            use = self._uses[at]
+            if change.state == "final":
+                unacked = UNKNOWN if change.batch.is_shaped else TRAINED
                 self._uses[at] = replace(use, state=use.acked or unacked)
-                del self._held[key]
+            else:
+                state = use.state if change.state == "replayed" else RELEASED
+                self._uses[at] = replace(use, state=state, acked=None, outcomes=None)
+        if change.state != "replayed":
+            del self._held[step]
 
     def _ended(self, at: int, use: Use) -> Use:
         """With what the next step says of rows that were kept, or of which no ack tells."""
@@ -256,15 +244,12 @@ class UseHistory:
         elif use.outcomes is not None and KEPT in use.outcomes:
             outcomes = list(use.outcomes)
             if carried is None:
-                gone = UNUSED if self._over else KEPT
+                gone = UNUSED if self._life.over else KEPT
             else:
-                gone = NOT_CARRIED if use.step < self._final else KEPT
+                gone = NOT_CARRIED if use.step < self._life.final_to else KEPT
             for row, outcome in enumerate(outcomes):
                 if outcome == KEPT and not (carried and carried[row]):
                     outcomes[row] = gone
         else:
             return use
         return replace(use, outcomes=tuple(outcomes)).with_outcomes(outcomes)
-
-    def _of_step(self, step: int) -> list[int]:
-        return [at for (held, _), at in self._held.items() if held == step]
