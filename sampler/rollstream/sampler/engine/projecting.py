@@ -17,6 +17,7 @@ import orjson
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
+from rollstream.runtime.stepping import StepThread
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import ChosenGroup
 from rollstream.store.blobs import Blobs
@@ -48,15 +49,14 @@ class Projector:
         self._sampler = sampler
         # Guards the queue, and is notified of a change; nobody holds it while the disk works.
         self._changed = threading.Condition()
-        self._pending: dict[
-            str, _Decision
-        ] = {}  # By path: a newer decision takes the older's turn.
+        # By path: a newer decision takes the older's turn.
+        self._pending: dict[str, _Decision] = {}
         self._missed: set[int] = set()  # Steps that are held, whose decision did not fit.
         self._writing = False
         self._closed = False
         self._failure: SamplerError | None = None
         self._newest: tuple[int, int] | None = None  # Trainer epoch and step, as the root names it.
-        self._thread: threading.Thread | None = None
+        self._thread = StepThread(self._step, "rollstream-batches")
 
     def project(self, batch: ServedBatch, state: SamplerState) -> None:
         """Hands in a decision that was confirmed."""
@@ -92,20 +92,15 @@ class Projector:
 
     def close(self) -> None:
         """Waits until all is written, or ``CLOSE_WAIT_S``."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is None:
-            return
+        self._closed = True
         self._thread.join(CLOSE_WAIT_S)
-        if self._thread.is_alive():
+        if not self._is_idle():
             _log.warning(
                 "decisions of sampler %r are still to be written after %.0f s; those that this "
                 "process does not write, the next start writes",
                 self._sampler,
                 CLOSE_WAIT_S,
             )
-        self._thread = None
 
     def _hand_in(self, decisions: Sequence[_Decision], state: SamplerState) -> None:
         missed = set()
@@ -116,7 +111,8 @@ class Projector:
                     self._pending[path] = decision
                 else:
                     missed.add(decision.batch.event.step)
-            self._changed.notify()
+            if self._pending:
+                self._thread.wake()
         if missed:
             if not self._missed:
                 _log.warning(
@@ -127,35 +123,29 @@ class Projector:
                     PENDING_MAX,
                 )
             self._missed = (self._missed | missed) & state.batches.keys()
-        if self._pending and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(
-                target=self._run, name="rollstream-batches", daemon=True
-            )
-            self._thread.start()
 
-    def _run(self) -> None:
+    def _step(self) -> float | None:
+        """Writes all that waits."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._closed)
-                if not self._pending:
-                    return
+                self._writing = bool(self._pending)
+                self._changed.notify_all()
+                if not self._writing:
+                    return None if self._closed else threading.TIMEOUT_MAX
                 path = next(iter(self._pending))
                 decision = self._pending.pop(path)
-                self._writing = True
             try:
-                self._name_newest(decision.batch)
-                if not (decision.check and self._is_written(path, decision.batch)):
-                    content = projection(self._sampler, decision.batch, decision.groups)
-                    self._blobs.replace(path, content)
+                self._write(path, decision)
             except StoreError as error:
                 _log.warning("%s was not written; the next start writes it: %s", path, error)
             except Exception as error:  # noqa: BLE001, whatever it is, the others are written
                 self._failure = SamplerError(f"{path} cannot be written: {error!r}")
                 self._failure.__cause__ = error
-            finally:
-                with self._changed:
-                    self._writing = False
-                    self._changed.notify_all()
+
+    def _write(self, path: str, decision: _Decision) -> None:
+        self._name_newest(decision.batch)
+        if not (decision.check and self._is_written(path, decision.batch)):
+            self._blobs.replace(path, projection(self._sampler, decision.batch, decision.groups))
 
     def _name_newest(self, batch: ServedBatch) -> None:
         """Writes which batch is the newest, before its file, so that none is newer; never an older
