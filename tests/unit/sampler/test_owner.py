@@ -20,7 +20,7 @@ from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import read
 from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.trainer.commands import Resume
-from rollstream.sampler.engine import logs
+from rollstream.sampler.engine import reading
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.rows.deliver import Delivery
@@ -133,7 +133,7 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
 def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logs, "FOLLOW_RECORDS_MAX", 1)
+    monkeypatch.setattr(reading, "FOLLOW_RECORDS_MAX", 1)
     world = memory_world()
     owner = owner_in(world)
     owner.execute(AskProgress(), 0.0)

@@ -10,7 +10,9 @@
 - ``outages``  how long no broker could be reached
 - ``overdue``  says of batches that nobody acks
 - ``owner``  the engine: decide, append, wait until it is confirmed, reply
+- ``ownership``  whether it owns the decision log: one value
 - ``projecting``  writes decisions as JSON files, in a thread of its own
+- ``reading``  what one thread reads of the seal logs while others decide
 - ``score_pressure``  reads scores no farther ahead of the groups than is held of them
 - ``snapshots``  the state as a file, from which a start goes on
 """

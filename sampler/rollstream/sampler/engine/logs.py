@@ -10,7 +10,6 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from math import inf
-from typing import NamedTuple
 
 from rollstream.folds.choosing import choosing_of
 from rollstream.folds.group.scored import Given
@@ -32,7 +31,9 @@ from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
-from rollstream.sampler.engine.score_pressure import ANSWERS_S, Answers, Questions, ScorePressure
+from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, Ownership
+from rollstream.sampler.engine.reading import FOLLOW_RECORDS_MAX, Arrived, Reading
+from rollstream.sampler.engine.score_pressure import Questions, ScorePressure
 from rollstream.sampler.engine.snapshots import Snapshots
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import SamplerEvent, Scored
@@ -48,7 +49,6 @@ from rollstream.streams.reports import Reports
 from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
-FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
 TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
 # Whole logs are read from a broker that answers, for as long as it takes: these count only while
 # nothing is folded.
@@ -59,29 +59,6 @@ NEXT_START = (
     "start the sampler again once the log can be read"
 )
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
-
-
-class Arrived(NamedTuple):
-    """Of one poll: what was sealed and scored, and what else the broker was asked."""
-
-    sealed: Sequence[ConfirmedEvent]
-    answers: Answers | None = None
-
-
-class Reading:
-    """The logs, read by the one thread that polls them, which needs no lock."""
-
-    def __init__(self, follower: Follower, questions: Questions | None, clock: Clock) -> None:
-        self.follower = follower
-        self._questions = questions
-        self._clock = clock
-
-    def poll(self, timeout_s: float) -> Arrived:
-        """Waits for what is sealed next; asks the broker what is to be asked besides."""
-        sealed = self.follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
-        questions, self._questions = self._questions, None
-        answers = questions and questions.ask(self.follower, Deadline(ANSWERS_S, self._clock))
-        return Arrived(sealed, answers)
 
 
 class SamplerLogs:
@@ -99,8 +76,7 @@ class SamplerLogs:
 
     Attributes:
         state: of all that was folded; another object after a claim or a read that began anew.
-        claimed: whether it owns the decision log, as far as it knows.
-        successor: who took over, for people; empty: nobody did.
+        ownership: of the decision log; once it is over it stays so.
         changed: whether the state or the claim changed since somebody last set it to False.
     """
 
@@ -139,8 +115,7 @@ class SamplerLogs:
             saved=self._snapshots.found,
         )
         self.state = self._log.fold
-        self.claimed = False
-        self.successor = ""
+        self.ownership = UNCLAIMED
         self.changed = False
         self._reports = Reports(broker, reports_of(name, config), clock)
         self._numbers = count()
@@ -154,6 +129,11 @@ class SamplerLogs:
     def root_id(self) -> str:
         """Of the store's root, once the deployment was checked."""
         return self._log.root_id
+
+    @property
+    def claimed(self) -> bool:
+        """Whether it owns the decision log, as far as it knows."""
+        return self.ownership is OWNER
 
     @property
     def being_read(self) -> bool:
@@ -213,7 +193,7 @@ class SamplerLogs:
             else:
                 self._log.check_still_owner(deadline)
         except DeliveryUnknown:
-            self.claimed = False
+            self._become(UNCLAIMED)
             return False
         except Fenced as error:
             raise self._stop_for_good(error) from error
@@ -237,7 +217,8 @@ class SamplerLogs:
             raise self._stop_for_good(error) from error
         if behind or self._log.fold is not self.state:
             self._fold_to_ends(self._reading_deadline())
-        self.claimed = self.changed = True
+        self._become(OWNER)
+        self.changed = True
         given_up = given_up_without_bound({self._name: self.state.choosing})
         if given_up and not self._said_unbounded:
             _log.warning("sampler %r: %s", self._name, given_up)
@@ -279,7 +260,8 @@ class SamplerLogs:
             for one in arrived.sealed:
                 self._apply(one, self._follower)
         except BaseException:
-            self.stop()  # The follower stands behind all of them.
+            self._become(UNCLAIMED)
+            self._stop_following()  # It stands behind all of them.
             raise
         self._note_aside()
         self.changed = self.changed or bool(arrived.sealed)
@@ -346,13 +328,13 @@ class SamplerLogs:
             reading.follower.close()
         return reading.follower is self._follower
 
-    def stop(self) -> None:
-        """Owns and follows nothing any more."""
-        self.claimed = False
+    def close(self) -> None:
+        """Owns and follows nothing any more, for good."""
+        self._become(Ownership("closed", f"sampler {self._name!r} is closed; make a new one"))
         self._stop_following()
 
     def release(self) -> None:
-        """Closes what it reads and writes the decision log with, after ``stop``."""
+        """Closes what it reads and writes the decision log with, after ``close``."""
         self._log.release()
         self._reports.close()
         self._snapshots.close()
@@ -378,11 +360,13 @@ class SamplerLogs:
 
     def _stop_for_good(self, error: Fenced) -> Fenced:
         """Returns what every call raises from now on."""
-        self.claimed = False
-        self.successor = (
-            f"sampler {self._name!r} was taken over and this one stops for good: {error}"
-        )
-        return Fenced(self.successor)
+        why = f"sampler {self._name!r} was taken over and this one stops for good: {error}"
+        self._become(Ownership("fenced", why))
+        return Fenced(why)
+
+    def _become(self, ownership: Ownership) -> None:
+        if not self.ownership.is_over:
+            self.ownership = ownership
 
     def _fold_to_ends(self, deadline: Deadline) -> None:
         """Reads the seal logs to their ends within the deadline, and folds what the state has not

@@ -34,14 +34,14 @@ from rollstream.sampler.engine.admission import ShareGranter
 from rollstream.sampler.engine.announcing import Announcer
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
-from rollstream.sampler.engine.logs import Reading, SamplerLogs
+from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.overdue import OverdueBatches
 from rollstream.sampler.engine.projecting import Projector
+from rollstream.sampler.engine.reading import Reading
 from rollstream.sampler.errors import (
     GroupsUnreadable,
     SamplerError,
-    SamplerUnavailable,
 )
 from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.rows.deliver import Delivery, likely_shares
@@ -54,7 +54,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerError, BrokerUnavailable, Fenced
+from rollstream.streams.errors import BrokerError, BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
@@ -122,7 +122,6 @@ class Owner:
         self._lock = threading.Condition(threading.Lock())
         self._waiting = WaitingCalls()
         self._decided: set[Hashable] = set()  # Keys of decisions that stand, since a change.
-        self._closed = False
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
         self._granting = Granting(name, sampler)
@@ -131,7 +130,7 @@ class Owner:
     @property
     def fenced(self) -> bool:
         """Whether another owner took over; it stays so."""
-        return self._logs.successor != ""
+        return self._logs.ownership.state == "fenced"
 
     def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
@@ -184,7 +183,7 @@ class Owner:
             answered: called once this call is answered, before those are looked at that wait.
         """
         with self._lock:
-            self._check_usable()
+            self._logs.ownership.check()
             if self._unanswered is not None and self._unanswered_at > call.number:
                 raise self._unanswered()
             try:
@@ -242,7 +241,7 @@ class Owner:
             if not (self._logs.claimed or self._waiting):
                 self._lock.wait(timeout_s)
                 return False
-            self._check_usable()
+            self._logs.ownership.check()
             if not self._logs.claimed:
                 deadline = self._logs.attempt()
                 self._claim(deadline)
@@ -291,10 +290,9 @@ class Owner:
         self._admission.close()
         self._announcer.close()
         with self._lock:
-            self._closed = True
+            self._logs.close()
             self._delivery.close()
-            self._waiting.fail_all(self._unusable())
-            self._logs.stop()
+            self._waiting.fail_all(self._logs.ownership.error())
             # For the end of one poll, after which nobody uses the broker any more.
             self._lock.wait_for(lambda: not self._logs.being_read, self._config.kafka.timeout_s)
             self._logs.release()
@@ -318,20 +316,11 @@ class Owner:
     def _observe(self) -> Observed | None:
         """What shares depend on; None where this owns no log, as far as it knows."""
         with self._lock:
-            if self._closed or self.fenced or not self._logs.claimed:
+            if not self._logs.claimed:
                 return None
             short = {call.decision_key: call.shortage for call in self._waiting}
             quotas = [shortage.quotas for shortage in short.values() if shortage is not None]
             return self._granting.observe(*self._logs.seen(), quotas)
-
-    def _check_usable(self) -> None:
-        if self.fenced or self._closed:
-            raise self._unusable()
-
-    def _unusable(self) -> Fenced | SamplerUnavailable:
-        if self.fenced:
-            return Fenced(self._logs.successor)
-        return SamplerUnavailable(f"sampler {self.name!r} is closed; make a new one")
 
     def _describe(self, call: Call[R]) -> str:
         with self._lock:
@@ -384,7 +373,7 @@ class Owner:
 
     def _likely_next(self, command: LooksAhead) -> list[Share]:
         with self._lock:
-            if self._closed or not self._logs.claimed:
+            if not self._logs.claimed:
                 return []
             return likely_shares(command, self._logs.state, self._logs.now())
 
