@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rollstream.folds.batches.life import BatchLife, Became, FinalTo
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.schemas.events import (
-    Acked,
     BatchServed,
     ChosenGroup,
     Dropped,
@@ -116,8 +118,9 @@ class UseHistory:
         self._uses: list[Use] = []
         self.drops: dict[GroupRef, Drop] = {}
         self.batches: dict[int, tuple[int, int]] = {}
-        # Of batches that are not final: by step, slot to the index of a use.
-        self._held: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        # Of each decision: slot to the index of a use, and what its batch became last.
+        self._slots: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._became: dict[int, Became] = {}
         self._shaped: dict[int, dict[GroupRef, int]] = {}  # Of shaped steps: likewise by group.
         self._carried: dict[int, Sequence[bool]] = {}  # Rows of a use that the next step carries.
         self._life = BatchLife()  # Of batches that are not final.
@@ -125,7 +128,13 @@ class UseHistory:
     @property
     def uses(self) -> list[Use]:
         """In the order of decisions."""
-        return [self._ended(at, use) for at, use in enumerate(self._uses)]
+        found = list(self._uses)
+        for decided_at, slots in self._slots.items():
+            became = self._became[decided_at]
+            rows = _rows_of(became.batch)
+            for at in slots.values():
+                found[at] = self._ended(at, _became(found[at], became, rows))
+        return found
 
     def apply(self, offset: int, event: Event) -> None:
         """Applies the next event of the decision log that counts."""
@@ -134,14 +143,13 @@ class UseHistory:
                 if change.releases:
                     for at in self._shaped.get(change.step, {}).values():
                         self._carried.pop(at, None)
-            elif isinstance(event, BatchServed):
-                self._serve(change.batch)
-            elif isinstance(event, Replaced):
-                self._replace(event)
-            elif isinstance(event, Acked):
-                self._ack(change.batch)
-            else:
-                self._end(change)
+            elif change.state != "forgotten":
+                if isinstance(event, BatchServed):
+                    self._serve(change.batch)
+                elif isinstance(event, Replaced):
+                    self._replace(event, change.before)
+                if change.batch.offset in self._slots:
+                    self._became[change.batch.offset] = change
         if isinstance(event, Dropped):
             for group in event.groups:
                 ref = ref_of(group)
@@ -175,7 +183,7 @@ class UseHistory:
             ref = ref_of(group)
             mask = group.row_mask
             if self._matters(ref, event.step):
-                self._held[event.step][slot] = len(self._uses)
+                self._slots[decided_at][slot] = len(self._uses)
                 if event.step in self._shaped:
                     self._shaped[event.step][ref] = len(self._uses)
                 self._uses.append(
@@ -191,48 +199,13 @@ class UseHistory:
                     )
                 )
 
-    def _replace(self, event: Replaced) -> None:
+    def _replace(self, event: Replaced, before: ServedBatch) -> None:
         slots: list[int] = event.slots.tolist()
-        held = self._held[event.step]
-        for slot in slots:
-            at = held.pop(slot, None)
-            if at is not None:
-                use = self._uses[at]
-                self._uses[at] = replace(
-                    use, state=event.outcome, detail=event.reason, replaced=True
-                )
-        for at in held.values():
-            self._uses[at] = replace(self._uses[at], batch_id=event.batch_id)
+        held, rows = self._slots.get(before.offset, {}), _rows_of(before)
+        for at in [held.pop(slot) for slot in slots if slot in held]:
+            use = _acked(self._uses[at], before, rows)
+            self._uses[at] = replace(use, state=event.outcome, detail=event.reason, replaced=True)
         self._choose(event, list(zip(slots, event.groups, strict=True)))
-
-    def _ack(self, batch: ServedBatch) -> None:
-        by_slot = None if batch.outcomes is None else unpack_outcomes(batch.outcomes)
-        for slot, at in self._held[batch.event.step].items():
-            use, acked = self._uses[at], batch.status
-            if batch.is_shaped and by_slot is None and acked == TRAINED:
-                acked = UNKNOWN
-            if slot in batch.untrained:
-                acked = SKIPPED if slot in batch.skipped else FILTERED
-            codes = None if by_slot is None else by_slot.get(slot)
-            if codes is None:
-                self._uses[at] = replace(use, acked=acked)
-            else:
-                names = tuple(_NAMES[RowOutcome(code)] for code in codes.tolist())
-                self._uses[at] = replace(use, outcomes=names).with_outcomes(names)
-
-    def _end(self, change: Became) -> None:
-        """The batch is final, replayed or released."""
-        step = change.batch.event.step
-        for at in self._held[step].values():
-            use = self._uses[at]
-            if change.state == "final":
-                unacked = UNKNOWN if change.batch.is_shaped else TRAINED
-                self._uses[at] = replace(use, state=use.acked or unacked)
-            else:
-                state = use.state if change.state == "replayed" else RELEASED
-                self._uses[at] = replace(use, state=state, acked=None, outcomes=None)
-        if change.state != "replayed":
-            del self._held[step]
 
     def _ended(self, at: int, use: Use) -> Use:
         """With what the next step says of rows that were kept, or of which no ack tells."""
@@ -253,3 +226,33 @@ class UseHistory:
         else:
             return use
         return replace(use, outcomes=tuple(outcomes)).with_outcomes(outcomes)
+
+
+_Rows = Mapping[int, NDArray[np.int8]]
+
+
+def _rows_of(batch: ServedBatch) -> _Rows:
+    """By slot, what its ack says of rows."""
+    return {} if batch.outcomes is None else unpack_outcomes(batch.outcomes)
+
+
+def _became(use: Use, became: Became, rows: _Rows) -> Use:
+    """With what its batch became."""
+    if became.state == "released":
+        return replace(use, state=RELEASED, batch_id=became.batch.batch_id)
+    acked = _acked(use, became.batch, rows)
+    if became.state != "final":
+        return acked
+    return replace(acked, state=acked.acked or (UNKNOWN if became.batch.is_shaped else TRAINED))
+
+
+def _acked(use: Use, batch: ServedBatch, rows: _Rows) -> Use:
+    """With what the ack of its batch says."""
+    use = replace(use, batch_id=batch.batch_id)
+    if use.slot in rows:
+        names = tuple(_NAMES[RowOutcome(code)] for code in rows[use.slot].tolist())
+        return replace(use, outcomes=names).with_outcomes(names)
+    if use.slot in batch.untrained:
+        return replace(use, acked=SKIPPED if use.slot in batch.skipped else FILTERED)
+    unknown = batch.is_shaped and batch.outcomes is None and batch.status == TRAINED
+    return replace(use, acked=UNKNOWN if unknown else batch.status)
