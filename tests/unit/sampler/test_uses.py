@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollstream.folds.batches.life import BatchLife, FinalTo
 from rollstream.sampler.history.uses import UseHistory
 from rollstream.schemas.events import (
     Acked,
@@ -138,3 +139,25 @@ def test_only_what_matters_is_kept() -> None:
     fold.apply(1, Dropped(**dropped, reason="stale", groups=(group, other), detail="old"))
     assert [use.slot for use in fold.uses] == [1]
     assert [(drop.reason, drop.detail) for drop in fold.drops.values()] == [("stale", "old")]
+
+
+def test_a_batch_becomes_what_the_events_say_and_one_that_is_gone_changes_no_more() -> None:
+    life, told = BatchLife(), list[str]()
+    events = [
+        *(served(0, chosen(0)), served(1, chosen(1)), served(2)),
+        *(ack(0), ack(2, "failed"), checkpoint(0), ack(0)),
+        *(replaced(1, 0, chosen(3)), resume(None, "replay"), ack(2), resume(0, "release")),
+        *(ack(1), served(1), checkpoint(1)),
+    ]
+    for offset, event in enumerate(events):
+        for change in life.apply(offset, event, finals_kept=1):
+            if isinstance(change, FinalTo):
+                told.append(f"to {change.step}")
+            else:
+                told.append(f"{change.batch.event.step} {change.state}")
+    assert told == [
+        *("0 served", "1 served", "2 served", "0 acked", "2 acked", "0 final", "to 0", "0 acked"),
+        *("1 replaced", "to -1", "0 replayed", "1 replayed", "2 replayed", "2 acked"),
+        *("to 0", "1 released", "2 released", "1 served", "1 final", "0 forgotten", "to 1"),
+    ]
+    assert (life.next_step, life.final_to, [*life.batches]) == (2, 1, [1])

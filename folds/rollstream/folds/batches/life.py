@@ -40,6 +40,9 @@ NOTHING = -1
 _DECIDES_NOTHING = Claimed | Adopted | Dropped | CursorRecorded | Requested | Made
 
 
+State = Literal["served", "replaced", "acked", "final", "replayed", "released", "forgotten"]
+
+
 class Became(NamedTuple):
     """A batch whose state changed.
 
@@ -49,7 +52,7 @@ class Became(NamedTuple):
         before: as it was.
     """
 
-    state: Literal["served", "replaced", "acked", "final", "replayed", "released", "forgotten"]
+    state: State
     batch: ServedBatch
     before: ServedBatch
 
@@ -99,9 +102,9 @@ class BatchLife:
             if over != self.over:
                 self.over, self.over_decided_at = over, offset
         if isinstance(event, BatchServed):
-            batch = self.batches[event.step] = ServedBatch.of(event, offset)
+            batch = ServedBatch.of(event, offset)
             self.next_step = self.served_end = event.step + 1
-            yield Became("served", batch, batch)
+            yield self._become("served", batch, batch)
         elif isinstance(event, Checkpointed):
             yield from self._finish(event.step, finals_kept, releases=False)
         elif isinstance(event, Resumed):
@@ -115,14 +118,13 @@ class BatchLife:
             elif before.batch_id == event.batch_id:
                 self.batches[event.step] = replace(before, made=event.digest)
 
-    def _become(
-        self,
-        state: Literal["replaced", "acked", "final", "replayed"],
-        batch: ServedBatch,
-        before: ServedBatch,
-    ) -> Became:
+    def _become(self, state: State, batch: ServedBatch, before: ServedBatch) -> Became:
         self.batches[batch.event.step] = batch
         return Became(state, batch, before)
+
+    def _leave(self, state: State, step: int) -> Became:
+        batch = self.batches.pop(step)
+        return Became(state, batch, batch)
 
     def _finish(self, step: int, finals_kept: int, *, releases: bool) -> Iterator[Change]:
         for at, batch in list(self.batches.items()):
@@ -151,7 +153,3 @@ class BatchLife:
             self.served_end = min(self.served_end, saved + 1)
         # Replayed are also those that are final and no longer held: the record has them.
         self.next_step = max(event.first_step, self.served_end)
-
-    def _leave(self, state: Literal["released", "forgotten"], step: int) -> Became:
-        batch = self.batches.pop(step)
-        return Became(state, batch, batch)
