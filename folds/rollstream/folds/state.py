@@ -214,7 +214,7 @@ class SamplerState:
 
     def open_batches(self) -> list[ServedBatch]:
         """Served and not final."""
-        return [batch for batch in self.batches.values() if not batch.final]
+        return self._life.opened()
 
     def open_groups(self) -> set[GroupRef]:
         """Those of ``is_open``."""

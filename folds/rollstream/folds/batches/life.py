@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice, takewhile
 from typing import Literal, NamedTuple
 
 from rollstream.folds.batches.served import ServedBatch
@@ -90,6 +91,10 @@ class BatchLife:
         self.final_step = self.final_to = self.over_decided_at = NOTHING
         self.over = False
 
+    def opened(self) -> list[ServedBatch]:
+        """Those that are not final, which come after all that are."""
+        return [*takewhile(lambda one: not one.final, reversed(self.batches.values()))][::-1]
+
     def apply(self, offset: int, event: Event, *, finals_kept: int = 0) -> Iterator[Change]:
         """Applies the next event of the decision log that counts, by rising offset, while it is
         iterated; yields what changed, each right after it did.
@@ -127,13 +132,13 @@ class BatchLife:
         return Became(state, batch, batch)
 
     def _finish(self, step: int, finals_kept: int, *, releases: bool) -> Iterator[Change]:
-        for at, batch in list(self.batches.items()):
-            if at <= step and not batch.final:
+        for batch in self.opened():
+            if batch.event.step <= step:
                 yield self._become("final", replace(batch, final=True), batch)
         self.final_step = max(self.final_step, step)
         self.final_to = step if releases else max(self.final_to, step)
-        final = [at for at, batch in sorted(self.batches.items()) if batch.final]
-        for at in final[: max(0, len(final) - finals_kept)]:
+        finals = len(self.batches) - len(self.opened())
+        for at in list(islice(self.batches, max(0, finals - finals_kept))):
             yield self._leave("forgotten", at)
         yield FinalTo(step, releases)
 
