@@ -54,7 +54,7 @@ from rollstream.store.blobs import Blobs
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
-from rollstream.streams.errors import BrokerError, BrokerUnavailable
+from rollstream.streams.errors import BrokerError, BrokerUnavailable, Fenced
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
