@@ -15,9 +15,10 @@ from harness.faults import Fate, FaultyBroker
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.owned_logs import only
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import UnknownSampler, UnknownStep
-from rollstream.sampler.history import FileCheck, check_from_files, decisions, replay_step
+from rollstream.sampler.history import FileCheck, check_from_files, decisions, replay, replay_step
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
@@ -70,6 +71,31 @@ def test_every_step_is_recomputed_from_its_cursor_and_seed(world: LocalWorld) ->
         assert all(one.same for one in replayed)
     with pytest.raises(UnknownStep, match="no batch for step 9"):
         replay_step(world.name, 9, config=world.config, broker=world.broker(), timeout_s=WAIT_S)
+
+
+@pytest.mark.proves("B5")
+def test_a_replay_holds_no_more_groups_than_the_sampler_did(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+
+    class Watched(SamplerState):
+        def apply_groups(self, *arguments: Any) -> None:
+            super().apply_groups(*arguments)
+            held.append(len(self.ready))
+
+    monkeypatch.setattr(replay, "SamplerState", Watched)
+    writer, sampler = world.writer(), world.open()
+    sampler.resume(None)
+    for step in range(8):
+        writer.flush(*(GroupSpec(example_id=f"{step}-{i}", weight_step=step) for i in range(4)))
+        sampler.next_batch(step, 4, timeout_s=WAIT_S)
+        sampler.checkpointed(step)
+    (replayed,) = replay_step(
+        world.name, 7, config=world.config, broker=world.broker(), timeout_s=WAIT_S
+    )
+    assert replayed.same
+    assert max(held) == 4, "of the step itself alone"
 
 
 @pytest.mark.proves("F2")

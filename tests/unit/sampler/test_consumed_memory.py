@@ -141,6 +141,25 @@ def test_what_was_fetched_leaves_nothing_in_the_state_of_a_pool(
         assert _entries_of(again) <= kept, "what is equal may be there once"
 
 
+@pytest.mark.proves("B5")
+def test_groups_of_a_log_that_is_no_longer_configured_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of them is to come, so what they ended as is not kept for it."""
+    monkeypatch.setattr(f"{state.__name__}.FINAL_BATCHES_KEPT", FINAL_KEPT)
+    monkeypatch.setattr(f"{pace.__name__}.KEPT", FINAL_KEPT)
+
+    def entries(prompts: int) -> int:
+        pool = _consumed(prompts)
+        other = SamplerState("trainer", pool.state.choosing, LOGS[:1])
+        for offset, event in enumerate(pool.events):
+            other.apply(offset, 0, event)
+        return _entries_of(other)
+
+    # Which flush had how many: a row of two integers.
+    assert entries(500) - entries(50) <= 450 * 3
+
+
 def test_what_ended_before_a_pools_reader_began_is_counted_as_one_too() -> None:
     """In whatever order the logs are folded."""
     pool = Decider(**POOL, capacity_groups=1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +83,28 @@ def test_flushes_whose_groups_have_all_ended_take_no_memory() -> None:
     assert taken.remove(GroupRef(*LOG, 7, 7))
     assert GroupRef(*LOG, 7, 7) not in taken
     assert GroupRef(*LOG, 2_000, 0) not in taken
+
+
+def test_flushes_that_are_never_applied_take_little_once_their_groups_have_ended() -> None:
+    """As retention folds decisions: how many groups a flush has is not known."""
+    taken, flushes = TakenGroups(), 5_000
+    tracemalloc.start()
+    try:
+        for offset in range(flushes):
+            refs = [GroupRef(*LOG, offset, index) for index in range(8)]
+            assert all(map(taken.add, refs))
+            for ref in refs:
+                taken.end(ref)
+        gc.collect()
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes / flushes < 80, "with 2,048 tuples of the newest"
+    assert GroupRef(*LOG, 7, 7) in taken
+    assert GroupRef(*LOG, 7, 8) not in taken
+    assert not taken.remove(GroupRef(*LOG, 7, 7)), "it ended"
+    assert taken.add(GroupRef(*LOG, 7, 8))
+    assert taken.remove(GroupRef(*LOG, 7, 8)), "that one did not"
 
 
 def test_groups_from_before_the_start_are_counted() -> None:

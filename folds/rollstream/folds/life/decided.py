@@ -20,6 +20,8 @@ from rollstream.schemas.events import Event, Flushed, LogPosition, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef, position_of
 
+_NEVER = 1 << 62  # Above every offset.
+
 
 class DecidedGroups:
     """Whatever the order in which flushes and the decisions about their groups are folded.
@@ -196,7 +198,7 @@ class DecidedGroups:
             self.alive.withdraw(ref)
 
     def _is_to_come(self, ref: GroupRef) -> bool:
-        """Whether the flush of the group is still to be applied."""
+        """Whether the flush of the group is still to be applied; of another log none ever is."""
         # An address equals the plain tuple, which costs less to make.
-        applied: int = self._applied.get(ref[:3], 0)  # type: ignore[call-overload]
+        applied: int = self._applied.get(ref[:3], _NEVER)  # type: ignore[call-overload]
         return ref.offset >= applied

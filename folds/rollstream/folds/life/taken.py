@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
+from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 
@@ -12,7 +13,8 @@ _ALL = -1  # A mask with a bit for each group, however many there are.
 
 
 class TakenGroups:
-    """One bit a group; of a run of flushes whose groups have all ended, its bounds alone.
+    """One bit a group; of a run of flushes whose groups have all ended, its bounds alone. Where it
+    is not known how many groups a flush has, about 20 bytes once those that were taken have ended.
 
     Also of logs that are not configured any more: what was decided stays decided.
     """
@@ -68,13 +70,15 @@ class TakenGroups:
 
 
 class _OfLog:
-    """Of one seal log. A flush is in the mappings or in a range, never in both.
+    """Of one seal log. A flush is in the mappings, in a range, or in ``ended``, never in two.
 
     Attributes:
         taken: by offset of the flush, a bit for each group that is taken.
         left: by offset of the flush, a bit for each group that has not ended; while it is not
             known how many groups it has, for all beyond.
         starts, stops: of ranges of offsets in which every group has ended; they rise.
+        ended: (offset, count) of flushes that are not applied: so many of the first groups are
+            taken and have ended, and no other was named.
     """
 
     def __init__(self) -> None:
@@ -82,25 +86,31 @@ class _OfLog:
         self.left: dict[int, int] = {}
         self.starts = array("Q")
         self.stops = array("Q")
+        self.ended = SortedRows(2)
 
     def taken_of(self, offset: int) -> int:
         mask = self.taken.get(offset)
         if mask is not None:
             return mask
         at = bisect_right(self.starts, offset)
-        return _ALL if at and offset < self.stops[at - 1] else 0
+        if at and offset < self.stops[at - 1]:
+            return _ALL
+        row = self.ended.least(offset)
+        return 0 if row is None else (1 << row[1]) - 1
 
     def left_of(self, offset: int) -> int:
-        return 0 if self.taken_of(offset) == _ALL else self.left.get(offset, _ALL)
+        taken = self.taken_of(offset)
+        return self.left.get(offset, _ALL) if offset in self.taken or not taken else ~taken
 
     def count_before(self, start: int) -> int:
         assert not self.starts or start <= self.starts[0], (start, self.starts[0])
-        return sum(mask.bit_count() for at, mask in self.taken.items() if at < start)
+        return sum(mask.bit_count() for at, mask in self.sorted_items()[0] if at < start)
 
     def add(self, offset: int, index: int) -> bool:
         mask = self.taken_of(offset)
         if mask >> index & 1:
             return False
+        self._open(offset)
         self.taken[offset] = mask | 1 << index
         return True
 
@@ -117,14 +127,19 @@ class _OfLog:
 
     def end(self, offset: int, bit: int) -> None:
         if offset not in self.taken:
-            return  # It is in a range.
-        left = self.left.get(offset, _ALL) & ~bit
-        if left:
-            self.left[offset] = left
-        else:
+            return  # It has ended.
+        mask, left = self.taken[offset], self.left.get(offset, _ALL) & ~bit
+        if not left:
             self._end_all(offset, offset + 1)
+        elif left == ~mask and not mask & mask + 1:
+            self.taken.pop(offset)
+            self.left.pop(offset, None)
+            self.ended.add(offset, mask.bit_length())
+        else:
+            self.left[offset] = left
 
     def apply(self, first: int, offset: int, groups: int) -> None:
+        self._open(offset)
         left = self.left.get(offset, _ALL) & (1 << groups) - 1
         if left:
             self.left[offset] = left
@@ -132,8 +147,17 @@ class _OfLog:
         else:
             self._end_all(first, offset + 1)
 
-    def sorted_items(self) -> object:
-        return sorted(self.taken.items()), self.starts, self.stops
+    def sorted_items(self) -> tuple[list[tuple[int, int]], array[int], array[int]]:
+        ended = ((offset, (1 << count) - 1) for offset, count in self.ended)
+        return sorted([*self.taken.items(), *ended]), self.starts, self.stops
+
+    def _open(self, offset: int) -> None:
+        """The flush is in no row of ``ended``."""
+        row = self.ended.least(offset) if len(self.ended) else None
+        if row is not None:
+            self.ended.remove(*row)
+            self.taken[offset] = (1 << row[1]) - 1
+            self.left[offset] = ~self.taken[offset]
 
     def _end_all(self, start: int, stop: int) -> None:
         self.taken.pop(stop - 1, None)

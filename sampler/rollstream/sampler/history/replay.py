@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -177,6 +178,9 @@ def replay_step(
             }
             state = SamplerState(name, choosing, list(logs))
             made = list(run)
+            # Read a second time: a whole history of decisions is too much to keep.
+            with closing(decisions(Deadline(timeout_s, clock))) as again:
+                decided = _apply_before(made, state, again)
             last = _positions(made[-1])
             to = {where: last[log].groups_next_offset for where, log in addresses.items()}
             sealed = read_logs(used, addresses, Deadline(timeout_s, clock), needed=to)
@@ -189,10 +193,23 @@ def replay_step(
             if scores:
                 scored = read_logs(used, scores, Deadline(timeout_s, clock), scores=scores)
             every = {**addresses, **scores}
-            # Read a second time: a whole history of decisions is too much to keep.
-            with closing(decisions(Deadline(timeout_s, clock))) as again:
-                replayed += _decided_again(made, state, every, sealed, scored, again)
+            replayed += _decided_again(made, state, every, sealed, scored, decided)
     return replayed
+
+
+def _apply_before(
+    choices: Sequence[_Chosen], state: SamplerState, decisions: Iterable[ConfirmedEvent]
+) -> list[ConfirmedEvent]:
+    """Applies what was decided before the first choice, before any group: the state then holds no
+    more groups than at that choice. Returns what was decided from there to the last one."""
+    first, last = choices[0].offset, choices[-1].offset
+    decided = []
+    for one in takewhile(lambda one: one.offset < last, decisions):
+        if one.offset < first:
+            state.apply(one.offset, one.timestamp_us, one.event)
+        else:
+            decided.append(one)
+    return decided
 
 
 def _decided_again(
@@ -201,9 +218,14 @@ def _decided_again(
     addresses: Mapping[TopicPartition, PartitionAddress],
     sealed: Iterable[ConfirmedEvent],
     scored: Iterable[ConfirmedEvent],
-    decisions: Iterator[ConfirmedEvent],
+    decided: Sequence[ConfirmedEvent],
 ) -> Iterator[Replayed]:
-    """Each choice, from the state of what had been sealed, scored and decided before it."""
+    """Each choice, from the state of what had been sealed, scored and decided before it.
+
+    Args:
+        state: of what was decided before the first choice.
+        decided: what was, from there on.
+    """
     cursors = list(map(_positions, choices))
     between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
     for one in chain(sealed, _after_groups(state, between, scored)):
@@ -212,17 +234,16 @@ def _decided_again(
             _apply(state, address, one)
         elif _is_before(one, cursors[-1][address]):
             between.append((address, one))
-    waiting: ConfirmedEvent | None = None
+    decisions = deque(decided)
     for choice, cursor in zip(choices, cursors, strict=True):
         left = [(address, one) for address, one in between if not _is_before(one, cursor[address])]
         for address, one in between:
             if _is_before(one, cursor[address]):
                 _apply(state, address, one)
         between = left
-        while (decision := waiting or next(decisions)).offset < choice.offset:
+        while decisions and decisions[0].offset < choice.offset:
+            decision = decisions.popleft()
             state.apply(decision.offset, decision.timestamp_us, decision.event)
-            waiting = None
-        waiting = decision
         yield _decide_again(choice.offset, choice.event, state)
 
 
