@@ -18,6 +18,7 @@ from rollstream.folds.batches.served import Outcome, ServedBatch
 from rollstream.folds.branches import Branches, branches_at
 from rollstream.folds.group.known import Key, KnownGroup
 from rollstream.folds.group.scored import Given
+from rollstream.folds.life import uses
 from rollstream.folds.life.decided import DecidedGroups
 from rollstream.folds.life.dispatched import DispatchedGroups
 from rollstream.folds.pace import Pace
@@ -166,7 +167,7 @@ class SamplerState:
     def is_open(self, ref: GroupRef) -> bool:
         """Whether the group is in a batch that is not final, or that the next step may carry it
         from."""
-        return self.uses.is_open(ref) or self.uses.is_pinned(ref)
+        return self.uses.is_open(ref)
 
     def recorded(self, log: PartitionAddress) -> int:
         """How far the seal log was applied, by the newest cursor in the decision log; 0 before."""
@@ -378,8 +379,7 @@ class SamplerState:
         if state == "served":
             self.epoch_used = True
             self._hand_out(batch.event, batch.refs)
-            for ref in batch.carried_refs:
-                self.uses.carry(ref)
+            self.uses.change(batch.carried_refs, uses.carry)
             if self._pinned or batch.is_shaped:
                 self._pin()
         elif isinstance(event, Replaced):
@@ -387,22 +387,20 @@ class SamplerState:
         elif isinstance(event, Acked):
             if before.status is None and not before.final:
                 self.pace.acked(event.now_ts - batch.since_ts)
-                self._groups.change(batch.acked, self.uses.ack)
+                self._groups.change(batch.acked, uses.ack)
         elif state == "final":
             self._finish(batch)
         elif state == "replayed" and not batch.final:
-            self._groups.change(before.acked, self.uses.reopen)
+            self._groups.change(before.acked, uses.reopen)
         elif state == "released":
-            self._groups.change(batch.acked, self.uses.reopen)
-            self._groups.change(batch.refs, self.uses.give_back)
-            self._groups.change(batch.carried_refs, self.uses.forget)
+            self._groups.change(batch.acked, uses.reopen)
+            self._groups.change(batch.refs, uses.give_back)
+            self._groups.change(batch.carried_refs, uses.forget)
         elif state == "forgotten":  # Groups that were used up stay taken.
-            for ref in batch.all_refs:
-                self._groups.forget(ref)
+            self._groups.change(batch.all_refs, uses.forget)
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
-        for ref in self.uses.limit_by(event.choosing):
-            self._groups.settle(ref)
+        self._groups.change(self.uses.limit_by(event.choosing), uses.use_up)
         self._groups.record(event.cursor)
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         self._groups.serve(refs, self._turn)
@@ -411,7 +409,7 @@ class SamplerState:
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         slots = event.slots.tolist()
         for slot in slots:
-            self.uses.give_back(before.refs[slot])
+            self.uses.change([before.refs[slot]], uses.give_back)
             self._groups.end(before.refs[slot], outcome)
         self._hand_out(event, [batch.refs[slot] for slot in slots])
         if event.step in self._pinned:
@@ -420,13 +418,14 @@ class SamplerState:
     def _finish(self, batch: ServedBatch) -> None:
         """The batch is final from now on."""
         self._groups.count_all(self.ends.finish(batch)[1])
-        for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
-            untrained = slot in batch.untrained
+        for chosen in batch.groups:
             self.over_step_delay += chosen.over_step_delay
             self.over_timestamp_delay += chosen.over_timestamp_delay
-            self.uses.finish(ref, acked=batch.status is not None, skipped=untrained)
-            if self.uses.settle(ref):  # Else it is taken as before.
-                self._groups.release(ref)
+        acked = dict(enumerate(batch.refs))
+        skipped = [acked.pop(slot) for slot in sorted({*batch.untrained} & acked.keys())]
+        finish = uses.finish_unacked if batch.status is None else uses.finish_acked
+        self._groups.change(acked.values(), finish)
+        self._groups.change(skipped, uses.skip)
 
     def _begin_epoch(self, offset: int, event: Resumed) -> None:
         if event.reads_pool and not self.is_pool:
@@ -455,12 +454,9 @@ class SamplerState:
         }
         before, self._pinned = self._pinned, pinned
         # Those of one that is new first: what both have is not ready between.
-        for ref in _refs_of(pinned, before):
-            self.uses.pin(ref, 1)
-            self._groups.settle(ref)  # It may be ready: a release goes back to one long final.
-        for ref in _refs_of(before, pinned):
-            self.uses.pin(ref, -1)
-            self._groups.settle(ref)
+        # They may be ready: a release goes back to a batch that is final long since.
+        self._groups.change(_refs_of(pinned, before), uses.pin)
+        self._groups.change(_refs_of(before, pinned), uses.unpin)
 
 
 def _refs_of(

@@ -299,8 +299,9 @@ def test_inserts_and_uses_are_what_a_recount_of_the_log_finds(
 def unacked(state: SamplerState, most: int) -> tuple[Counter[str], Counter[str]]:
     """The slow way: of all groups of the batches."""
     refs = {ref for one in state.open_batches() if one.status is None for ref in one.refs}
-    left = Counter({"math": sum(state.uses.left(ref, most) for ref in refs)})
-    return Counter(ref.environment for ref in refs), left
+    each = map(state.uses.of, refs)
+    left = sum(max(0, most - one.used) for one in each if not (one.ended or one.dropped))
+    return Counter(ref.environment for ref in refs), Counter({"math": left})
 
 
 def perform(world: World, kind: str, count: int) -> ServedBatch | NotEnoughGroups | None:

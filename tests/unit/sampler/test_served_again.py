@@ -9,6 +9,7 @@ import pytest
 from harness.decider import LOGS, Decider
 from harness.groups import GroupSpec
 from rollstream.folds import state
+from rollstream.folds.life import uses
 from rollstream.folds.life.uses import GroupUses
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Purge, Resume
@@ -32,11 +33,10 @@ def acked(sampler: Decider, step: int, num_groups: int, skipped: tuple[int, ...]
 
 
 def test_nothing_is_kept_of_a_group_that_ended_and_that_no_batch_has() -> None:
-    uses, ref = GroupUses(1), GroupRef(*LOGS[1], 0, 0)
-    uses.begin(ref)
-    uses.give_back(ref)
-    uses.end(ref)
-    assert uses.sorted_items() == GroupUses(1).sorted_items()
+    groups, ref = GroupUses(1), GroupRef(*LOGS[1], 0, 0)
+    for change in (uses.begin, uses.give_back, uses.end):
+        groups.change([ref], change)
+    assert groups.sorted_items() == GroupUses(1).sorted_items()
 
 
 @pytest.mark.proves("I5")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from rollstream.folds.batches.row_ends import GroupEnd
@@ -10,11 +10,12 @@ from rollstream.folds.batches.served import Outcome
 from rollstream.folds.group.eligible import Stand, stand_of
 from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import KnownGroup
+from rollstream.folds.life import uses
 from rollstream.folds.life.alive_groups import AliveGroups
 from rollstream.folds.life.retired import RetiredGroups
 from rollstream.folds.life.taken import TakenGroups
 from rollstream.folds.life.to_come import GroupsToCome
-from rollstream.folds.life.uses import GroupUses
+from rollstream.folds.life.uses import Change, GroupUses
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.events import Event, Flushed, LogPosition, Retired
 from rollstream.schemas.ids import PartitionAddress
@@ -117,8 +118,8 @@ class DecidedGroups:
     def serve(self, refs: Sequence[GroupRef], turn: int) -> None:
         """A batch of this turn takes the groups."""
         served: dict[str, list[tuple[str, int]]] = {}
+        self.uses.change(refs, uses.begin)
         for ref in refs:
-            self.uses.begin(ref)
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self.taken.add(ref)
                 if self._choosing.takes_turns:
@@ -130,19 +131,16 @@ class DecidedGroups:
         for environment, examples in served.items():
             self.alive.ready.mark_served(environment, examples)
 
-    def change(self, refs: Sequence[GroupRef], change: Callable[[GroupRef], None]) -> None:
-        """Changes the uses of each."""
-        for ref in refs:
-            change(ref)
-            self.settle(ref)
-
-    def settle(self, ref: GroupRef) -> None:
-        """The uses of the group changed: it may be served again, or no longer."""
-        if self.uses.settle(ref):
-            self.release(ref)
-        else:
-            self._take(ref)
-            self._end_unheld(ref)
+    def change(self, refs: Iterable[GroupRef], change: Change) -> None:
+        """Changes the uses of each: it may be served again, or no longer."""
+        for ref, found in self.uses.change(refs, change):
+            if found.available:
+                self.release(ref)
+                continue
+            if found.taken:
+                self._take(ref)
+            if found.after is None:
+                self._end_unheld(ref)
 
     def release(self, ref: GroupRef) -> None:
         """The group may be served (again)."""
@@ -154,15 +152,12 @@ class DecidedGroups:
         if (known := self.alive.known.pop(ref, None)) is not None:
             self.alive.add(known, stand_of(known, self._choosing))
 
-    def forget(self, ref: GroupRef) -> None:
-        """A batch that had it is no longer held; what was used up stays taken."""
-        self.uses.forget(ref)
-        if not self.uses.settle(ref):
-            self._end_unheld(ref)
-
     def end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
         """The group will never be served (again); ``dropped``: unless a release gives it back."""
-        self.uses.drop(ref, outcome) if dropped else self.uses.end(ref)
+        if dropped:
+            self.uses.drop(ref, outcome)
+        else:
+            self.uses.change([ref], uses.end)
         self._take(ref)
         self.count(ref, outcome)
         self._end_unheld(ref)
