@@ -421,10 +421,10 @@ class SamplerState:
         for chosen in batch.groups:
             self.over_step_delay += chosen.over_step_delay
             self.over_timestamp_delay += chosen.over_timestamp_delay
-        acked = dict(enumerate(batch.refs))
-        skipped = [acked.pop(slot) for slot in sorted({*batch.untrained} & acked.keys())]
+        trained = dict(enumerate(batch.refs))
+        skipped = [trained.pop(slot) for slot in {*batch.untrained} & trained.keys()]
         finish = uses.finish_unacked if batch.status is None else uses.finish_acked
-        self._groups.change(acked.values(), finish)
+        self._groups.change(trained.values(), finish)
         self._groups.change(skipped, uses.skip)
 
     def _begin_epoch(self, offset: int, event: Resumed) -> None:

@@ -67,9 +67,15 @@ class EventConverter:
 
     def all_from_wire(self, wires: Iterable[dict[str, Any]]) -> tuple[Any, ...]:
         """Returns ``from_wire`` of each."""
-        if self._from:
-            return tuple([self.from_wire(wire) for wire in wires])
-        return tuple(map(self._make, map(self._fields_of, wires)))
+        found = [*wires]
+        for name, convert in self._from:
+            for wire in found:
+                value = wire[name]
+                if value == []:  # What most have.
+                    wire[name] = ()
+                elif value is not None:
+                    wire[name] = convert(value)
+        return tuple(map(self._make, map(self._fields_of, found)))
 
 
 def _as_tuple(get: _Convert, names: tuple[str, ...]) -> _Convert:

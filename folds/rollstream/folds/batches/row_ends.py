@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -103,10 +104,10 @@ class RowEnds:
                 ended.close(ref, before[ref])
         if not batch.is_shaped:
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
-            for slot, (ref, chosen) in enumerate(zip(batch.refs, batch.groups, strict=True)):
-                of_slot = _left_out(batch, slot) or outcome
-                ended.rows.append(RowEnd(ref, chosen.row_mask, of_slot, batch.event.step))
-                ended.groups.append(GroupEnd(ref, of_slot))
+            outcomes = [_left_out(batch, slot) or outcome for slot in range(len(batch.refs))]
+            step, masks = batch.event.step, [chosen.row_mask for chosen in batch.groups]
+            ended.rows += map(RowEnd, batch.refs, masks, outcomes, repeat(step))
+            ended.groups += map(GroupEnd, batch.refs, outcomes)
             return ended.rows, ended.groups
         step = batch.event.step
         told = None if batch.outcomes is None else unpack_outcomes(batch.outcomes)

@@ -22,6 +22,7 @@ from rollstream.streams.folds.refs import GroupRef
 _HEAD = struct.Struct("<16s16sqIIBHHHIIIII")
 _HAS_REWARDS, _ALL_EQUAL, _IS_TRAIN = 1, 2, 4
 _ID_AT, _ID_BYTES = 16, 16
+_NO_ID = bytes(_ID_BYTES)
 NEWEST_MAX = 4_096  # Groups that came last, or were looked at last: about 1.5 KB each.
 
 
@@ -97,6 +98,17 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         return self.at(packed)
 
     def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
+        number, index, flush = self._place(ref, group)
+        flush.records[index] = b""
+        self._keep(number << INDEX_BITS | index, group)
+
+    def put(self, group: KnownGroup) -> None:
+        """The group, which is not there yet and will hardly be looked at, is none of the newest."""
+        _, index, flush = self._place(group.ref, group)
+        flush.records[index] = _pack(group, flush)
+
+    def _place(self, ref: GroupRef, group: KnownGroup) -> tuple[int, int, _Flush]:
+        """Number, index and flush of a group that is there from now on."""
         assert group.ref == ref, (ref, group)
         number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
         flush = self._flushes.get(number)
@@ -106,10 +118,9 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         if missing > 0:
             flush.records.extend([None] * missing)
         new = flush.records[index] is None
-        flush.records[index] = b""
         flush.alive += new
         self._size += new
-        self._keep(number << INDEX_BITS | index, group)
+        return number, index, flush
 
     def __delitem__(self, ref: GroupRef) -> None:
         if self._record(ref) is None:
@@ -207,8 +218,8 @@ def _raw_id(group_id: str) -> bytes:
     try:
         raw = bytes.fromhex(group_id)
     except ValueError:
-        return bytes(_ID_BYTES)
-    return raw if len(raw) == _ID_BYTES and raw.hex() == group_id else bytes(_ID_BYTES)
+        return _NO_ID
+    return raw if len(raw) == _ID_BYTES and raw.hex() == group_id else _NO_ID
 
 
 def _pack(group: KnownGroup, flush: _Flush) -> bytes:
@@ -222,7 +233,7 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         flush.versions.append(version)
     raw = _raw_id(header.group_id)
     texts = [header.lineage.encode(), b"", group.key.example_id.encode()]
-    if not any(raw):
+    if raw == _NO_ID:
         texts[1] = header.group_id.encode()
     assert len(header.digest) == 16, header
     scores = json.dumps(group.scores).encode() if group.scores else b""
@@ -265,7 +276,7 @@ def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:
         ref,
         Key(ref.environment, example_id),
         GroupHeader(
-            group_id if not any(raw) else raw.hex(),
+            group_id if raw == _NO_ID else raw.hex(),
             lineage,
             policy_version,
             policy_epoch,

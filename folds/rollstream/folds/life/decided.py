@@ -95,7 +95,7 @@ class DecidedGroups:
             if not taken >> group.ref.index_in_flush & 1:
                 self.alive.add(group, stand)
             elif group.is_train:
-                self.alive.known[group.ref] = group
+                self.alive.known.put(group)  # A batch is held for it: all but few of a start.
 
     def _retire(self, log: PartitionAddress, offset: int, event: Retired) -> None:
         """Groups of these files are not ready any more. Those that the decision log takes later
@@ -140,7 +140,7 @@ class DecidedGroups:
             if found.taken:
                 self._take(ref)
             if found.after is None:
-                self._end_unheld(ref)
+                self._forget(ref)
 
     def release(self, ref: GroupRef) -> None:
         """The group may be served (again)."""
@@ -160,7 +160,8 @@ class DecidedGroups:
             self.uses.change([ref], uses.end)
         self._take(ref)
         self.count(ref, outcome)
-        self._end_unheld(ref)
+        if not self.uses.held(ref):
+            self._forget(ref)
 
     def count(self, ref: GroupRef, outcome: Outcome) -> None:
         """A use of the group, or the group, ended so."""
@@ -178,10 +179,8 @@ class DecidedGroups:
         for ref in self.retired.undecidable():
             self.end(ref, "retired")
 
-    def _end_unheld(self, ref: GroupRef) -> None:
-        """The group is taken for ever; where no batch that is held has it, nobody needs it."""
-        if self.uses.held(ref):
-            return
+    def _forget(self, ref: GroupRef) -> None:
+        """The group is taken for ever, and no batch that is held has it: nobody needs it."""
         if not self._is_to_come(ref):
             self.alive.discard(ref)
             self.retired.discard(ref)

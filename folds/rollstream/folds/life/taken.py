@@ -107,10 +107,12 @@ class _OfLog:
         return sum(mask.bit_count() for at, mask in self.sorted_items()[0] if at < start)
 
     def add(self, offset: int, index: int) -> bool:
-        mask = self.taken_of(offset)
+        mask = self.taken.get(offset)
+        if mask is None:
+            self._open(offset)
+            mask = self.taken_of(offset)
         if mask >> index & 1:
             return False
-        self._open(offset)
         self.taken[offset] = mask | 1 << index
         return True
 
