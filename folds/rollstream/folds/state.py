@@ -379,7 +379,7 @@ class SamplerState:
         if state == "served":
             self.epoch_used = True
             self._hand_out(batch.event, batch.refs)
-            self.uses.change(batch.carried_refs, uses.carry)
+            self.uses.change(batch.carried_refs, uses.CARRY)
             if self._pinned or batch.is_shaped:
                 self._pin()
         elif isinstance(event, Replaced):
@@ -387,20 +387,20 @@ class SamplerState:
         elif isinstance(event, Acked):
             if before.status is None and not before.final:
                 self.pace.acked(event.now_ts - batch.since_ts)
-                self._groups.change(batch.acked, uses.ack)
+                self._groups.change(batch.acked, uses.ACK)
         elif state == "final":
             self._finish(batch)
         elif state == "replayed" and not batch.final:
-            self._groups.change(before.acked, uses.reopen)
+            self._groups.change(before.acked, uses.REOPEN)
         elif state == "released":
-            self._groups.change(batch.acked, uses.reopen)
-            self._groups.change(batch.refs, uses.give_back)
-            self._groups.change(batch.carried_refs, uses.forget)
+            self._groups.change(batch.acked, uses.REOPEN)
+            self._groups.change(batch.refs, uses.GIVE_BACK)
+            self._groups.change(batch.carried_refs, uses.FORGET)
         elif state == "forgotten":  # Groups that were used up stay taken.
-            self._groups.change(batch.all_refs, uses.forget)
+            self._groups.change(batch.all_refs, uses.FORGET)
 
     def _hand_out(self, event: BatchServed | Replaced, refs: Sequence[GroupRef]) -> None:
-        self._groups.change(self.uses.limit_by(event.choosing), uses.use_up)
+        self._groups.change(self.uses.limit_by(event.choosing), uses.USE_UP)
         self._groups.record(event.cursor)
         self._turn = self.ready.begin_turn(self.reference(self.clock(event.step)))
         self._groups.serve(refs, self._turn)
@@ -409,7 +409,7 @@ class SamplerState:
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         slots = event.slots.tolist()
         for slot in slots:
-            self.uses.change([before.refs[slot]], uses.give_back)
+            self.uses.change([before.refs[slot]], uses.GIVE_BACK)
             self._groups.end(before.refs[slot], outcome)
         self._hand_out(event, [batch.refs[slot] for slot in slots])
         if event.step in self._pinned:
@@ -423,9 +423,9 @@ class SamplerState:
             self.over_timestamp_delay += chosen.over_timestamp_delay
         trained = dict(enumerate(batch.refs))
         skipped = [trained.pop(slot) for slot in {*batch.untrained} & trained.keys()]
-        finish = uses.finish_unacked if batch.status is None else uses.finish_acked
+        finish = uses.FINISH_UNACKED if batch.status is None else uses.FINISH_ACKED
         self._groups.change(trained.values(), finish)
-        self._groups.change(skipped, uses.skip)
+        self._groups.change(skipped, uses.SKIP)
 
     def _begin_epoch(self, offset: int, event: Resumed) -> None:
         if event.reads_pool and not self.is_pool:
@@ -455,8 +455,8 @@ class SamplerState:
         before, self._pinned = self._pinned, pinned
         # Those of one that is new first: what both have is not ready between.
         # They may be ready: a release goes back to a batch that is final long since.
-        self._groups.change(_refs_of(pinned, before), uses.pin)
-        self._groups.change(_refs_of(before, pinned), uses.unpin)
+        self._groups.change(_refs_of(pinned, before), uses.PIN)
+        self._groups.change(_refs_of(before, pinned), uses.UNPIN)
 
 
 def _refs_of(

@@ -34,7 +34,7 @@ def acked(sampler: Decider, step: int, num_groups: int, skipped: tuple[int, ...]
 
 def test_nothing_is_kept_of_a_group_that_ended_and_that_no_batch_has() -> None:
     groups, ref = GroupUses(1), GroupRef(*LOGS[1], 0, 0)
-    for change in (uses.begin, uses.give_back, uses.end):
+    for change in (uses.BEGIN, uses.GIVE_BACK, uses.END):
         groups.change([ref], change)
     assert groups.sorted_items() == GroupUses(1).sorted_items()
 

@@ -118,7 +118,7 @@ class DecidedGroups:
     def serve(self, refs: Sequence[GroupRef], turn: int) -> None:
         """A batch of this turn takes the groups."""
         served: dict[str, list[tuple[str, int]]] = {}
-        self.uses.change(refs, uses.begin)
+        self.uses.change(refs, uses.BEGIN)
         for ref in refs:
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self.taken.add(ref)
@@ -139,7 +139,7 @@ class DecidedGroups:
                 continue
             if found.taken:
                 self._take(ref)
-            if found.after is None:
+            if not found.kept:
                 self._forget(ref)
 
     def release(self, ref: GroupRef) -> None:
@@ -157,7 +157,7 @@ class DecidedGroups:
         if dropped:
             self.uses.drop(ref, outcome)
         else:
-            self.uses.change([ref], uses.end)
+            self.uses.change([ref], uses.END)
         self._take(ref)
         self.count(ref, outcome)
         if not self.uses.held(ref):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -50,157 +50,103 @@ class Uses(NamedTuple):
         return left and not (self.unacked or self.ended or self.dropped or self.pins)
 
     def waits_as(self) -> int | None:
-        """Where its ack is to come: how often it was used; -1: there will be no other use."""
+        """Where its ack is to come: how often it was used; 0: there will be no other use."""
         if not self.unacked:
             return None
-        return -1 if self.ended or self.dropped else self.used
+        return 0 if self.ended or self.dropped else self.used
 
 
 UNUSED = Uses()
 WERE_READY = frozenset(("stale", "too_old", "capacity", "by_trainer"))
 """So end groups that a batch could have had before; others that are dropped were fit for none."""
 
-Change = Callable[[Uses, int, int], Uses]
-"""What becomes of the uses, in this trainer epoch and with this limit."""
+
+class Change(NamedTuple):
+    """What happens to a group, as what is added to its uses.
+
+    Attributes:
+        ends: it is not served again, whatever is released.
+        drops: so it is where no open batch has it. Those that have it go on, and a release of one
+            gives it back.
+        uses_up: so it is where no open batch has it, and it was used as often as the limit says.
+    """
+
+    used: int = 0
+    held: int = 0
+    open: int = 0
+    unacked: int = 0
+    pins: int = 0
+    ends: bool = False
+    drops: bool = False
+    uses_up: bool = False
 
 
-# The changes. Groups are in one batch at a time that is neither acked nor final; only where batches
-# are replayed after a resume they may be in several.
-
-
-def begin(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch has the group from now on."""
-    lately = 1 + (uses.lately if uses.epoch == epoch else 0)
-    return uses._replace(
-        used=uses.used + 1,
-        held=uses.held + 1,
-        open=uses.open + 1,
-        unacked=uses.unacked + 1,
-        epoch=epoch,
-        lately=lately,
-    )
-
-
-def give_back(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that had it unacked was released, or another group took its slot: that was no use."""
-    if uses.epoch == epoch:
-        last = -1 if uses.lately == 1 else epoch
-        uses = uses._replace(epoch=last, lately=uses.lately - 1)
-    return uses._replace(
-        used=uses.used - 1,
-        held=uses.held - 1,
-        open=uses.open - 1,
-        unacked=uses.unacked - 1,
-        dropped=False,
-    )
-
-
-def ack(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that has it was acked."""
-    return uses._replace(unacked=uses.unacked - 1)
-
-
-def reopen(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that has it is replayed: its ack no longer counts."""
-    return uses._replace(unacked=uses.unacked + 1)
-
-
-def finish_acked(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that has it, and was acked, is final: a group that is used up stays so, also where
-    the limit is raised later."""
-    used_up = uses.open == 1 and 0 <= most <= uses.used
-    return uses._replace(open=uses.open - 1, ended=uses.ended or used_up)
-
-
-def finish_unacked(uses: Uses, epoch: int, most: int) -> Uses:
-    """The same, of a batch that was not acked."""
-    return finish_acked(ack(uses, epoch, most), epoch, most)
-
-
-def skip(uses: Uses, epoch: int, most: int) -> Uses:
-    """The same, where the ack names the group as not trained on: it is not served again."""
-    return finish_unacked(uses, epoch, most)._replace(ended=True)
-
-
-def carry(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that is held carries the group, which is no further use; ``forget`` ends it."""
-    return uses._replace(held=uses.held + 1)
-
-
-def forget(uses: Uses, epoch: int, most: int) -> Uses:
-    """A batch that has it is no longer held: a use that was final stays one."""
-    return uses._replace(held=uses.held - 1)
-
-
-def pin(uses: Uses, epoch: int, most: int) -> Uses:
-    """One more batch has it of which a step to come may carry groups."""
-    return uses._replace(pins=uses.pins + 1)
-
-
-def unpin(uses: Uses, epoch: int, most: int) -> Uses:
-    """One less has it."""
-    return uses._replace(pins=uses.pins - 1)
-
-
-def drop(uses: Uses, epoch: int, most: int) -> Uses:
-    """It is not served beyond the batches that are open: those have it, and a release of one gives
-    it back."""
-    return uses._replace(dropped=True) if uses.open else uses._replace(ended=True)
-
-
-def end(uses: Uses, epoch: int, most: int) -> Uses:
-    """It is never served again."""
-    return uses._replace(ended=True)
-
-
-def use_up(uses: Uses, epoch: int, most: int) -> Uses:
-    """The limit was lowered to what it was used; one of no open batch stays used up."""
-    return uses if uses.open else uses._replace(ended=True)
+# A group is in one batch at a time that is neither acked nor final; only where batches are replayed
+# after a resume it may be in several.
+BEGIN = Change(used=1, held=1, open=1, unacked=1)
+"""A batch has the group from now on."""
+GIVE_BACK = Change(used=-1, held=-1, open=-1, unacked=-1)
+"""A batch that had it unacked was released, or another group took its slot: that was no use."""
+ACK, REOPEN = Change(unacked=-1), Change(unacked=1)
+"""A batch that has it was acked; it is replayed, and its ack no longer counts."""
+FINISH_ACKED = Change(open=-1, uses_up=True)
+FINISH_UNACKED = Change(open=-1, unacked=-1, uses_up=True)
+"""A batch that has it is final: a group that is used up stays so, if the limit is raised later."""
+SKIP = FINISH_UNACKED._replace(ends=True)
+"""The same, where the ack names the group as not trained on."""
+CARRY, FORGET = Change(held=1), Change(held=-1)
+"""A batch that is held carries it, which is no further use; one is no longer held."""
+PIN, UNPIN = Change(pins=1), Change(pins=-1)
+"""One more batch has it of which a step to come may carry groups; one less."""
+DROP, END = Change(drops=True), Change(ends=True)
+USE_UP = Change(uses_up=True)
+"""The limit was lowered."""
 
 
 class Changed(NamedTuple):
     """What a change comes to.
 
     Attributes:
-        after: the uses; None: nothing is kept of the group.
-        available: whether it may be served (again).
+        kept: whether any of it is needed.
+        available: whether the group may be served (again).
         taken: whether it was available before, and is not.
-        lately, first_lately, again, groups_again, again_lately: what is added to the counts.
-        waited_as, waits_as: as ``Uses`` has it, before and after.
     """
 
-    after: Uses | None
+    uses: Uses
+    kept: bool
     available: bool
     taken: bool
-    lately: int
-    first_lately: int
-    again: int
-    groups_again: int
-    again_lately: int
-    waited_as: int | None
-    waits_as: int | None
 
 
 @lru_cache(maxsize=4_096)  # Groups share the few values that there are.
 def _changed(before: Uses, change: Change, epoch: int, most: int) -> Changed:
-    uses = change(before, epoch, most)
+    """In this trainer epoch, and with this limit."""
+    used, opened = before.used + change.used, before.open + change.open
+    used_up = change.uses_up and 0 <= most <= used
+    ended = before.ended or change.ends or (not opened and (change.drops or used_up))
+    last, lately = before.epoch, before.lately
+    if change.used > 0 and last != epoch:
+        last, lately = epoch, 0
+    if last == epoch:
+        lately += change.used
+        last = epoch if lately else -1
+    uses = Uses(
+        used,
+        before.held + change.held,
+        opened,
+        before.unacked + change.unacked,
+        ended,
+        change.used >= 0 and (before.dropped or (change.drops and opened > 0)),
+        last,
+        lately,
+        before.pins + change.pins,
+    )
     available = uses.available(most)
     again = uses.used if available else 0
     uses = uses._replace(again=min(again, 1) if most < 0 else again)
-    needed = uses.held or uses.pins or (available and uses.used)
-    now, then = uses.epoch == epoch, before.epoch == epoch
-    return Changed(
-        uses if needed else None,
-        available,
-        not available and (before.available(most) or before.again > 0),
-        lately=now * uses.lately - then * before.lately,
-        first_lately=now - then,
-        again=uses.again - before.again,
-        groups_again=bool(uses.again) - bool(before.again),
-        again_lately=bool(now and uses.again) - bool(then and before.again),
-        waited_as=before.waits_as(),
-        waits_as=uses.waits_as(),
-    )
+    kept = uses.held > 0 or uses.pins > 0 or (available and uses.used > 0)
+    taken = not available and (before.available(most) or before.again > 0)
+    return Changed(uses, kept, available, taken)
 
 
 class GroupUses:
@@ -216,7 +162,7 @@ class GroupUses:
         self._used_again = Counter[str]()
         self._groups_again = Counter[str]()
         # Groups with an ack to come, by environment and ``waits_as``.
-        self._unacked = Counter[tuple[str, int]]()
+        self._unacked = Counter[tuple[str, int | None]]()
         self._max_samples = max_samples  # Of the newest decision, so that logs say it.
         self._epoch = self.lately = 0
         self._first_lately = 0  # Groups that were used in this epoch, or dropped unused.
@@ -249,12 +195,12 @@ class GroupUses:
         found = self._unacked.copy()
         for ref, acks in skipped.items():
             uses = self._groups[ref]
-            if uses.unacked == acks and (waits_as := uses.waits_as()) is not None:
-                found[ref.environment, waits_as] -= 1
+            if uses.unacked == acks:
+                found[ref.environment, uses.waits_as()] -= 1
         groups, left = Counter[str](), Counter[str]()
         for (environment, used), count in found.items():
             groups[environment] += count
-            left[environment] += count * max(0, max_samples - used) if used >= 0 else 0
+            left[environment] += count * max(0, max_samples - used) if used else 0
         return groups, left
 
     def inserted(self, ready: int) -> int:
@@ -287,27 +233,27 @@ class GroupUses:
         for ref in refs:
             uses = groups.get(ref, UNUSED)
             if uses is not before or ref[0] != environment:  # Most are like the one before.
-                self._count(environment, found, many)
+                self._count(environment, before, found.uses, many)
                 before, environment, many = uses, ref[0], 0
                 found = _changed(before, change, self._epoch, self._max_samples)
             many += 1
-            if found.after is not None:
-                groups[ref] = found.after
+            if found.kept:
+                groups[ref] = found.uses
             else:
                 groups.pop(ref, None)
-            if found.available or found.taken or found.after is None:
+            if found.available or found.taken or not found.kept:
                 told.append((ref, found))
-        self._count(environment, found, many)
+        self._count(environment, before, found.uses, many)
         return told
 
     def drop(self, ref: GroupRef, reason: str) -> None:
-        """``drop``, for this reason: one that was ready unused counts as inserted."""
+        """``DROP``, for this reason: one that was ready unused counts as inserted."""
         self._first_lately += reason in WERE_READY and self.is_fresh(ref)
-        self.change([ref], drop)
+        self.change([ref], DROP)
 
     def limit_by(self, choosing: str) -> list[GroupRef]:
         """A decision was made by these recorded settings: returns the groups that are used up by
-        its limit and were not before, for ``use_up``."""
+        its limit and were not before, for ``USE_UP``."""
         most = max_samples_of(choosing, self._max_samples)
         found = self.used_up_by(most)
         self._max_samples = most
@@ -320,22 +266,20 @@ class GroupUses:
             return []
         return [ref for ref, uses in self._groups.items() if uses.used >= max_samples]
 
-    def _count(self, environment: str, found: Changed, many: int) -> None:
-        if not many:
-            return
-        self.lately += found.lately * many
-        self._first_lately += found.first_lately * many
-        self._again_lately += found.again_lately * many
-        if found.again or found.groups_again:
-            self._used_again[environment] += found.again * many
-            self._groups_again[environment] += found.groups_again * many
-        if found.waited_as != found.waits_as:
-            if found.waited_as is not None:
-                self._unacked[environment, found.waited_as] -= many
-                if not self._unacked[environment, found.waited_as]:
-                    del self._unacked[environment, found.waited_as]
-            if found.waits_as is not None:
-                self._unacked[environment, found.waits_as] += many
+    def _count(self, environment: str, before: Uses, after: Uses, many: int) -> None:
+        """So many groups had the uses before, and have those after."""
+        for uses, sign in ((before, -many), (after, many)):
+            if uses.epoch == self._epoch:
+                self.lately += sign * uses.lately
+                self._first_lately += sign
+                self._again_lately += sign * (uses.again > 0)
+            if uses.again:
+                self._used_again[environment] += sign * uses.again
+                self._groups_again[environment] += sign
+            if (key := (environment, uses.waits_as()))[1] is not None:
+                self._unacked[key] += sign
+                if not self._unacked[key]:
+                    del self._unacked[key]
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""
