@@ -115,6 +115,8 @@ class LostLogs(Snapshots):
         """Some batch files were never written, or are damaged, and so is the newest snapshot."""
         share = self.dice.choice((0.0, 0.1, 0.4))
         for blob in [*self._store.list(batches_prefix(NAME))]:
+            if batch_in(blob.path) is None:
+                continue
             if self.dice.random() < share:
                 self._store.delete(blob.path)
             elif self.dice.random() < share / 4:
