@@ -118,7 +118,7 @@ def measure_filtered() -> Iterator[tuple[str, float]]:
     for name, settings in SETTINGS.items():
         state = empty(10**9)
         state.choosing = replace(state.choosing, **settings)
-        state.next_step = AGES
+        state._life.next_step = AGES
         for offset, event in enumerate(flushes(FILTERED * GROUP_SIZE)):
             named = enumerate(event.groups)
             few = tuple(one._replace(example_id=str(n % EXAMPLES)) for n, one in named)

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import xxhash
 
-from rollstream.folds.batches.life import NOTHING, BatchLife, Change, FinalTo
+from rollstream.folds.batches.life import BatchLife, Change, FinalTo
 from rollstream.folds.batches.row_ends import RowEnds
 from rollstream.folds.batches.served import Outcome, ServedBatch
 from rollstream.folds.branches import Branches, branches_at
@@ -45,6 +45,7 @@ from rollstream.streams.folds.refs import GroupRef, ref_of
 from rollstream.streams.owned.fold import FoldCheckpoint
 
 FINAL_BATCHES_KEPT = 512  # Final batches that a trainer can still ask for; the log keeps all.
+NOTHING = -1
 _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
     *("filters", "takes_turns", "least_of_aged"),

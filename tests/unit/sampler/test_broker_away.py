@@ -192,17 +192,17 @@ def test_what_a_step_asks_before_its_groups_takes_of_the_same_time(world: World)
     ready.next_step(0, timeout_s=100.0)
     asked: list[float] = []
 
-    def away_for_most(ask: Any) -> Any:
-        def leave_first(command: Any, wait_s: float = 0.0) -> Any:
+    def away_for_most(execute: Any) -> Any:
+        def leave_first(command: Any, wait_s: float) -> Any:
             asked.append(wait_s)
             world.broker.leave(60.0)
-            return ask(command, wait_s)
+            return execute(command, wait_s)
 
         return leave_first
 
     again = ReadyPacks(world.sampler, config, dp_rank=0, dp_size=1)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(world.sampler, "_ask", away_for_most(world.sampler._ask))
+        patched.setattr(world.sampler, "_execute", away_for_most(world.sampler._execute))
         with suppress(BrokerUnavailable, NotEnoughGroups):
             again.next_step(1, timeout_s=100.0)
     assert asked[0] == 100.0

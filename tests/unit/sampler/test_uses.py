@@ -143,7 +143,7 @@ def test_only_what_matters_is_kept() -> None:
 
 def test_a_batch_becomes_what_the_events_say_and_one_that_is_gone_changes_no_more() -> None:
     life, told = BatchLife(), list[str]()
-    events = [
+    events: list[Any] = [
         *(served(0, chosen(0)), served(1, chosen(1)), served(2)),
         *(ack(0), ack(2, "failed"), checkpoint(0), ack(0)),
         *(replaced(1, 0, chosen(3)), resume(None, "replay"), ack(2), resume(0, "release")),

@@ -37,7 +37,7 @@ from rollstream.schemas.events import (
     Resumed,
 )
 
-NOTHING = -1
+_NONE = -1  # No step, no offset.
 _DECIDES_NOTHING = Claimed | Adopted | Dropped | CursorRecorded | Requested | Made
 
 
@@ -88,7 +88,7 @@ class BatchLife:
     def __init__(self) -> None:
         self.batches: dict[int, ServedBatch] = {}
         self.next_step = self.served_end = 0
-        self.final_step = self.final_to = self.over_decided_at = NOTHING
+        self.final_step = self.final_to = self.over_decided_at = _NONE
         self.over = False
 
     def opened(self) -> list[ServedBatch]:
@@ -143,7 +143,7 @@ class BatchLife:
         yield FinalTo(step, releases)
 
     def _resume(self, event: Resumed, finals_kept: int) -> Iterator[Change]:
-        saved = NOTHING if event.checkpointed_step is None else event.checkpointed_step
+        saved = _NONE if event.checkpointed_step is None else event.checkpointed_step
         releases = event.later == "release"
         yield from self._finish(saved, finals_kept, releases=releases)
         for at, batch in list(self.batches.items()):
