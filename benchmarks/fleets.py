@@ -27,7 +27,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.sampler import NotEnoughGroups, Sampler
-from rollstream.sampler.engine import announcing
+from rollstream.sampler.engine.outbox import announcing
 from rollstream.schemas.codec import decode_as
 from rollstream.schemas.events import ProducerShare, share_of
 from rollstream.schemas.fields import row_fields

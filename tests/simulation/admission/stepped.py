@@ -13,7 +13,7 @@ from harness.faults import Append, Fate, FaultyBroker
 from rollstream.producers.admission import waiting
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.stepping import StepThread
-from rollstream.sampler.engine import announcing
+from rollstream.sampler.engine.outbox import announcing
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
 

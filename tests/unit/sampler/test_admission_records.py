@@ -23,8 +23,8 @@ from rollstream.sampler.decide.admission.granting import (
 )
 from rollstream.sampler.decide.admission.records import Written
 from rollstream.sampler.decide.trainer.commands import Finish, PublishPolicy, Resume
-from rollstream.sampler.engine.admission import ShareGranter
-from rollstream.sampler.engine.announcing import Announcer, Kind, Make
+from rollstream.sampler.engine.outbox.admission import ShareGranter
+from rollstream.sampler.engine.outbox.announcing import Announcer, Kind, Make
 from rollstream.schemas.codec import decode_as
 from rollstream.schemas.events import (
     Claimed,

@@ -16,8 +16,8 @@ from harness.brokers import until
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
-from rollstream.sampler.engine import announcing
-from rollstream.sampler.engine.announcing import Announcer
+from rollstream.sampler.engine.outbox import announcing
+from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.schemas.codec import decode, encode
 from rollstream.schemas.events import PolicyAnnounced, SharesGranted, SharesValid, share_key
 from rollstream.store import MemoryBlobs

@@ -17,8 +17,8 @@ from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Batch, SamplerApi, SamplerError
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.queries.progress import AskProgress
-from rollstream.sampler.engine import projecting
 from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.engine.outbox import projecting
 from rollstream.sampler.history import FileCheck, check_from_files
 from rollstream.store import Bytes, MemoryBlobs, Pieces
 from rollstream.store.layout import batch_path

@@ -1,7 +1,6 @@
 """The owner of a sampler: claims its log, decides, confirms, and tells others.
 
-- ``admission``  tells env workers how many groups they may begin, from a thread of its own
-- ``announcing``  tells env workers of policies, in a thread of its own
+- ``outbox/``  what others are told of decisions: env workers, and files
 - ``calls``  calls under way, and those that wait for groups
 - ``in_process``  an owner whose commands are executed in the threads that ask
 - ``latencies``  how long calls for batches took
@@ -11,7 +10,6 @@
 - ``overdue``  says of batches that nobody acks
 - ``owner``  the engine: decide, append, wait until it is confirmed, reply
 - ``ownership``  whether it owns the decision log: one value
-- ``projecting``  writes decisions as JSON files, in a thread of its own
 - ``reading``  what one thread reads of the seal logs while others decide
 - ``score_pressure``  reads scores no farther ahead of the groups than is held of them
 - ``snapshots``  the state as a file, from which a start goes on

@@ -30,14 +30,14 @@ from rollstream.sampler.decide.command import (
 )
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
-from rollstream.sampler.engine.admission import ShareGranter
-from rollstream.sampler.engine.announcing import Announcer
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.outages import Outages
+from rollstream.sampler.engine.outbox.admission import ShareGranter
+from rollstream.sampler.engine.outbox.announcing import Announcer
+from rollstream.sampler.engine.outbox.projecting import Projector
 from rollstream.sampler.engine.overdue import OverdueBatches
-from rollstream.sampler.engine.projecting import Projector
 from rollstream.sampler.engine.reading import Reading
 from rollstream.sampler.errors import (
     GroupsUnreadable,

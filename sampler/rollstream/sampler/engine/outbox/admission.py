@@ -12,7 +12,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.stepping import StepThread
 from rollstream.sampler.decide.admission.granting import REPEAT_S, Granting, Observed, Told
 from rollstream.sampler.decide.admission.records import Written
-from rollstream.sampler.engine.announcing import Announcer
+from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.schemas.codec import encode
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import ProducerShare, SharesGranted, SharesValid
