@@ -25,14 +25,10 @@ _LOOK_S = 0.5  # How late a thread may see that the process ends.
 class LateScores:
     """Each call returns once the log has its score. Calls of one environment follow one another in
     its thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
-
-    Args:
-        make: returns the producer of an environment.
-        timeout_s: how long the broker may take.
     """
 
-    _make: Callable[[str], ScoreProducer]
-    _timeout_s: float
+    _make: Callable[[str], ScoreProducer]  # Returns the producer of an environment.
+    _timeout_s: float  # How long the broker may take.
     _closing: bool = False
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
     _producers: dict[str, ScoreProducer] = field(default_factory=dict)
