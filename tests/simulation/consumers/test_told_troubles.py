@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor
 from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.retention.owner import READ_TIMEOUT_S
+from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
@@ -50,7 +52,10 @@ class Stopped(BaseException):
 
 
 class HangingIn(InlineExecutor):
-    """Jobs never end that raise ``Stopped``."""
+    """Jobs never end that raise ``Stopped``: they are ``held``."""
+
+    def __init__(self) -> None:
+        self.held: list[Future[Any]] = []
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         try:
@@ -58,6 +63,7 @@ class HangingIn(InlineExecutor):
         except Stopped:
             future: Future[_T] = Future()
             future.set_running_or_notify_cancel()
+            self.held.append(future)
             return future
 
 
@@ -313,6 +319,27 @@ def test_a_job_that_hangs_is_told_after_another_sealer_took_its_partition(
     assert [len(one.stats().partitions) for one in (sealer, other)] == [1, 1]
     (told,) = stuck(world)
     assert "sealer-1 says what else fails: the job 'retired files' has not ended since" in told
+
+
+@pytest.mark.proves("I8")
+def test_nothing_of_a_partition_stays_in_memory_once_its_abandoned_job_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SealWorld()
+    inline, turns = InlineExecutor(), HangingIn()
+    threads = SealerThreads(inline, inline, inline, inline, inline, turns)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    store = SomeFail(world.blobs, "retired/environment=math/generation=1/partition=1/", Stopped())
+    with world.sealer(store=store) as sealer:
+        world.run(sealer, seconds=5)
+        monkeypatch.undo()
+        with world.sealer() as other:
+            world.run(sealer, other, seconds=20)
+            assert [len(one.stats().partitions) for one in (sealer, other)] == [1, 1]
+            store.error = None  # Its traceback has what the job used.
+            turns.held.pop().set_result(None)
+            gc.collect()
+            assert sum(isinstance(one, Intake) for one in gc.get_objects()) == 2
 
 
 @pytest.mark.proves("F24")

@@ -142,14 +142,14 @@ class Chores:
         has_ended = self._running is None or self._turn.cancel()
         return has_ended or not wait([self._turn], timeout_s).not_done
 
-    def abandon(self) -> bool:
-        """Drops the job; returns whether a turn runs. It ends soon, since its deadline has passed,
-        unless it hangs."""
+    def abandon(self) -> Future[Any] | None:
+        """Drops the job; returns the turn that runs, if any. It ends soon, since its deadline has
+        passed, unless it hangs."""
         self._turn.cancel()
         if self._running is not None:
             self._running[2].end()
             self._running = None
-        return self._turn.running()
+        return self._turn if self._turn.running() else None
 
     def _begin_next(self) -> _Running | None:
         now_s = self._clock.monotonic_s()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from rollstream.runtime.deadline import Deadline
 
@@ -83,6 +83,15 @@ class SealerThreads:
         self.workers, self.claimers, self.lookers = Pool(workers), Pool(claimers), Pool(lookers)
         self.askers, self.writers, self.beside = Pool(askers), Pool(writers), Pool(beside)
         self.abandoned: Callable[[], str] = str
+
+    def abandon(self, turn: Future[Any], hanging: Callable[[], str]) -> None:
+        """A job in ``beside`` is abandoned; ``hanging`` tells of it until its turn has ended, and
+        keeps all that its partition had."""
+        self.abandoned = hanging
+        turn.add_done_callback(self._forget)
+
+    def _forget(self, _: Future[Any]) -> None:
+        self.abandoned = str
 
     @classmethod
     def of(cls, workers: Executor | None) -> Self:

@@ -361,8 +361,8 @@ class Partition:
 
     def _abandon_chores(self) -> None:
         for chores in self._chores:
-            if chores.abandon():  # It keeps the thread of all such jobs.
-                self._context.threads.abandoned = chores.hanging
+            if turn := chores.abandon():  # It keeps the thread of all such jobs.
+                self._context.threads.abandon(turn, chores.hanging)
 
     def _check_logs_if_due(self) -> Future[Any] | None:
         """Of an idle partition nothing else tells: a client that reads on beyond the end of a log
