@@ -112,6 +112,37 @@ def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
     assert failures_of(published(broker, layout)) == [(1, "left early")]
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_member_that_has_begun_keeps_its_place_though_its_next_segment_found_no_room(
+    kind: str,
+) -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+
+    async def scenario() -> None:
+        producer = open_producer(
+            kind,
+            broker,
+            layout,
+            environment="math",
+            clock=broker.manual_clock,
+            timeout_s=SHORT_S,
+        )
+        async with producer.dispatch(example_id="ex", group_size=1) as group:
+            await group.publish(rollout_uid="begun", is_last_segment=False, **sampled())
+            await leave_no_room(kind, producer, broker)
+            with pytest.raises(BufferFull):
+                await group.publish(rollout_uid="begun", segment_idx=1, **sampled())
+            broker.refusals, broker.poll_moves_s = 0, 0.0
+            with pytest.raises(InvalidRollout, match="has all its 1 members"):
+                await group.publish(rollout_uid="another", **sampled())
+            await group.publish(rollout_uid="begun", segment_idx=1, **sampled())
+        await producer.close()
+
+    asyncio.run(scenario())
+    assert failures_of(published(broker, layout)) == []
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("by_trajectory", [False, True])
 def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancelled: bool) -> None:

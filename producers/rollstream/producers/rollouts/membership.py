@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
@@ -59,13 +59,13 @@ class Membership:
     async def _publish(self, segments: Sequence[Segment], send: Send, *, ends: bool) -> list[str]:
         outgoing = [self.outbox.rollout(one) for one in segments]
         uids = [one.rollout_uid for one in outgoing]
-        self.admit(*uids)
+        new = self.admit(*uids)
         for one in segments:
             self.sampled_by(one)
         try:
             await send(outgoing)
         except BaseException:
-            for uid in uids:  # They were not sent, so they may be tried again.
+            for uid in new:  # They were not sent, so they may be tried again.
                 if not self._members.get(uid, True):
                     del self._members[uid]
             raise
@@ -122,8 +122,8 @@ class Membership:
         if missing > 0:
             await self.fail(send, LEFT_EARLY if error is None else reason_of(error), missing)
 
-    def admit(self, *uids: str) -> None:
-        """Counts members in, or refuses them if they are too many."""
+    def admit(self, *uids: str) -> Collection[str]:
+        """Counts members in, or refuses them if they are too many; returns those that are new."""
         size, members = self.address.group_size, self._members
         with self._lock:
             new = {uid: False for uid in uids if uid not in members}
@@ -136,6 +136,7 @@ class Membership:
                     finding = f"{uid} lacks {missing} of its {size} members, and gets {len(new)}"
                 raise InvalidRollout("group", uid, remedy, finding)
             members |= new
+        return new
 
     def sampled_by(self, segment: Segment) -> None:
         """A segment of a member is to be published."""
