@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -78,7 +77,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     def _begin(self, gatherer: Gatherer | None = None) -> None:
         self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
-        self._reading = defaultdict[str, asyncio.Lock](asyncio.Lock)  # By topic.
+        self._reading: dict[str, asyncio.Lock] = {}  # By topic.
         super()._begin(gatherer)
 
     @takes(RolloutArguments)
@@ -170,10 +169,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         await asyncio.sleep(seconds)
 
     async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
-        deadline = Deadline(timeout_s)
+        deadline, reading = Deadline(timeout_s), self._reading.get(topic)
+        if reading is None or not reading.locked():  # It may be of a loop that has ended.
+            reading = self._reading[topic] = asyncio.Lock()
         try:
             # One reads for all. Those that came meanwhile go on in their order.
-            async with asyncio.timeout(timeout_s), self._reading[topic]:
+            async with asyncio.timeout(timeout_s), reading:
                 await self._find(topic, timeout_s)
                 while not admission.was_read:
                     self._engine.refuse()

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from harness.brokers import until
+from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import Doubtful, until_sent
+from harness.producer_faults import Doubtful, SilentBroker, until_sent
 from harness.producers import AnyProducer, new_layout, open_producer, published, sampled
 from rollstream.producers import DeliveryFailed, RolloutProducer
 from rollstream.producers.admission.standing import ALIVE_S
@@ -17,6 +17,7 @@ from rollstream.producers.engine import shell
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.entry import EntryKind
 from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
 
 
@@ -111,3 +112,19 @@ def test_a_group_whose_dispatch_is_cancelled_after_it_left_ends_at_once() -> Non
 
     asyncio.run(scenario())
     assert (log.count(EntryKind.DISPATCHED), log.count(EntryKind.FAILED)) == (1, 1)
+
+
+def test_what_found_no_broker_in_one_loop_is_admitted_in_the_next() -> None:
+    broker = SilentBroker()
+    log = Log(broker)
+    producer = open_producer("async", broker, log.layout, environment="math", timeout_s=0.2)
+
+    async def play_three() -> list[BaseException | None]:
+        return await asyncio.gather(*(play(producer) for _ in range(3)), return_exceptions=True)
+
+    broker.stopped.set()
+    assert [type(one) for one in asyncio.run(play_three())] == [BrokerUnavailable] * 3
+    broker.stopped.clear()
+    vars(producer)["_timeout_s"] = TIMEOUT_S
+    assert asyncio.run(play_three()) == [None] * 3
+    asyncio.run(producer.close())
