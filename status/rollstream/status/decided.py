@@ -15,6 +15,7 @@ from math import inf
 
 import xxhash
 
+import rollstream
 from rollstream.folds.saved_state import UnusableState, from_bytes, to_pieces
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.deadline import Deadline
@@ -218,14 +219,17 @@ class DecisionLog:
 
         Raises:
             BrokerUnavailable: not read by the deadline, or no answer in time. UnreadableLog: it
-                cannot be read on, or was cut back. UnknownTopic.
+                cannot be read on, or was cut back, also where it was written anew since.
+                UnknownTopic.
         """
         answer = Deadline(deadline.slice_s(answers_within_s), deadline.clock)
         _, end = bounds_in_time(self._reader, self._where, answer)
-        log = self._log = self._log or self._begun(deadline)
-        if end < log.next_offset:
-            ends = f"the log ends at {end}"
-            raise LogLost(lost_message(str(self._where), log.next_offset, ends))
+        log = self._log
+        if log is None:
+            log = self._log = self._begun(deadline)
+        elif log.owner and not holds(self._reader, self._where, log.place(), deadline):
+            found = f"the log, which ends at {end}, does not hold the last of them"
+            raise LogLost(lost_message(str(self._where), log.next_offset, found))
         try:
             for record in read_between(self._reader, self._where, log.next_offset, end, deadline):
                 event = event_in(record, log.owner)
@@ -274,6 +278,8 @@ class DecisionLog:
             "log": str(self._where),
             "root_id": self._root_id,
             "told": xxhash.xxh3_128_hexdigest(told),
+            # No version of the fold stands for what is told beside the state.
+            "told_by": " ".join([rollstream.__version__, *DecisionCounts.__slots__]),
         }
 
 
