@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
@@ -37,11 +37,6 @@ from rollstream.store.score_files import (
     read_in_turn,
 )
 from rollstream.store.scores import open_scores
-from rollstream.streams.broker import IDLE_S, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
-from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.memory.reader import MemoryReader
-from rollstream.streams.partitioning import partition_of
 
 ADDRESS = PartitionAddress("math", 1, 0)
 GROUP = "0f" * 16
@@ -79,47 +74,6 @@ def rows(world: SealWorld) -> list[dict[str, Any]]:
 
 def paths(world: SealWorld) -> list[str]:
     return [blob.path for blob in world.blobs.list(scores_of("math", 1))]
-
-
-class SilentBroker(MemoryBroker):
-    """Nobody says where the log of scores of partition 0 ends."""
-
-    def __init__(self, world: SealWorld) -> None:
-        super().__init__(world.logs)
-        self._silent = TopicPartition(world.layout.scores("math"), 0)
-        self.asked = 0
-
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
-        reader = super().reader(starts, idle_s=idle_s)
-        all_bounds = reader.all_bounds
-
-        def unless_silent(
-            logs: Collection[TopicPartition], timeout_s: float
-        ) -> dict[TopicPartition, tuple[int, int]]:
-            if self._silent not in logs:
-                return all_bounds(logs, timeout_s)
-            self.asked += 1
-            raise BrokerUnavailable("the test's leader is silent")
-
-        vars(reader).update(all_bounds=unless_silent)
-        return reader
-
-
-def test_a_silent_leader_holds_up_the_scores_of_its_own_partition_alone() -> None:
-    world = SealWorld(partitions=4)
-    broker = SilentBroker(world)
-    for number in range(8):
-        score(world, 1.0, uid=f"u{number}")
-    with world.sealer(broker=broker) as sealer:
-        world.run(sealer, seconds=EVERY_S / 2)
-        named = {path.split("partition=")[1][0] for path in paths(world)}
-        tries = broker.asked
-        world.run(sealer, seconds=EVERY_S / 3)
-        assert broker.asked == tries, "the next attempt is a minute after the last one"
-    assert named == {str(partition_of(f"u{one}".encode(), 4)) for one in range(8)} - {"0"}
-    assert len(named) > 1
 
 
 def test_sealers_write_each_score_once_and_readers_count_versions(world: SealWorld) -> None:

@@ -146,7 +146,8 @@ class EnvironmentSealer:
         as where the store hangs; raises as ``step``."""
         if not self._chores.finish(deadline.left_s()):
             return
-        written = self._context.threads.workers.submit(self._scores.bring_up, self._adopted())
+        bring_up, workers = self._scores.bring_up, self._context.threads.workers
+        written = workers.submit(bring_up, self._adopted(), deadline)
         self._last_scores = written
         if not wait([written], deadline.left_s()).not_done:
             try:
@@ -226,7 +227,9 @@ class EnvironmentSealer:
         ]
 
     def _write_scores(self, deadline: Deadline) -> Callable[[], float] | None:
-        return partial(self._scores.bring_up, sorted(self._adopted())) if self._scored else None
+        if not self._scored:
+            return None
+        return partial(self._scores.bring_up, sorted(self._adopted()), deadline)
 
     def _adopt(self) -> None:
         for where in sorted(self._reader.assigned()):

@@ -10,6 +10,7 @@ from contextlib import closing
 from itertools import takewhile
 
 from rollstream.consumers.sealing.context import SealerContext
+from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.errors import StoreError
@@ -24,6 +25,7 @@ from rollstream.store.score_files import (
 from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import Follower
 
+QUICK_S = 1.0  # A leader that answers does so sooner: of those behind one that did not.
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -40,18 +42,21 @@ class ScoreFiles:
         self._context = context
         self._newest: dict[int, tuple[int, ScoreOrigin]] = {}  # By partition; its next offset.
         self._written: dict[int, PartitionScores] = {}  # By partition.
+        self._ends_within_s = context.ask_s  # How long a log's end is waited for.
         self._lost = set[str]()  # Paths of damaged files that the log no longer has.
         self.aside: dict[int, str] = {}  # Why a partition's scores are written no more.
 
-    def bring_up(self, partitions: Collection[int]) -> float:
+    def bring_up(self, partitions: Collection[int], deadline: Deadline) -> float:
         """Writes what is new in these partitions, a job. What fails is left to a later one, and
-        holds up no other partition for longer than an answer of the broker may take.
+        holds up no other partition for longer than an answer of the broker may take. At the
+        deadline no further leader is waited for once one was silent.
 
         Raises:
             PermanentBrokerError: somebody must change something first. BrokerUnavailable,
                 StoreError: new scores of a partition have no file yet.
         """
         failed: BrokerUnavailable | StoreError | None = None
+        self._ends_within_s = self._context.ask_s
         environment, generation = self._context.environment, self._context.layout.generation
         # Another sealer may have written those that were given away meanwhile.
         self._written = {one: self._written[one] for one in partitions if one in self._written}
@@ -67,8 +72,12 @@ class ScoreFiles:
             except (UnreadableLog, OffsetLost) as error:
                 self.aside[number] = str(error)
                 _log.error("scores of %s are written no more: %s", address, error)
-            except (BrokerUnavailable, StoreError) as error:
-                failed = error if isinstance(error, StoreError) else failed or error
+            except StoreError as error:
+                failed = error
+            except BrokerUnavailable as error:
+                failed, self._ends_within_s = failed or error, QUICK_S
+                if deadline.passed():
+                    break
         if failed is not None:
             raise failed
         return EVERY_S
@@ -138,7 +147,7 @@ class ScoreFiles:
         """Those of a partition's log, from an offset on."""
         context, where = self._context, self._context.layout.scores_log(address)
         with closing(Follower(context.broker, {where: first}, scores=[where])) as follower:
-            for one in follower.read_to_end(context.deadline(), ends_within_s=context.ask_s):
+            for one in follower.read_to_end(context.deadline(), ends_within_s=self._ends_within_s):
                 assert isinstance(one.event, Scored), one
                 yield LoggedScore(one.offset, one.timestamp_us, one.event)
 
