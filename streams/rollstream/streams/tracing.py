@@ -205,7 +205,7 @@ def trace(
 
     Reads the seal logs of all partitions from their ends back, the unsettled records of the ingest
     logs, and the dead letters. Seal logs are read back to ``MARGIN_US`` before the rollout was
-    created, as its oldest entry that was found says. They are read whole if nothing is found.
+    created, as its oldest entry that was settled says. They are read whole if none is found.
 
     Args:
         environments: name to number of partitions.
@@ -262,7 +262,8 @@ class _SealLog:
 
     Attributes:
         oldest_us: when the oldest of them was created, or settled if nothing says when it was
-            created. A repetition says nothing: what it repeats may be older.
+            created. A repetition says nothing, nor does what is pending, which may be one: what
+            it repeats may be older.
         read_from: everything from this offset on was read.
     """
 
@@ -337,7 +338,6 @@ class _SealLog:
                 for entry in _in_record(self._address, record.offset, record.value, self._wanted):
                     if not fold.settled(entry.offset, entry.entry):
                         self._pending.append(entry)
-                        self.oldest_us = min(self.oldest_us, record.timestamp_us)
 
 
 def _in_flush(

@@ -7,6 +7,7 @@ import pytest
 from harness.brokers import TIMEOUT_S
 from harness.faults import FaultyBroker
 from harness.owned_logs import owner_of
+from harness.rollouts import encode_record, make_entry
 from harness.seal_events import flushed
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
@@ -64,6 +65,17 @@ def test_a_trace_of_a_new_rollout_reads_no_old_events() -> None:
     assert new < old / 2
     deadline = Deadline(TIMEOUT_S, clock)
     assert trace(broker, layout, PARTITIONS, "never published", deadline) == []
+
+
+def test_what_a_pending_rollout_repeats_is_found_however_old_it_is() -> None:
+    clock, layout = ManualClock(), Layout()
+    broker = expired_in_turn(clock, layout, each_s=3_600.0)
+    writer, repeated = broker.writer(), encode_record([make_entry(rollout_uid="u20")], partitions=1)
+    for _ in range(FLUSHES + 1):  # Of the last one alone no flush says anything.
+        writer.append(layout.rollouts("math"), repeated, partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+    found = trace(broker, layout, PARTITIONS, "u20", Deadline(TIMEOUT_S, clock))
+    assert [(one.offset, one.state) for one in found] == [(20, "expired"), (FLUSHES, "pending")]
 
 
 @pytest.mark.parametrize("expired", [10, FLUSHES - 10])
