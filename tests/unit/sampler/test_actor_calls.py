@@ -272,6 +272,30 @@ def test_a_fold_that_goes_on_takes_as_long_as_it_needs(monkeypatch: pytest.Monke
     assert 900 + START_TIMEOUT_S <= world.clock.monotonic_s() <= 960 + START_TIMEOUT_S
 
 
+def test_an_actor_that_dies_each_time_that_it_folds_is_an_error_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, NEVER)
+    looks = 0
+
+    def get(ref: Answer, timeout: float) -> Any:
+        nonlocal looks
+        if ref not in world.sent:
+            return ref.get()
+        looks += 1
+        assert looks < 1_000, "it is waited for without end"
+        if looks % 4:
+            world.clock.advance(timeout)
+            raise GetTimeoutError
+        raise RayActorError
+
+    folded = property(lambda _: Why(folding=f"{looks} of 1,000 offsets"), lambda *_: None)
+    monkeypatch.setattr(World, "why", folded, raising=False)
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(SamplerUnavailable):
+        world.calls.execute(Agree(config=SECRETIVE), 0.0)
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [

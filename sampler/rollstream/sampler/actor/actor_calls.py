@@ -31,6 +31,7 @@ from rollstream.streams.errors import Fenced
 # A new worker process, and the logs read to their ends: while they are folded, only what passes
 # since that was seen to go on.
 START_TIMEOUT_S = 120.0
+DEATHS_MAX = 3  # Of an actor that folds: where it dies each time, say for memory, it gets nowhere.
 REPEAT_AFTER_S = 0.1  # Ray may say at once, again and again, that the actor cannot be reached.
 FIRST_LOOK_S = 2.0  # A call that waits for so long asks what for,
 WHY_S = 1.0  # and waits for that for so long.
@@ -47,12 +48,19 @@ class AnswerDeadline(Deadline):
     def __init__(self, wait_s: float, clock: Clock) -> None:
         super().__init__(START_TIMEOUT_S + wait_s, clock)
         self._folded = ""
+        self._deaths = 0
 
     def look(self, why: Why) -> None:
         """Begins again where the fold of the logs went on since the last look."""
         if why.folding and why.folding != self._folded:
             self._folded = why.folding
-            self.restart()
+            if self._deaths < DEATHS_MAX:
+                self.restart()
+
+    def died(self) -> None:
+        """The actor is started anew, and folds again what it did not save."""
+        self._deaths += bool(self._folded)
+        self._folded = ""
 
 
 class ActorCalls:
@@ -222,8 +230,9 @@ class ActorCalls:
         if deadline.passed():
             raise self._no_answer(deadline, why)
 
-    def _check_repeatable(self, error: Exception, deadline: Deadline) -> None:
+    def _check_repeatable(self, error: Exception, deadline: AnswerDeadline) -> None:
         """Returns where the call is to be repeated: Ray starts the actor anew."""
+        deadline.died()
         if self._closed:
             raise self._closed_error() from error
         if isinstance(error, ActorDiedError):
