@@ -26,6 +26,7 @@ from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Reply, Unread
 from rollstream.sampler.decide.queries.looks import AskRecorded, AskStats, Flush, SamplerStats
 from rollstream.sampler.decide.queries.sampling import ReadGroups
+from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.errors import RequestDiffers
 from rollstream.schemas import codec
@@ -235,6 +236,28 @@ def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its
     assert served.value.batch(waited_s=0.0, read_group=None).num_groups == 2
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
+def test_a_step_that_is_decided_anew_with_the_same_groups_is_another_batch() -> None:
+    world = memory_world()
+    world.writer().flush(GroupSpec())
+    asked = NextBatch(step=0, num_groups=1)
+
+    async def answers() -> list[Any]:
+        async with actor_in(world) as actor:
+            SlowBlobs.free.clear()
+            calls = []
+            for _ in range(2):
+                await actor.execute([Resume(checkpointed_step=None, later="release")], 0.0)
+                calls.append(asyncio.ensure_future(actor.execute([asked], WAIT_S)))
+                await waiting(actor, 0)  # It was decided, and is not read.
+            SlowBlobs.free.set()
+            return [batch_in(await call) for call in calls]
+
+    first, second = asyncio.run(answers())
+    assert first.digest == second.digest
+    assert second.batch_id == f"{world.name}-2-0"
     world.close()
 
 

@@ -177,7 +177,8 @@ class Delivery:
         is_old = not command.claims and served.final and command.step < state.next_step - 1
         payloads = self._past if is_old else self._payloads
         read = partial(self._read, command, resolved, ready, payloads)
-        return Unread((command.step, served.digest, share), read, "past" if is_old else "now")
+        key = command.step, served.chosen_at, served.digest, share  # Decided anew it is another.
+        return Unread(key, read, "past" if is_old else "now")
 
     def _read(
         self, command: BatchCommand, resolved: Resolved, ready: int, payloads: Payloads
