@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,15 @@ from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine import reading
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.sampler.engine.score_pressure import Questions
 from rollstream.sampler.rows.deliver import Delivery
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.errors import Fenced
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import Fenced, UnknownTopic
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 30.0
 
@@ -126,6 +132,30 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
         folding()
     assert with_rows(owner.execute(asked, 0.0).value).decided.step == 0
     assert batch_of(call).decided.step == 0
+    owner.close()
+    world.close()
+
+
+@pytest.mark.parametrize("error", [UnknownTopic("its leader moved"), KeyboardInterrupt()])
+def test_what_was_polled_is_folded_whatever_becomes_of_what_is_asked_besides(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = memory_world()
+    owner = owner_in(world)
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    world.writer().flush(*specs(1))
+    where = Layout.of(world.config.kafka).groups_log(PartitionAddress("math", 1, 0))
+    asked = Questions(0, {"math": [where]}, ())
+
+    def refused(self: Follower, where: TopicPartition, timestamp_us: int, timeout_s: float) -> bool:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SamplerLogs, "questions", lambda _: asked)
+        patched.setattr(Follower, "has_read", refused)
+        with suppress(KeyboardInterrupt):
+            owner.follow(WAIT_S)
+    assert with_rows(owner.execute(NextBatch(step=0, num_groups=1), 0.0).value).decided.step == 0
     owner.close()
     world.close()
 

@@ -320,13 +320,21 @@ class SamplerLogs:
             return None
         return self._pressure.questions(self.state, self._follower, self._score_logs)
 
-    def end_reading(self, reading: Reading) -> bool:
-        """Returns whether what the thread read is to be folded; False: others read anew."""
+    def end_reading(self, reading: Reading, *, lost: bool = False) -> bool:
+        """Returns whether what the thread read is to be folded; False: others read anew.
+
+        Args:
+            lost: the thread was interrupted, and nobody has what it read.
+        """
         self._reading = None
         self._note_aside()
         if reading.follower is not self._follower:
             reading.follower.close()
-        return reading.follower is self._follower
+            return False
+        if lost:
+            self._become(UNCLAIMED)
+            self._stop_following()  # It stands behind all of that.
+        return not lost
 
     def close(self) -> None:
         """Owns and follows nothing any more, for good."""

@@ -48,6 +48,7 @@ from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.sampler.rows.recorded import RecordedBatches
 from rollstream.sampler.rows.repairing import lost_groups, repaired
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent, Scored
 from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
@@ -249,9 +250,9 @@ class Owner:
             reading = self._logs.begin_reading()
         try:
             arrived = reading.poll(timeout_s)
-        except BaseException:
-            with self._lock:
-                self._end_reading(reading)
+        except BaseException as error:
+            with self._lock:  # A poll that fails returns all of it the next time.
+                self._end_reading(reading, lost=not isinstance(error, RollstreamError))
             raise
         with self._lock:
             if self._end_reading(reading) and any(arrived):
@@ -438,10 +439,10 @@ class Owner:
             self._claim(deadline)
         self._serve_waiting(deadline)
 
-    def _end_reading(self, reading: Reading) -> bool:
+    def _end_reading(self, reading: Reading, *, lost: bool = False) -> bool:
         """As ``SamplerLogs.end_reading``."""
         self._lock.notify_all()
-        return self._logs.end_reading(reading)
+        return self._logs.end_reading(reading, lost=lost)
 
     def _hand_on(self, events: Sequence[SamplerEvent]) -> None:
         """What was decided is to be delivered, and written as a file."""

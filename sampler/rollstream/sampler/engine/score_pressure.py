@@ -11,7 +11,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerError
 from rollstream.streams.owned.follow import Follower
 
 ASK_EVERY_S = 1.0
@@ -50,7 +50,7 @@ class Questions(NamedTuple):
                 if deadline.passed():
                     break
                 answers.ends[where] = follower.end_of(where, deadline.left_s())
-        except BrokerUnavailable:
+        except BrokerError:  # Also one that is refused for a moment, as while a leader moves.
             return answers._replace(answered=False)
         return answers
 
