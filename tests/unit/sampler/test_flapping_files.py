@@ -9,7 +9,9 @@ import pytest
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, log_end, memory_world
+from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import GroupsUnreadable, SamplerView
 from rollstream.sampler.batch.share import with_rows
@@ -17,7 +19,10 @@ from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, R, read
 from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.errors import BatchUnsettled
+from rollstream.schemas.events import Replaced
 from rollstream.store import BlobInfo, BlobMissing, Blobs
+from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.owned.sending import Ticket
 
 WAIT_S = 30.0
 RANKS = 2
@@ -114,3 +119,23 @@ def test_what_was_being_read_when_its_groups_gave_way_is_shown_to_nobody(world: 
     with pytest.raises(BatchUnsettled, match="others take their places; repeat the call"):
         read(world.slow.answered.result(0).value)
     assert world.digest(1) == replaced
+
+
+def test_nobody_is_given_what_an_interrupted_call_may_have_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm = OwnedLog._confirm
+
+    def interrupted(self: OwnedLog[SamplerState], ticket: Ticket, deadline: Deadline) -> int:
+        if isinstance(ticket.event, Replaced):
+            raise KeyboardInterrupt
+        return confirm(self, ticket, deadline)
+
+    monkeypatch.setattr(OwnedLog, "_confirm", interrupted)
+    world.blobs.missing = world.path
+    with pytest.raises(KeyboardInterrupt):
+        world.digest(0)
+    world.blobs.missing = ""
+    with pytest.raises(BatchUnsettled):
+        read(world.slow.answered.result(0).value)
+    assert world.digest(0) == world.digest(1)

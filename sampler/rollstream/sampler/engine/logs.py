@@ -197,6 +197,10 @@ class SamplerLogs:
             return False
         except Fenced as error:
             raise self._stop_for_good(error) from error
+        except BaseException:  # Also an interrupt: it may have been written.
+            if self._log.place() is None:
+                self._become(UNCLAIMED)
+            raise
         self._owned_at = number
         return True
 
