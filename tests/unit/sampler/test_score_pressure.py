@@ -132,6 +132,14 @@ def test_a_log_of_which_too_much_waits_is_read_on_when_that_waited_for_too_long(
         assert (stats.scores_early, stats.scores_unused) == (0, {"no_group": 20})
 
 
+def test_a_log_that_is_read_no_further_for_now_is_not_being_folded(world: World) -> None:
+    world.useless(1_000, "nobody")  # More than one poll returns.
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        assert sampler.stats().scores_behind == ("math",)
+        assert sampler._owner.folding() == ""
+
+
 def test_no_time_out_runs_where_a_score_may_be_in_the_log_and_it_is_said(world: World) -> None:
     # These groups were sealed at a time long ago.
     world.local.configure(score_timeout_s=60.0, admission=False)

@@ -239,7 +239,7 @@ class SamplerLogs:
                 self._look(reading, deadline, files=claiming or self._follower is None)
                 self._fold_to_ends(reading)
         finally:
-            self._is_claiming, self._reads = False, tuple
+            self._is_claiming = False
 
     def read_sealed(self) -> None:
         """Folds all that was sealed before the call; what another thread polls meanwhile is read
@@ -366,6 +366,8 @@ class SamplerLogs:
             log.look(deadline, end_within_s=ends.left_s(), on_way=on_way)
         except Fenced as error:
             raise self._stop_for_good(error) from error
+        finally:
+            self._reads = tuple
         if written is not None:
             disproved = self._snapshots.disproved
             require_log_of(written, log.where, log.fold, log.next_offset, disproved)
@@ -430,14 +432,17 @@ class SamplerLogs:
 
     def _fold_all(self, follower: Follower, deadline: Deadline) -> None:
         self._reads = follower.how_far
-        for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
-            self._apply(one, follower)
-            deadline.restart()
-            self._save_on_way()
-            if isinstance(one.event, Scored) and self.state.late.is_full(
-                self._score_logs[one.where]
-            ):
-                self._pressure.look(self.state, follower, self._score_logs)
+        try:
+            for one in follower.read_to_end(deadline, ends_within_s=self.attempt().timeout_s):
+                self._apply(one, follower)
+                deadline.restart()
+                self._save_on_way()
+                if isinstance(one.event, Scored) and self.state.late.is_full(
+                    self._score_logs[one.where]
+                ):
+                    self._pressure.look(self.state, follower, self._score_logs)
+        finally:
+            self._reads = tuple
 
     def _apply(self, one: ConfirmedEvent, follower: Follower) -> None:
         """Folds an event of a seal log, or of a log of scores, unless an earlier attempt did. An
