@@ -25,6 +25,7 @@ from rollstream.sampler.engine import reading
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.sampler.engine.reading import Arrived, Reading
 from rollstream.sampler.engine.score_pressure import Questions
 from rollstream.sampler.rows.deliver import Delivery
 from rollstream.schemas.events import Flushed
@@ -154,6 +155,50 @@ def test_what_was_polled_is_folded_whatever_becomes_of_what_is_asked_besides(
         patched.setattr(SamplerLogs, "questions", lambda _: asked)
         patched.setattr(Follower, "has_read", refused)
         with suppress(KeyboardInterrupt):
+            owner.follow(WAIT_S)
+    assert with_rows(owner.execute(NextBatch(step=0, num_groups=1), 0.0).value).decided.step == 0
+    owner.close()
+    world.close()
+
+
+class InterruptedLock:
+    """A lock for which the next thread that wants it waits until it is interrupted."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self.interrupts = lock, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __enter__(self) -> Any:
+        if self.interrupts:
+            self.interrupts = False
+            raise KeyboardInterrupt
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)
+
+
+def test_who_is_interrupted_between_a_poll_and_its_fold_keeps_nobody_from_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = memory_world()
+    owner = owner_in(world)
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    world.writer().flush(*specs(1))
+    lock = InterruptedLock(owner._lock)
+    monkeypatch.setattr(owner, "_lock", lock)
+    poll = Reading.poll
+
+    def polled(self: Reading, timeout_s: float) -> Arrived:
+        arrived = poll(self, timeout_s)
+        lock.interrupts = True
+        return arrived
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reading, "poll", polled)
+        with pytest.raises(KeyboardInterrupt):
             owner.follow(WAIT_S)
     assert with_rows(owner.execute(NextBatch(step=0, num_groups=1), 0.0).value).decided.step == 0
     owner.close()

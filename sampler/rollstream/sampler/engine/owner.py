@@ -248,22 +248,25 @@ class Owner:
                 self._claim(deadline)
                 self._serve_waiting(deadline)
             reading = self._logs.begin_reading()
+        ended = False
         try:
             arrived = reading.poll(timeout_s)
+            with self._lock:
+                ended = True
+                if self._end_reading(reading) and any(arrived):
+                    deadline = self._logs.attempt()
+                    if not self._logs.fold(arrived, deadline):
+                        self._claim(deadline)
+                    self._serve_waiting(deadline)
+                    self._logs.save()
+                    if any(isinstance(one.event, Flushed | Scored) for one in arrived.sealed):
+                        self._ahead.changed()
+                self._overdue.look(self._logs.state)
         except BaseException as error:
-            with self._lock:  # A poll that fails returns all of it the next time.
-                self._end_reading(reading, lost=not isinstance(error, RollstreamError))
+            if not ended:
+                with self._lock:  # A poll that fails returns all of it the next time.
+                    self._end_reading(reading, lost=not isinstance(error, RollstreamError))
             raise
-        with self._lock:
-            if self._end_reading(reading) and any(arrived):
-                deadline = self._logs.attempt()
-                if not self._logs.fold(arrived, deadline):
-                    self._claim(deadline)
-                self._serve_waiting(deadline)
-                self._logs.save()
-                if any(isinstance(one.event, Flushed | Scored) for one in arrived.sealed):
-                    self._ahead.changed()
-            self._overdue.look(self._logs.state)
         return True
 
     def tell_workers(self, *, follow: bool) -> None:
