@@ -16,7 +16,7 @@ from rollstream.store.layout import (
     batches_prefix,
     hint_path,
     manifests_of,
-    newest_batch_path,
+    newest_batches_prefix,
     offset_in,
 )
 
@@ -86,16 +86,26 @@ class Followed:
         return None if newest is None else newest.batch
 
     def newest_named(self, sampler: str) -> NewestBatch | None:
-        """Returns a sampler's newest batch, by the blob that names it. Lists the batch files if
-        that blob is missing or damaged, as older releases left it."""
-        try:
-            content = self.blobs.read(newest_batch_path(sampler))
-            named = json.loads(content)
-            return NewestBatch((int(named["trainer_epoch"]), int(named["step"])), content)
-        except (BlobMissing, ValueError, KeyError, TypeError):
-            pass
+        """Returns a sampler's newest batch, by the blobs that name it, one a claim: an owner that
+        was fenced writes its own alone. Lists the batch files if there is none, as older releases
+        left it."""
+        named = (
+            self._named_in(one.path) for one in self.blobs.list(newest_batches_prefix(sampler))
+        )
+        found = max((one for one in named if one is not None), default=None)
+        if found is not None:
+            return found
         batches = (batch_in(blob.path) for blob in self.blobs.list(batches_prefix(sampler)))
         newest = max((one for one in batches if one is not None), default=None)
         if newest is None:
             return None
         return NewestBatch(newest, self.blobs.read(batch_path(sampler, *newest)))
+
+    def _named_in(self, path: str) -> NewestBatch | None:
+        """Returns the batch that a blob names; None: it is damaged, or gone."""
+        try:
+            content = self.blobs.read(path)
+            named = json.loads(content)
+            return NewestBatch((int(named["trainer_epoch"]), int(named["step"])), content)
+        except (BlobMissing, ValueError, KeyError, TypeError):
+            return None

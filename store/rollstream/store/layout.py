@@ -149,9 +149,14 @@ def batches_prefix(sampler: str) -> str:
     return f"{BATCHES}/sampler={_value(sampler)}/"
 
 
-def newest_batch_path(sampler: str) -> str:
-    """The JSON blob that names the newest batch of a sampler; no ``*.json``, which are batches."""
-    return f"{batches_prefix(sampler)}newest"
+def newest_batches_prefix(sampler: str) -> str:
+    """The blobs that name the newest batches of a sampler; no ``*.json``, which are batches."""
+    return f"{batches_prefix(sampler)}newest/"
+
+
+def newest_batch_path(sampler: str, claim: int) -> str:
+    """The JSON blob that names the newest batch that was decided under a claim."""
+    return f"{newest_batches_prefix(sampler)}{claim:012d}"
 
 
 def examples_path(examples_id: str) -> str:

@@ -30,7 +30,11 @@ from rollstream.schemas import codec
 from rollstream.schemas.events import Requested
 from rollstream.status import measure, stuck_stages
 from rollstream.store import BlobInfo, Blobs, Followed, hand_root_over, read_root_id
-from rollstream.store.layout import batches_prefix, newest_batch_path, snapshot_path
+from rollstream.store.layout import (
+    batches_prefix,
+    newest_batches_prefix,
+    snapshot_path,
+)
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import LogLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -198,7 +202,7 @@ def test_a_log_that_was_decided_anew_beyond_the_files_is_not_gone_on_with(
     for path, content in lost.items():  # Restored from a copy.
         world.store.create(path, content)
     if not names_newest:  # As older releases left it.
-        world.store.delete(newest_batch_path(world.name))
+        names_no_newest(world)
     again = world.successor()
     with pytest.raises(LogLost, match="holds another batch as that step"):
         again.next_batch(STEPS + 1, 1)
@@ -210,8 +214,26 @@ class ListsNoBatches(PassingBlobs):
     """Lists the batch files of nobody, however many steps there are."""
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        assert not prefix.startswith("batches/"), prefix
+        assert "/newest/" in prefix or not prefix.startswith("batches/"), prefix
         return super().list(prefix)
+
+
+def names_no_newest(world: LocalWorld) -> None:
+    for blob in [*world.store.list(newest_batches_prefix(world.name))]:
+        world.store.delete(blob.path)
+
+
+def test_a_fenced_owner_that_writes_late_hides_no_newer_batch(served: LocalWorld) -> None:
+    store = served.store
+    (before,) = store.list(newest_batches_prefix(served.name))
+    late = store.read(before.path)
+    with served.successor() as sampler:
+        sampler.next_batch(STEPS, 1)
+        sampler.flush()
+    (after,) = store.list(newest_batches_prefix(served.name))
+    store.replace(before.path, late)
+    assert after.path > before.path
+    assert Followed(store).newest_batch(served.name) == (0, STEPS)
 
 
 def test_a_claim_lists_no_batch_files(served: LocalWorld) -> None:
@@ -225,7 +247,7 @@ def test_a_claim_lists_no_batch_files(served: LocalWorld) -> None:
 
 
 def test_a_claim_over_the_files_of_an_older_release_lists_them_once(served: LocalWorld) -> None:
-    served.store.delete(newest_batch_path(served.name))
+    names_no_newest(served)
     assert Followed(served.store).newest_batch(served.name) == (0, STEPS - 1)
     with served.successor() as sampler:
         sampler.resume(STEPS - 1)

@@ -23,7 +23,7 @@ from rollstream.schemas.events import ChosenGroup
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobMissing, StoreAway, StoreError
 from rollstream.store.followed import Followed
-from rollstream.store.layout import batch_path, newest_batch_path
+from rollstream.store.layout import batch_path, newest_batch_path, newest_batches_prefix
 
 PENDING_MAX = 1_024  # Steps whose decision waits for the disk: more than a state holds by default.
 CLOSE_WAIT_S = 10.0
@@ -56,6 +56,7 @@ class Projector:
         self._closed = False
         self._failure: SamplerError | None = None
         self._newest: tuple[int, int] | None = None  # Trainer epoch and step, as the root names it.
+        self._named_in = ""  # The blob that names it.
         self._thread = StepThread(self._step, "rollstream-batches")
 
     def project(self, batch: ServedBatch, state: SamplerState) -> None:
@@ -149,7 +150,7 @@ class Projector:
 
     def _name_newest(self, batch: ServedBatch) -> None:
         """Writes which batch is the newest, before its file, so that none is newer; never an older
-        one again."""
+        one again. What older claims wrote goes once there is a newer one."""
         if self._newest is None:
             self._newest = Followed(self._blobs).newest_batch(self._sampler)
         epoch, step = newest = (batch.event.trainer_epoch, batch.event.step)
@@ -158,9 +159,14 @@ class Projector:
                 **{"trainer_epoch": epoch, "step": step},
                 **{"replacements": batch.replacements, "digest": batch.digest},
             }
-            path = newest_batch_path(self._sampler)
+            path = newest_batch_path(self._sampler, batch.event.epoch)
             self._blobs.replace(path, orjson.dumps(content, default=bytes.hex))
             self._newest = newest
+            if path != self._named_in:
+                self._named_in = path
+                for one in [*self._blobs.list(newest_batches_prefix(self._sampler))]:
+                    if one.path < path:
+                        self._blobs.delete(one.path)
 
     def _is_idle(self) -> bool:
         return not (self._pending or self._writing)
