@@ -17,6 +17,7 @@ class Claims:
     """Jobs of a partition, one at a time. Manifests are listed once for each fold that begins.
 
     Attributes:
+        address: of the partition.
         store_step: which of its steps calls the store now; empty: none does.
     """
 
@@ -25,7 +26,7 @@ class Claims:
     ) -> None:
         self.store_step = ""
         self._context = context
-        self._address = address
+        self.address = address
         self._log = log
         self._answer_s = ANSWER_S
         self._is_compared = False  # The log with the manifests, before it was claimed.
@@ -57,7 +58,7 @@ class Claims:
             self._compare()
         self._is_compared = False
         self.store_step = "project_missing"
-        project_missing(self._context, self._address, self._log.fold.flushes)
+        project_missing(self._context, self.address, self._log.fold.flushes)
 
     def _compare(self) -> None:
         self.store_step = "the look for manifests"
@@ -66,5 +67,5 @@ class Claims:
             self._context.blobs,
             self._context.deadline(),
         )
-        require_log_of_manifests(broker, blobs, self._log.where, self._address, deadline)
+        require_log_of_manifests(broker, blobs, self._log.where, self.address, deadline)
         self.store_step = ""
