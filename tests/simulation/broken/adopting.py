@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from rollstream.consumers.sealing.budget import MemoryBudget
-from rollstream.consumers.sealing.intake import Intake
+from rollstream.consumers.sealing.intake import ENTRY_BYTES, RECORD_BYTES, Intake
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.streams.broker import TopicPartition
 from simulation.consumers.adopting import Adopting
@@ -31,7 +31,8 @@ class ExpiringWithoutRoom(Adopting):
     def run(self) -> None:
         def keep_or_expire(intake: Intake, record: IngestRecord) -> int:
             kept = keep(intake, record)
-            if not kept and intake.assembler.pending.by_key:
+            is_whole = kept >= RECORD_BYTES + ENTRY_BYTES * record.count + record.size
+            if not is_whole and intake.assembler.pending.by_key:
                 intake.assembler._outcomes.expire_oldest()
             return kept
 
