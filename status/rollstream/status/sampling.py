@@ -48,10 +48,6 @@ class SamplerReading:
         self._lost = ""
         self.aside = ""
 
-    def apply_decision(self, confirmed: ConfirmedEvent) -> None:
-        """The next event of the decision log."""
-        self.decided.apply(confirmed.offset, confirmed.timestamp_us, confirmed.event)
-
     def end_decisions(self, log: TopicPartition, written: tuple[int, int] | None) -> None:
         """The decision log was read to its end; the store's root held this batch before."""
         self.decided.begin_groups()

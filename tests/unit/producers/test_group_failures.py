@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -28,8 +30,27 @@ from rollstream.producers import (
 )
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.topics.layout import Layout
 
 SHORT_S = 5.0  # Of a clock that goes on by hand; what samplers grant is read within as much.
+
+
+@asynccontextmanager
+async def dispatched(
+    kind: str, broker: NarrowBroker, layout: Layout, *, group_size: int
+) -> AsyncIterator[tuple[AnyProducer, AnyGroup]]:
+    """A producer and its group; after the block the group has ended, and the producer is closed."""
+    producer = open_producer(
+        kind,
+        broker,
+        layout,
+        environment="math",
+        clock=broker.manual_clock,
+        timeout_s=SHORT_S,
+    )
+    async with producer.dispatch(example_id="ex", group_size=group_size) as group:
+        yield producer, group
+    await producer.close()
 
 
 @pytest.mark.proves("F16")
@@ -50,19 +71,10 @@ def test_a_trajectory_that_could_not_say_its_end_is_missing_in_its_group(
                 raise RuntimeError("environment crashed")
 
     async def scenario() -> None:
-        producer = open_producer(
-            kind,
-            broker,
-            layout,
-            environment="math",
-            clock=broker.manual_clock,
-            timeout_s=SHORT_S,
-        )
-        async with producer.dispatch(example_id="ex", group_size=1) as group:
+        async with dispatched(kind, broker, layout, group_size=1) as (producer, group):
             with pytest.raises(BufferFull):
                 await play(producer, group)
             broker.refusals, broker.poll_moves_s = 0, 0.0
-        await producer.close()
 
     asyncio.run(scenario())
     assert failures_of(published(broker, layout)) == [(1, "left early")]
@@ -92,21 +104,12 @@ def test_a_failed_member_that_found_no_room_is_still_missing(kind: str) -> None:
     layout = new_layout(broker)
 
     async def scenario() -> None:
-        producer = open_producer(
-            kind,
-            broker,
-            layout,
-            environment="math",
-            clock=broker.manual_clock,
-            timeout_s=SHORT_S,
-        )
-        async with producer.dispatch(example_id="ex", group_size=2) as group:
+        async with dispatched(kind, broker, layout, group_size=2) as (producer, group):
             await group.publish(**sampled())
             await leave_no_room(kind, producer, broker)
             with pytest.raises(BufferFull):
                 await group.fail("sandbox died")
             broker.refusals, broker.poll_moves_s = 0, 0.0
-        await producer.close()
 
     asyncio.run(scenario())
     assert failures_of(published(broker, layout)) == [(1, "left early")]
@@ -120,15 +123,7 @@ def test_a_member_that_has_begun_keeps_its_place_though_its_next_segment_found_n
     layout = new_layout(broker)
 
     async def scenario() -> None:
-        producer = open_producer(
-            kind,
-            broker,
-            layout,
-            environment="math",
-            clock=broker.manual_clock,
-            timeout_s=SHORT_S,
-        )
-        async with producer.dispatch(example_id="ex", group_size=1) as group:
+        async with dispatched(kind, broker, layout, group_size=1) as (producer, group):
             await group.publish(rollout_uid="begun", is_last_segment=False, **sampled())
             await leave_no_room(kind, producer, broker)
             with pytest.raises(BufferFull):
@@ -137,7 +132,6 @@ def test_a_member_that_has_begun_keeps_its_place_though_its_next_segment_found_n
             with pytest.raises(InvalidRollout, match="has all its 1 members"):
                 await group.publish(rollout_uid="another", **sampled())
             await group.publish(rollout_uid="begun", segment_idx=1, **sampled())
-        await producer.close()
 
     asyncio.run(scenario())
     assert failures_of(published(broker, layout)) == []

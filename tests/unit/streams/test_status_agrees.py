@@ -117,7 +117,7 @@ def status_of(sampler: Decider, start: int) -> SamplerFigures:
     """What status finds, where it reads each seal log from ``start`` on."""
     reading = SamplerReading("trainer-a", sampler.choosing, dict.fromkeys(LOGS, start))
     for offset, event in enumerate(sampler.events):
-        reading.apply_decision(ConfirmedEvent(TopicPartition("sampler", 0), offset, 0, event))
+        reading.decided.apply(offset, 0, event)
     return figures_of(reading, sampler, start)
 
 

@@ -116,8 +116,10 @@ class Chores:
 
     def unended(self) -> str:
         """The job that runs now, in words; empty: none does."""
-        runs = self._newest is not None and self._turn.running()
-        return f"the job {self._newest.name!r} of {self._of}" if self._newest and runs else ""
+        chore = self._newest
+        if chore is None or not self._turn.running():
+            return ""
+        return f"the job {chore.name!r} of {self._of}"
 
     def trouble(self) -> str:
         """Which job has not ended by its deadline, or fails again and again, in words; empty: none.
