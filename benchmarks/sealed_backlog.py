@@ -58,7 +58,7 @@ class SealedBacklog:
         settings = load_config(config)
         self._address = PartitionAddress(environment, 1, 0)
         self._compression, self._experts = compression, experts
-        self._store = open_store(settings.store.root)
+        self._store = open_store(settings.store)
         self._broker = KafkaBroker(settings.kafka.bootstrap)
         self._log: OwnedLog[_NoFold] = OwnedLog(
             self._broker,

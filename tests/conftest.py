@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.kafka import KafkaFactory, own_brokers, start_kafka, topics_deleted_after
+from harness.s3_server import S3Server, s3_server
 from rollstream.console.broker import EmbeddedKafka
 
 # No test asserts a time, and a busy machine is no failure.
@@ -53,3 +54,16 @@ def own_kafka(tmp_path: Path) -> Iterator[KafkaFactory]:
     """Starts a broker of the test's own with each call, for tests that kill it."""
     with own_brokers(tmp_path) as start:
         yield start
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that is started once, by each process of a run; tests have prefixes of their
+    own. Its credentials are in the environment meanwhile."""
+    with (
+        s3_server(tmp_path_factory.mktemp("s3") / "data") as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in server.variables.items():
+            patch.setenv(name, value)
+        yield server

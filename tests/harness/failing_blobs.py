@@ -29,8 +29,8 @@ class PassingBlobs:
     def info(self, path: str) -> BlobInfo | None:
         return self.inner.info(path)
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        return self.inner.list(prefix)
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        return self.inner.list(prefix, after=after, limit=limit)
 
     def delete(self, path: str) -> None:
         self.inner.delete(path)
@@ -40,6 +40,9 @@ class PassingBlobs:
 
     def local_path(self, path: str) -> Path | None:
         return self.inner.local_path(path)
+
+    def address(self, path: str) -> str:
+        return self.inner.address(path)
 
 
 class FullBlobs(PassingBlobs):

@@ -33,7 +33,7 @@ class Services:
     broker: Callable[[RollstreamConfig], Broker] = lambda config: KafkaBroker(
         config.kafka.bootstrap, config.kafka.client
     )
-    store: Callable[[RollstreamConfig], Blobs] = lambda config: open_store(config.store.root)
+    store: Callable[[RollstreamConfig], Blobs] = lambda config: open_store(config.store)
     clock: Clock = field(default_factory=SystemClock)
     stopping: Callable[[], threading.Event] = stop_on_signals
 

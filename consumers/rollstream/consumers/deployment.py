@@ -92,7 +92,7 @@ def create_deployment(
     kafka = config.kafka
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     deadline = Deadline(kafka.timeout_s if timeout_s is None else timeout_s, clock)
-    blobs = store or open_store(config.store.root)
+    blobs = store or open_store(config.store)
     layout = Layout.of(kafka)
     partitions = {name: section.partitions for name, section in config.environments.items()}
     specs = specs_for(

@@ -95,7 +95,7 @@ class SealedGroups:
         self._environments = {layout.groups(one): one for one in environments}
         self._only_awaiting = only_awaiting
         self._timeout_s = settings.kafka.timeout_s
-        self._store = store or open_store(settings.store.root)
+        self._store = store or open_store(settings.store)
         self._own = ExitStack()
         used = broker or self._own.enter_context(
             KafkaBroker(settings.kafka.bootstrap, settings.kafka.client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 PORT_MAX = 65_535
@@ -12,6 +13,7 @@ _BROKER = re.compile(
     r"(?:(?i:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?"
     r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s\[\]:/,]+)(?::(?P<port>\d+))?"
 )
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 def check_bootstrap(bootstrap: str) -> None:
@@ -25,13 +27,41 @@ def check_bootstrap(bootstrap: str) -> None:
             )
 
 
-def local_folder(root: str) -> Path:
-    """The folder of a store's root, ``file:///an/absolute/folder``; else ``ValueError``."""
+class Bucket(NamedTuple):
+    """A store's root in an object store.
+
+    Attributes:
+        scheme: ``s3`` or ``gs``.
+        prefix: what the keys of all blobs begin with, without ``/`` at either end; may be empty.
+    """
+
+    scheme: str
+    name: str
+    prefix: str
+
+
+def root_of(root: str) -> Path | Bucket:
+    """The folder or the bucket of a store's root; else ``ValueError``, which names no secret."""
     url = urlsplit(root)
-    path = Path(unquote(url.path))
-    if url.scheme != "file" or url.netloc not in ("", "localhost") or not path.is_absolute():
+    path = unquote(url.path)
+    check_no_secret(root)
+    if url.scheme in ("s3", "gs") and _BUCKET.fullmatch(url.netloc) and not url.fragment:
+        names = [name for name in path.split("/") if name]
+        if not any(name.startswith(".") for name in names):
+            return Bucket(url.scheme, url.netloc, "/".join(names))
+    if url.scheme == "file" and url.netloc in ("", "localhost") and Path(path).is_absolute():
+        return Path(path)
+    raise ValueError(
+        f"{root!r} is no root of a store; write file:///an/absolute/folder, s3://bucket/prefix or "
+        "gs://bucket/prefix"
+    )
+
+
+def check_no_secret(address: str) -> None:
+    """A store's address holds no credentials; else ``ValueError``, which does not show them."""
+    url = urlsplit(address)
+    if "@" in url.netloc or url.query:
         raise ValueError(
-            f"{root!r} is no local folder, and only those are supported; write it as "
-            "file:///an/absolute/folder"
+            "it holds credentials or options (not shown here); write the address alone, and give "
+            "credentials by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role"
         )
-    return path

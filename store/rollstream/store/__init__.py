@@ -4,6 +4,7 @@ Map, a line a file:
 
 - ``blobs``        the interface of blob stores: atomic durable creates, reads, lists, deletes
 - ``local``        blobs on a local disk
+- ``objects``      blobs in an object store: S3 and GCS
 - ``memory``       blobs in memory, for tests (public)
 - ``open``         opens a root as blobs
 - ``visible_rows`` the visible rows as a pyarrow data set, loaded when it is first named

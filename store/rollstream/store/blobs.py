@@ -78,7 +78,7 @@ class Blobs(Protocol):
 
     def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Returns the bytes from ``[0]`` to ``[1]`` of each span, which lies within the blob. Those
-        of spans that follow one another are read at once.
+        of spans that are as near to one another as the store says are read at once.
 
         Raises:
             BlobMissing: there is no such blob.
@@ -88,8 +88,13 @@ class Blobs(Protocol):
     def info(self, path: str) -> BlobInfo | None:
         """Returns the blob's size; None: there is no such blob."""
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """Yields every blob whose path begins with ``prefix``, in the order of paths."""
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        """Yields the blobs whose path begins with ``prefix``, in the order of paths.
+
+        Args:
+            after: only those whose path comes after this one.
+            limit: how many at most; None: all.
+        """
 
     def delete(self, path: str) -> None:
         """Deletes the blob. Does nothing if there is none."""
@@ -100,6 +105,10 @@ class Blobs(Protocol):
 
     def local_path(self, path: str) -> Path | None:
         """Returns the blob's local file; None: it has none."""
+
+    def address(self, path: str) -> str:
+        """Returns what other programs open the blob by: the name of a file, or
+        ``s3://bucket/key``."""
 
 
 def size_of(blobs: Blobs, path: str) -> int:

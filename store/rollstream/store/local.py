@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +106,12 @@ class LocalBlobs:
         with _as_store_errors(path):
             return BlobInfo(path, os.stat(target).st_size) if os.path.isfile(target) else None
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         """A blob that is created or deleted meanwhile may be left out."""
         folder, _, beginning = prefix.rpartition("/")
         start = self._target(folder) if folder else self._root
         with _as_store_errors(prefix):
-            yield from _walk(start, f"{folder}/" if folder else "", beginning)
+            yield from islice(_walk(start, f"{folder}/" if folder else "", beginning, after), limit)
 
     def delete(self, path: str) -> None:
         with _as_store_errors(path):
@@ -129,6 +130,9 @@ class LocalBlobs:
 
     def local_path(self, path: str) -> Path | None:
         return Path(self._target(path))
+
+    def address(self, path: str) -> str:
+        return self._target(path) if path else self._root
 
     def _target(self, path: str) -> str:
         return os.path.join(self._root, *names_of(path))
@@ -278,18 +282,20 @@ def _unlink(file: str) -> None:
         os.unlink(file)
 
 
-def _walk(folder: str, at: str, beginning: str) -> Iterator[BlobInfo]:
-    """Yields the blobs below a folder in the order of paths. A folder of more than ``LISTED_MAX``
-    names is read once for each so many of them."""
-    names = _first_names(folder, beginning, "")
+def _walk(folder: str, at: str, beginning: str, after: str) -> Iterator[BlobInfo]:
+    """Yields the blobs below a folder, whose path is ``at``, that come after a path, in the order
+    of paths. A folder of more than ``LISTED_MAX`` names is read once for each so many of them."""
+    reached = after.removeprefix(at).partition("/")[0] if after.startswith(at) else ""
+    names = _first_names(folder, beginning, reached)
     while names:
         for name in names:
-            path = os.path.join(folder, name)
+            path = f"{at}{name}"
             if name.endswith("/"):
-                yield from _walk(path, f"{at}{name}", "")
-                continue
-            with suppress(FileNotFoundError):
-                yield BlobInfo(f"{at}{name}", os.stat(path).st_size)
+                if path > after or after.startswith(path):
+                    yield from _walk(os.path.join(folder, name), path, "", after)
+            elif path > after:
+                with suppress(FileNotFoundError):
+                    yield BlobInfo(path, os.stat(os.path.join(folder, name)).st_size)
         names = _first_names(folder, beginning, names[-1]) if len(names) == LISTED_MAX else []
 
 

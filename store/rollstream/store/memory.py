@@ -49,14 +49,14 @@ class MemoryBlobs:
             data = self._blobs.get(path)
         return None if data is None else BlobInfo(path, len(data))
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         with self._lock:
             found = sorted(
                 BlobInfo(path, len(data))
                 for path, data in self._blobs.items()
-                if path.startswith(prefix)
+                if path.startswith(prefix) and path > after
             )
-        return iter(found)
+        return iter(found[:limit])
 
     def delete(self, path: str) -> None:
         with self._lock:
@@ -67,3 +67,6 @@ class MemoryBlobs:
 
     def local_path(self, path: str) -> Path | None:
         return None
+
+    def address(self, path: str) -> str:
+        return f"memory://{path}"

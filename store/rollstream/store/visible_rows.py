@@ -7,25 +7,27 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as pads
-from pyarrow.fs import LocalFileSystem
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
+from rollstream.runtime.config.sections import StoreConfig
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.fields import SCHEMA
 from rollstream.schemas.wire_schemas import WireSchema, shipped
 from rollstream.store.arrow import rows_schema, token_array_field
+from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import open_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import GROUPS
 from rollstream.store.local import LocalBlobs
-from rollstream.store.open import local_root
+from rollstream.store.open import open_store
 from rollstream.store.rollups import visible_files
 
 
-def open_dataset(root: str | Path) -> pads.Dataset:
+def open_dataset(root: str | Path | StoreConfig) -> pads.Dataset:
     """Returns the rows of all files that are part of the data, as a pyarrow data set.
 
     Args:
-        root: the store's root, as a folder or as ``file:///…``.
+        root: the store's root, as for ``open_store``.
 
     Returns:
         The files' columns, and ``environment``, ``policy_version`` (of the group) and ``segment``
@@ -37,20 +39,15 @@ def open_dataset(root: str | Path) -> pads.Dataset:
             removed since has a column if a file has it.
 
     Raises:
-        BlobMissing: there is no such folder, or no such file.
-        UnsupportedRoot: it is not a local one.
+        BlobMissing: nothing is below that root, or a file is missing.
+        UnsupportedRoot, StoreError: as for ``open_store``.
         CorruptFile, NewerFile: a file or manifest cannot be read.
     """
-    folder = local_root(root) if "://" in str(root) else Path(root).absolute()
-    if not folder.is_dir():
-        raise BlobMissing(
-            f"{folder} is no folder: nothing was ever written under that root; name the store.root "
-            "of the sealers' configuration, or wait until they have written a first file"
-        )
+    blobs = open_store(root)
+    filesystem, base = _filesystem(blobs)
     partitions = pa.schema(
         [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
     )
-    blobs = LocalBlobs(folder)
     files = visible_files(blobs)
     opened = [open_rows(blobs, path) for path in files]
     carried = {pair for file in opened for pair in file.token_arrays.items()}
@@ -59,13 +56,30 @@ def open_dataset(root: str | Path) -> pads.Dataset:
     if not files:
         return pads.dataset(schema.empty_table())
     return pads.dataset(
-        [str(folder / path) for path in files],
+        [f"{base}/{path}" for path in files],
         schema=schema,
         format="parquet",
-        filesystem=LocalFileSystem(),
+        filesystem=filesystem,
         partitioning=pads.partitioning(partitions, flavor="hive"),
-        partition_base_dir=str(folder / GROUPS),
+        partition_base_dir=f"{base}/{GROUPS}",
     )
+
+
+def _filesystem(blobs: Blobs) -> tuple[FileSystem, str]:
+    """Opens the root's files, and where there the root is."""
+    is_folder = isinstance(blobs, LocalBlobs) and blobs.root.is_dir()
+    if not is_folder and next(blobs.list("", limit=1), None) is None:
+        raise BlobMissing(
+            f"{blobs.address('')} holds nothing: nothing was ever written under that root; name "
+            "the store.root of the sealers' configuration, or wait until they have written a first "
+            "file"
+        )
+    if isinstance(blobs, LocalBlobs):
+        return LocalFileSystem(), str(blobs.root)
+    from rollstream.store.objects import ObjectBlobs  # noqa: PLC0415 - as in ``open``
+
+    assert isinstance(blobs, ObjectBlobs)
+    return PyFileSystem(FSSpecHandler(blobs.fsspec())), blobs.root.partition("://")[2]
 
 
 def _rows_schema(versions: Collection[WireSchema]) -> pa.Schema:

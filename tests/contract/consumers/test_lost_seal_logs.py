@@ -123,9 +123,9 @@ class ListedBlobs(PassingBlobs):
 
     listed = 0
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         self.listed += prefix.startswith("manifests/")
-        return super().list(prefix)
+        return super().list(prefix, after=after, limit=limit)
 
 
 def test_a_claim_lists_the_manifests_of_its_partition_once() -> None:

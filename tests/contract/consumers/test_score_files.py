@@ -193,9 +193,9 @@ class CountingBlobs(PassingBlobs):
         self.read_paths: list[str] = []
         self.listed: list[str] = []
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         self.listed.append(prefix)
-        return super().list(prefix)
+        return super().list(prefix, after=after, limit=limit)
 
     def read(self, path: str) -> bytes:
         self.read_paths.append(path)

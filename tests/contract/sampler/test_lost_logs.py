@@ -213,9 +213,9 @@ def test_a_log_that_was_decided_anew_beyond_the_files_is_not_gone_on_with(
 class ListsNoBatches(PassingBlobs):
     """Lists the batch files of nobody, however many steps there are."""
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         assert "/newest/" in prefix or not prefix.startswith("batches/"), prefix
-        return super().list(prefix)
+        return super().list(prefix, after=after, limit=limit)
 
 
 def names_no_newest(world: LocalWorld) -> None:

@@ -135,7 +135,7 @@ def test_what_a_rank_cannot_read_where_it_runs_the_sampler_reads(
     world.writer().flush(*specs(2))
     sampler = world.open()
     assert isinstance(sampler, Sampler)
-    elsewhere = SecondClient(sampler, RankReader("file:///unused", MemoryBlobs(), 0))
+    elsewhere = SecondClient(sampler, RankReader(MemoryBlobs(), 0))
     with caplog.at_level(logging.WARNING):
         own = share(elsewhere, 1, payloads="rank")
     assert contents(own) == contents(share(sampler, 1))

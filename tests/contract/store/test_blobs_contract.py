@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 
 import pytest
 
+from harness.stores import KINDS, opened
 from rollstream.store import (
     BlobExists,
     BlobInfo,
@@ -14,17 +15,15 @@ from rollstream.store import (
     Blobs,
     Bytes,
     CorruptFile,
-    LocalBlobs,
-    MemoryBlobs,
     Pieces,
     StoreError,
     create_or_compare,
 )
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=KINDS)
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
-    return LocalBlobs(tmp_path / "root") if request.param == "local" else MemoryBlobs()
+    return opened(request, tmp_path)
 
 
 def paths(blobs: Blobs, prefix: str) -> list[str]:
@@ -120,6 +119,28 @@ def test_list_is_sorted_by_path_and_cut_by_prefix_anywhere_in_a_name(blobs: Blob
     assert paths(blobs, "a/b/10") == ["a/b/10"]
     assert paths(blobs, "nothing/here") == []
     assert list(blobs.list("b/")) == [BlobInfo("b/x", 3)]
+
+
+LISTED = ["a/b-c", "a/b/10", "a/b/2", "a/bc/d", "ab", "b/x"]
+
+
+@pytest.mark.parametrize("prefix", ["", "a/", "a/b", "a/b/", "a/b/1", "b/x", "c"])
+@pytest.mark.parametrize("after", ["", "a", "a/b", "a/b/", "a/b/10", "a/b/11", "a/bc", "b/x", "z"])
+def test_list_begins_after_a_path_and_ends_at_a_limit(
+    blobs: Blobs, prefix: str, after: str
+) -> None:
+    for path in LISTED:
+        blobs.create(path, b"")
+    expected = [path for path in LISTED if path.startswith(prefix) and path > after]
+    assert [blob.path for blob in blobs.list(prefix, after=after)] == expected
+    assert [blob.path for blob in blobs.list(prefix, after=after, limit=2)] == expected[:2]
+    assert [*blobs.list(prefix, after=after, limit=0)] == []
+
+
+def test_every_blob_has_an_address_of_its_own_for_other_programs(blobs: Blobs) -> None:
+    blobs.create("a/b", b"x")
+    assert blobs.address("a/b").endswith("a/b")
+    assert blobs.address("a/b") != blobs.address("a/c")
 
 
 @pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", "../a", "a/./b", ".hidden", "a/.tmp/b"])

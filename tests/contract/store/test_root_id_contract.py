@@ -7,13 +7,12 @@ from threading import Barrier, Thread
 
 import pytest
 
+from harness.stores import KINDS, opened
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.schemas.ids import RootId
 from rollstream.store import (
     Blobs,
     CorruptFile,
-    LocalBlobs,
-    MemoryBlobs,
     create_root_id,
     read_root_id,
 )
@@ -22,9 +21,9 @@ from rollstream.store.layout import ROOT_ID
 pytestmark = pytest.mark.proves("I3")
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=KINDS)
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
-    return LocalBlobs(tmp_path / "root") if request.param == "local" else MemoryBlobs()
+    return opened(request, tmp_path)
 
 
 def test_a_fresh_root_has_none_and_reading_makes_none(blobs: Blobs) -> None:

@@ -342,10 +342,12 @@ def test_an_error_beside_the_loop_is_a_warning_and_sealing_goes_on(
                 raise ZeroDivisionError("nobody foresaw this")
             return super().read(path)
 
-        def list(self, prefix: str) -> Iterator[BlobInfo]:
+        def list(
+            self, prefix: str, *, after: str = "", limit: int | None = None
+        ) -> Iterator[BlobInfo]:
             if failing and prefix.startswith("retired/"):
                 raise ZeroDivisionError("nor this")
-            return super().list(prefix)
+            return super().list(prefix, after=after, limit=limit)
 
     failing = [True]
     world = RetentionWorld(partitions=1)

@@ -249,9 +249,9 @@ class SomeFail(PassingBlobs):
         self._fail(path)
         self.inner.create(path, data)
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         self._fail(prefix)
-        return self.inner.list(prefix)
+        return self.inner.list(prefix, after=after, limit=limit)
 
     def _fail(self, path: str) -> None:
         if self.error is not None and path.startswith(self._part):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -66,8 +67,9 @@ class Listed(MemoryBlobs):
         """What there is now is listed from now on."""
         self.paths = [blob.path for blob in super().list("")]
 
-    def list(self, prefix: str) -> Iterator[BlobInfo]:
-        return (BlobInfo(path, 0) for path in self.paths if path.startswith(prefix))
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        found = (BlobInfo(path, 0) for path in self.paths if path.startswith(prefix))
+        return islice((blob for blob in found if blob.path > after), limit)
 
 
 class Deployment:

@@ -149,13 +149,44 @@ def test_retention_as_soon_as_groups_are_done_with_is_refused(tmp_path: Path, ho
     assert "leave it out" in line
 
 
-@pytest.mark.parametrize("root", ["data/run-17", "/data/run-17", "file:data", "s3://bucket/run"])
+@pytest.mark.parametrize(
+    "root",
+    [
+        "data/run-17",
+        "/data/run-17",
+        "file:data",
+        "s3:///run",
+        "s3://Bucket/run",
+        "ftp://bucket/run",
+    ],
+)
 def test_root_that_no_process_could_open_is_refused(tmp_path: Path, root: str) -> None:
     (line,) = refusal(tmp_path, MINIMAL.replace("file:///data/run-17", root))
     assert line == (
-        f"rollstream.toml: store.root: '{root}' is no local folder, and only those are supported; "
-        "write it as file:///an/absolute/folder"
+        f"rollstream.toml: store.root: '{root}' is no root of a store; write "
+        "file:///an/absolute/folder, s3://bucket/prefix or gs://bucket/prefix"
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'root = "s3://AKIA:hunter2@bucket/run"',
+        'root = "s3://bucket/run?secret=hunter2"',
+        'root = "s3://bucket/run"\nendpoint = "http://AKIA:hunter2@minio:9000"',
+    ],
+)
+def test_secrets_in_the_store_s_section_are_refused_and_not_shown(
+    tmp_path: Path, line: str
+) -> None:
+    told = "\n".join(refusal(tmp_path, MINIMAL.replace('root = "file:///data/run-17"', line)))
+    assert "AWS_ACCESS_KEY_ID" in told
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize("root", ["s3://bucket", "s3://bucket/run-17/a", "gs://my-bucket/run"])
+def test_root_in_an_object_store_is_taken(tmp_path: Path, root: str) -> None:
+    assert load(tmp_path, MINIMAL.replace("file:///data/run-17", root)).store.root == root
 
 
 @pytest.mark.parametrize(

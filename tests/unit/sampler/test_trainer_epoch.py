@@ -30,7 +30,7 @@ class Answering(SamplerApi):
     """Each command is answered with the next of these trainer epochs."""
 
     def __init__(self, *epochs: int) -> None:
-        super().__init__("trainer", SystemClock(), 1.0, RankReader("", MemoryBlobs(), 0))
+        super().__init__("trainer", SystemClock(), 1.0, RankReader(MemoryBlobs(), 0))
         self.epochs = list(epochs)
 
     def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:

@@ -138,8 +138,10 @@ def test_files_are_visible_once_a_manifest_names_them(tmp_path: Path) -> None:
     assert visible_files(blobs) == [path]
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/run", "data/run", "file://host/data", "file:data"])
-def test_root_that_is_no_local_folder_names_the_remedy(root: str) -> None:
+@pytest.mark.parametrize(
+    "root", ["ftp://bucket/run", "s3:///run", "s3://B/run", "file://host/data", "file:data"]
+)
+def test_root_that_is_of_no_store_names_the_remedy(root: str) -> None:
     with pytest.raises(UnsupportedRoot, match="file:///an/absolute/folder"):
         open_store(root)
 

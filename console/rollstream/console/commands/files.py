@@ -23,7 +23,7 @@ def files(
     """
     settings = load_config(config)
     blobs = services_of(context).store(settings)
-    paths = [str(blobs.local_path(path) or path) for path in visible_files(blobs)]
+    paths = [blobs.address(path) for path in visible_files(blobs)]
     if not paths and not read_root_id(blobs).root_id:
         raise BlobMissing(
             f"{settings.store.root} is missing or no root of a deployment: it has no files and no "

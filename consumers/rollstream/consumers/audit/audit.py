@@ -141,7 +141,7 @@ def audit(
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
-    blobs = store or open_store(config.store.root)
+    blobs = store or open_store(config.store)
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))

@@ -98,7 +98,7 @@ class Sealer:
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
-        blobs = store or open_store(config.store.root)
+        blobs = store or open_store(config.store)
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers)

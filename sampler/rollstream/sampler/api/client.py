@@ -91,7 +91,7 @@ class SamplerClient(SamplerApi):
             connect(folder, actor_name(name, loaded), address, deadline)
             actor = actor.remote(name, loaded, broker, store)
             record(folder, actor_name(name, loaded))
-        reader = RankReader(loaded.store.root, store, settings.cache_bytes)
+        reader = RankReader(store or loaded.store, settings.cache_bytes)
         client = cls(name, actor, clock, settings.timeout_s, reader)
         client._execute(Agree(config=loaded), 0.0)
         return client

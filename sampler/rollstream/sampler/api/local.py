@@ -57,7 +57,7 @@ class Sampler(SamplerApi):
         loaded = configured(config)
         clock = clock or SystemClock()
         settings = sampler_config(name, loaded)
-        reader = RankReader(loaded.store.root, store, settings.cache_bytes)
+        reader = RankReader(store or loaded.store, settings.cache_bytes)
         super().__init__(name, clock, settings.timeout_s, reader)
         self._opened = OpenedIn(name)
         self._owner = OwnerInProcess(

@@ -96,7 +96,7 @@ class Owner:
         if broker is None:
             broker = self._own_broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
         self.name = name
-        self._store = open_store(config.store.root) if store is None else store
+        self._store = open_store(config.store) if store is None else store
         self._config = config
         self._broker = broker
         self._clock = clock

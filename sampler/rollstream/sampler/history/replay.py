@@ -305,7 +305,7 @@ def check_from_files(
     if store is None:
         if config is None:
             raise InvalidRequest("config is None; give a configuration, or store=")
-        store = open_store(configured(config).store.root)
+        store = open_store(configured(config).store)
     if trainer_epoch is None:
         trainer_epoch = newest_epoch(store, name, at)
     path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)

@@ -104,7 +104,7 @@ def known_without_logs(
     choosing = choosing_of(sampler_config(name, settings), settings.environments)
     logs = [*seal_logs_of(name, settings).values()]
     files = _Files(
-        store or open_store(settings.store.root),
+        store or open_store(settings.store),
         name,
         Layout.of(settings.kafka).sampler(name),
         logs,

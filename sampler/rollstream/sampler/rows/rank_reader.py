@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 
+from rollstream.runtime.config.sections import StoreConfig
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.rows.payloads import Payloads
@@ -20,11 +21,10 @@ class RankReader:
     its own.
 
     Args:
-        root: of the store, opened at the first share; ``store`` instead of it where there is one.
+        store: the store, or where it is: then it is opened at the first share.
     """
 
-    def __init__(self, root: str, store: Blobs | None, cache_bytes: int) -> None:
-        self._root = root
+    def __init__(self, store: Blobs | StoreConfig, cache_bytes: int) -> None:
         self._store = store
         self._cache_bytes = cache_bytes
 
@@ -48,7 +48,7 @@ class RankReader:
     @cached_property
     def store(self) -> Blobs:
         """The store, as this process reads it."""
-        return open_store(self._root) if self._store is None else self._store
+        return open_store(self._store) if isinstance(self._store, StoreConfig) else self._store
 
     @cached_property
     def _payloads(self) -> Payloads:

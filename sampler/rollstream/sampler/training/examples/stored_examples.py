@@ -71,7 +71,7 @@ def stored_examples(
     if store is None:
         if config is None:
             raise InvalidRequest("config is None; give a configuration, or store=")
-        store = open_store(configured(config).store.root)
+        store = open_store(configured(config).store)
     columns, about = read_examples(store, examples_id)
     scalars: Any = columns.scalars
     named = {
