@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any, cast
 
 import pytest
 
@@ -17,10 +18,12 @@ from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.consumers.beside.threads import SealerThreads
 from rollstream.consumers.sealing.partition import CHECK_EVERY_S, STEP_LASTS_S
+from rollstream.runtime.clock import ManualClock
 from rollstream.store.errors import StoreHangs
-from rollstream.streams.broker import IDLE_S, TopicPartition
+from rollstream.streams.broker import IDLE_S, Committed, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
+from rollstream.streams.memory.broker import MemoryAdmin
 from rollstream.streams.memory.reader import MemoryReader
 
 HANG_TIMEOUT_S = 300.0
@@ -207,6 +210,32 @@ class SilentLeader(MemoryBroker):
 
         vars(reader).update(all_bounds=unless_silent)
         return reader
+
+
+class SlowCoordinator(MemoryBroker):
+    """A coordinator takes a second for each question, however many partitions it names."""
+
+    def admin(self) -> MemoryAdmin:
+        admin = super().admin()
+        committed = admin.committed
+
+        def in_a_second(*args: Any) -> dict[TopicPartition, Committed]:
+            cast(ManualClock, self.logs.clock).advance(1.0)
+            return committed(*args)
+
+        vars(admin).update(committed=in_a_second)
+        return admin
+
+
+def test_a_sealer_adopts_many_partitions_with_one_answer_of_a_slow_coordinator() -> None:
+    world = SealWorld(partitions=16)
+    broker = SlowCoordinator(world.logs)
+    sealer = world.sealer(broker=broker)
+    for uid in "ab":
+        world.publish(uid, partition=15, example_id="one")
+    world.run(sealer, seconds=3)
+    assert world.groups() == [("a", "b")]
+    assert [one.position for one in sealer.stats().partitions] == [0] * 15 + [2]
 
 
 @pytest.mark.proves("F24")

@@ -14,6 +14,7 @@ from rollstream.consumers.beside.context import ASK_S
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import FlushStep
 from rollstream.consumers.sealing.intake import Intake
+from rollstream.consumers.sealing.offsets import group_offsets
 from rollstream.consumers.sealing.partition import (
     FINAL_STATES,
     STOPPED_STATES,
@@ -232,17 +233,19 @@ class EnvironmentSealer:
         return partial(self._scores.bring_up, sorted(self._adopted()), deadline)
 
     def _adopt(self) -> None:
-        for where in sorted(self._reader.assigned()):
-            if where in self._partitions:
-                continue
-            ask_at_s = self._ask_at_s.get(where)
-            if ask_at_s is not None and self._now_s() < ask_at_s:
-                continue
+        now_s = self._now_s()
+        new = [
+            where
+            for where in sorted(self._reader.assigned())
+            if where not in self._partitions and now_s >= self._ask_at_s.get(where, now_s)
+        ]
+        committed = group_offsets(self._context, new)
+        for where in new:
             # One that was relinquished, and that the group did not revoke, is doubted.
             doubted = self._ask_at_s.pop(where, None) is not None
             self._partitions[where] = Partition(
                 self._context,
-                *(self._steps, self._reader, where.partition),
+                *(self._steps, self._reader, where.partition, committed),
                 doubted=doubted,
                 beside=partial(self._trouble_beside, where.partition),
             )

@@ -4,19 +4,26 @@ one."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.streams.broker import GroupReader, TopicPartition
+from rollstream.streams.broker import Committed, GroupReader, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.troubles import CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 TELL_EVERY_S = 5.0
 _log = logging.getLogger("rollstream.sealer")
+GroupOffsets = Asked[dict[TopicPartition, Committed]]
+
+
+def group_offsets(context: SealerContext, asked: Collection[TopicPartition]) -> GroupOffsets:
+    """Returns the one question to the group for what it committed of these partitions."""
+    group, admin = context.layout.sealer_group(context.environment), context.broker.admin()
+    return Asked(context.threads.askers, lambda: admin.committed(group, asked, context.ask_s))
 
 
 class _Commit(NamedTuple):
@@ -33,6 +40,7 @@ class CommittedOffset:
     the same or more.
 
     Args:
+        found: what the group committed of this partition, and of others.
         claim: the newest claim, from which a fold may start; negative: none of this sealer's.
 
     Attributes:
@@ -46,6 +54,7 @@ class CommittedOffset:
         context: SealerContext,
         reader: GroupReader,
         source: TopicPartition,
+        found: GroupOffsets,
         claim: Callable[[], int],
     ) -> None:
         self.offset = 0
@@ -55,7 +64,7 @@ class CommittedOffset:
         self._reader = reader
         self._source = source
         self._claim = claim
-        self._known = Asked(context.threads.askers, self._ask)
+        self._found = found
         self._is_known = False
         self._tell_at_s = 0.0
         self._wanted = 0
@@ -69,8 +78,9 @@ class CommittedOffset:
         Raises:
             BrokerUnavailable: it did not answer; the next call asks again.
         """
-        if not self._is_known and (found := self._known.answer()) is not None:
-            self.offset, (self.hint, self.told) = found
+        if not self._is_known and (found := self._found.answer()) is not None:
+            offset, note = found.get(self._source, Committed(0, ""))
+            self.offset, (self.hint, self.told) = offset, note_in(note)
             self._is_known = True
         return self._is_known
 
@@ -160,9 +170,3 @@ class CommittedOffset:
         if self._context.clock.monotonic_s() < sent.until_s:
             return None
         raise BrokerUnavailable(f"{self._source}: no answer within {self._context.ask_s} s")
-
-    def _ask(self) -> tuple[int, tuple[int | None, str]]:
-        context, asked = self._context, [self._source]
-        group = context.layout.sealer_group(context.environment)
-        found = context.broker.admin().committed(group, asked, context.ask_s).get(self._source)
-        return (0, (None, "")) if found is None else (found.offset, note_in(found.metadata))

@@ -19,7 +19,7 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import Flush, FlushStep
 from rollstream.consumers.sealing.flush_requests import FlushRequests
 from rollstream.consumers.sealing.intake import Intake
-from rollstream.consumers.sealing.offsets import CommittedOffset
+from rollstream.consumers.sealing.offsets import CommittedOffset, GroupOffsets
 from rollstream.consumers.sealing.owned_chores import owned_chores
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
@@ -91,6 +91,7 @@ class Partition:
     never waits for it.
 
     Args:
+        committed: by the group, of all that were assigned together.
         doubted: the group is asked first whether the partition is this sealer's.
         beside: returns in words what fails that is done for several partitions; empty: nothing.
 
@@ -106,6 +107,7 @@ class Partition:
         steps: tuple[FlushStep, ...],
         reader: GroupReader,
         number: int,
+        committed: GroupOffsets,
         *,
         doubted: bool,
         beside: Callable[[], str],
@@ -134,7 +136,9 @@ class Partition:
         self._flushes = 0
         self._job: Future[Any] | None = None
         self._backoff = Backoff(context.clock)
-        self._offset = CommittedOffset(context, reader, self.source, lambda: self._log.epoch)
+        self._offset = CommittedOffset(
+            context, reader, self.source, committed, lambda: self._log.epoch
+        )
         self._lasting = Lasting(context.clock)
         self._claims = Claims(context, self.address, self._log)
         self._check_at_s = 0.0
