@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -23,6 +24,7 @@ from rollstream.producers.errors import (
     DeliveryFailed,
     ProducerClosed,
     RolloutTooLarge,
+    SeveralEventLoops,
 )
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.rollouts.group import AsyncGroup
@@ -60,8 +62,9 @@ class _Answer(asyncio.Future[None]):
 class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmitted]):
     """Publishes rollouts with ``await``: each call returns once the broker has the rollout.
 
-    All coroutines of one event loop may share it. Rollouts that are published in one tick of the
-    loop share records. The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole
+    All coroutines of one event loop may share it; while that loop runs, calls from another one
+    raise ``SeveralEventLoops``. Rollouts that are published in one tick of the loop share records.
+    The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole
     publish, the broker's answer included. ``flush`` has a time of its own, and librdkafka's
     ``message.timeout.ms`` is five minutes. A publish that is cancelled before it was sent is not in
     the log. One that is cancelled later may be.
@@ -75,10 +78,22 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     _group_block, _trajectory_block, _admitted_block = AsyncGroup, AsyncTrajectory, AsyncAdmitted
 
     def _begin(self, gatherer: Gatherer | None = None) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None  # Of the last call.
+        super()._begin(gatherer)
+
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A call comes from this loop, and is refused if another one uses the producer."""
+        if loop is self._loop:
+            return
+        if self._loop is not None and self._loop.is_running() and self._engine.refusal is None:
+            raise SeveralEventLoops(
+                f"this producer is in use in {self._loop!r}, and was called from {loop!r}; make a "
+                "producer in each event loop"
+            )
+        self._loop = loop
         self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
-        self._reading: dict[str, asyncio.Lock] = {}  # By topic.
-        super()._begin(gatherer)
+        self._reading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # By topic.
 
     @takes(RolloutArguments)
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
@@ -141,6 +156,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         Raises:
             DeliveryFailed: as ``flush``.
         """
+        self._use_loop(asyncio.get_running_loop())
         died = await asyncio.to_thread(self._close, Deadline(self._timeout_s, self._clock))
         for shared in self._shared_waits.values():
             await shared.end()
@@ -162,6 +178,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
     async def _changed(
         self, environment: str, log: AdmissionLog, seen: int, timeout_s: float
     ) -> int:
+        self._use_loop(asyncio.get_running_loop())
         shared = self._shared_waits.setdefault(environment, SharedWait(log))
         return await shared.wait(seen, timeout_s)
 
@@ -169,12 +186,11 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         await asyncio.sleep(seconds)
 
     async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
-        deadline, reading = Deadline(timeout_s), self._reading.get(topic)
-        if reading is None or not reading.locked():  # It may be of a loop that has ended.
-            reading = self._reading[topic] = asyncio.Lock()
+        self._use_loop(asyncio.get_running_loop())
+        deadline = Deadline(timeout_s)
         try:
             # One reads for all. Those that came meanwhile go on in their order.
-            async with asyncio.timeout(timeout_s), reading:
+            async with asyncio.timeout(timeout_s), self._reading[topic]:
                 await self._find(topic, timeout_s)
                 while not admission.was_read:
                     self._engine.refuse()
@@ -198,6 +214,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     def _wait(self, timeout_s: float, clock: Clock, outgoing: Sequence[Outgoing] = ()) -> Wait:
         answer = _Answer()
+        self._use_loop(answer.get_loop())
         wait = Wait(timeout_s, clock, outgoing, delivered=bool(outgoing), ended=answer)
         answer.give_up, answer.wait = self._engine.give_up, weakref.ref(wait)
         return wait

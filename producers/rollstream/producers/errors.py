@@ -58,6 +58,11 @@ class ForkedProducer(ProducerError):
     """The producer was made before this process was forked off; make one in each process."""
 
 
+class SeveralEventLoops(ProducerError, RuntimeError):
+    """The producer is in use in another event loop, which runs now. Nothing was queued; make a
+    producer in each loop."""
+
+
 class NoPolicy(ProducerError, TimeoutError):
     """No policy, or no newer one, came in time. The message says what was waited for, and why none
     may have come.

@@ -334,6 +334,7 @@ class AsyncStepProducer(
     async def _find_of(self, environment: str, durable: bool, *, policies: bool = False) -> None:
         """A durable call waits for the environment's partitions, and policies, and for those that
         are held before it."""
+        self._use_loop(asyncio.get_running_loop())
         topic = self._topic_of(environment)
         if not durable:
             return
