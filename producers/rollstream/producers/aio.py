@@ -64,10 +64,12 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
 
     All coroutines of one event loop may share it; while that loop runs, calls from another one
     raise ``SeveralEventLoops``. Rollouts that are published in one tick of the loop share records.
-    The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole
-    publish, the broker's answer included. ``flush`` has a time of its own, and librdkafka's
-    ``message.timeout.ms`` is five minutes. A publish that is cancelled before it was sent is not in
-    the log. One that is cancelled later may be.
+    The arguments are those of ``RolloutProducer``; ``timeout_s`` bounds a whole publish, the
+    broker's answer included. ``flush`` has a time of its own, and librdkafka's
+    ``message.timeout.ms`` is five minutes.
+
+    A publish that is cancelled before it was sent is not in the log. One that is cancelled later
+    may be: give it a ``rollout_uid`` if you may publish it again.
 
     Examples:
         >>> async with AsyncRolloutProducer("kafka:9092", environment="math") as producer:
@@ -100,8 +102,8 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         """Publishes one rollout segment; returns its uid once it is in the log.
 
         Arguments and errors are those of ``RolloutProducer.publish``, with two differences.
-        ``DeliveryFailed``: this rollout is not, or perhaps not, in the log. ``BufferFull``: it was
-        not sent within ``timeout_s``.
+        ``DeliveryFailed``: this rollout is not, or perhaps not, in the log; its ``uids`` has the
+        uid to publish it again with. ``BufferFull``: it was not sent within ``timeout_s``.
         """
         outgoing = self._outbox.rollout(self._outbox.segment(rollout))
         await self._concluded(self._queue((outgoing,)))

@@ -171,11 +171,12 @@ class RolloutTooLarge(InvalidRollout):
 class DeliveryFailed(ProducerError):
     """Rollouts are not, or perhaps not, in the log.
 
-    Publish them again with the same ``rollout_uid``: duplicates count once. If ``nothing_queued``
-    is true, repeat the call that raised, too. If ``outstanding`` is not 0, flush again.
+    Publish them again with their uid of ``uids`` as ``rollout_uid``: duplicates count once. With a
+    new uid a group has two members for one that is in the log. If ``nothing_queued`` is true,
+    repeat the call that raised, too. If ``outstanding`` is not 0, flush again.
 
     Attributes:
-        uids: of the rollouts, in the order in which they failed.
+        uids: of the rollouts, in the order in which they failed; also uids that the producer made.
         group_uids: of groups whose control event (dispatched, or a member failed) was not
             delivered; they are sealed by time-out if nothing else completes them.
         outstanding: how many rollouts and events were still on their way when the time of a

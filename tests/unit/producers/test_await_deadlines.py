@@ -9,7 +9,7 @@ import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
 from harness.producer_faults import Doubtful, NarrowBroker, turns, until_late, until_sent
-from harness.producers import PARTITIONS, new_layout, sampled
+from harness.producers import PARTITIONS, new_layout, published, sampled, segments_of
 from rollstream.producers import (
     AsyncRolloutProducer,
     BufferFull,
@@ -133,9 +133,19 @@ def test_await_publish_ends_with_the_task_that_would_have_told_it_its_answer() -
         producer = AsyncRolloutProducer(
             broker=broker, environment="math", namespace=layout.namespace, clock=clock
         )
+        with pytest.raises(DeliveryFailed, match=r"no answer: .*no room for reports") as told:
+            await producer.publish(example_id="ex", **sampled())
         with pytest.raises(ProducerDied, match="no room for reports"):
-            await producer.publish(example_id="ex", rollout_uid="a", **sampled())
+            await producer.publish(example_id="ex", **sampled())
         with pytest.raises(ProducerDied):
             await producer.close()
+        (uid,) = told.value.uids
+        retrying = AsyncRolloutProducer(
+            broker=broker.inner, environment="math", namespace=layout.namespace, clock=clock
+        )
+        async with retrying:
+            await retrying.publish(example_id="ex", rollout_uid=uid, **sampled())
+        segments = segments_of(published(broker, layout))
+        assert [one["rollout_uid"] for one in segments] == [uid, uid]
 
     asyncio.run(scenario())

@@ -174,8 +174,13 @@ class Waiting:
         return self.end(flushed)
 
     def end_all(self, error: RollstreamError, others: Iterable[Wait] = ()) -> list[Wait]:
-        """Ends all of them, and others, with this."""
-        return self.end([*self.queue, *self.flushes, *self.awaited, *others], error)
+        """Ends all of them, and others, with this; a call whose entries have left is told that it
+        is in doubt, by their uids."""
+        gathered = [one for one in self.awaited if one.gathered and not one.done]
+        for one in gathered:
+            self.withdraw(one, lambda _: error, f": {error}")
+            one.done = True
+        return gathered + self.end([*self.queue, *self.flushes, *self.awaited, *others], error)
 
     def expire(self, late: Callable[[Wait], RollstreamError]) -> list[Wait]:
         """Ends the calls that are late, and returns them; ``late`` makes the error of one of which
@@ -192,8 +197,14 @@ class Waiting:
             wait.done = wait.late = True
         return ended
 
-    def withdraw(self, wait: Wait, late: Callable[[Wait], RollstreamError] | None = None) -> None:
-        """Nobody waits for this call any more: what of its entries has not left is not sent."""
+    def withdraw(
+        self, wait: Wait, late: Callable[[Wait], RollstreamError] | None = None, why: str = ""
+    ) -> None:
+        """Nobody waits for this call any more: what of its entries has not left is not sent.
+
+        Args:
+            why: there is no answer to what has left; empty: none came in time.
+        """
         if wait in self.flushes:
             self.flushes.remove(wait)
         waiting = [one for one in wait.outgoing if one.wait is wait]
@@ -207,7 +218,7 @@ class Waiting:
         if not wait.gathered or (len(waiting) == len(wait.outgoing) and not left):
             wait.error = late(wait)
             return
-        waited = f"within {wait.deadline.timeout_s:g} s"
-        doubt = DeliveryUnknown(f"no answer {waited}")
-        unsent = BrokerUnavailable(f"it was not sent {waited}")
+        why = why or f" within {wait.deadline.timeout_s:g} s"
+        doubt = DeliveryUnknown(f"no answer{why}")
+        unsent = BrokerUnavailable(f"it was not sent{why}")
         wait.failed += [(one, doubt if one.left else unsent) for one in waiting]
