@@ -134,12 +134,12 @@ def _head(found: FoundRollout) -> Iterator[RenderableType]:
     if found.score is not None:
         flags = ", ".join(found.score.flags)
         yield _line(
-            f"scored {_time(found.score.logged_ts)}{flags and f', flags {flags}'}; "
+            f"scored {utc_time(found.score.logged_ts)}{flags and f', flags {flags}'}; "
             f"published: reward {_earned(found.published_reward)}"
         )
     if one:
         yield from _of_segment(first)
-    yield _line(f"group {origin.group_id}, sealed {_time(origin.sealed_ts)}, in the file")
+    yield _line(f"group {origin.group_id}, sealed {utc_time(origin.sealed_ts)}, in the file")
     yield path_of(origin.path)
     for told in failures_told(origin):
         yield _line(told)
@@ -157,7 +157,7 @@ def _of_segment(segment: RolloutRecord) -> Iterator[Text]:
     yield _line(
         f"policy {segment.policy_version} (weight step {segment.weight_step}, epoch "
         f"{segment.policy_epoch}{lineage}), replica {segment.replica_id}, worker "
-        f"{segment.worker_id}, at {_time(segment.created_ts)}"
+        f"{segment.worker_id}, at {utc_time(segment.created_ts)}"
     )
     if segment.metadata:
         yield _line(f"metadata {json.dumps(segment.metadata, ensure_ascii=False)}")
@@ -291,5 +291,6 @@ def _line(text: str, style: str = "") -> Text:
     return Text(one_line(text), style=style)
 
 
-def _time(microseconds: int) -> str:
+def utc_time(microseconds: int) -> str:
+    """A log time in words."""
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"

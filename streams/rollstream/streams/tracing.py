@@ -119,6 +119,19 @@ class TracedEntry:
     group: GroupOrigin | None = None
 
 
+class Traced(NamedTuple):
+    """What the logs have of a rollout.
+
+    Attributes:
+        entries: by environment, partition and offset.
+        since_us: log time from which on seal logs were read: an older entry of the same uid is not
+            among ``entries``. 0: they were read whole.
+    """
+
+    entries: list[TracedEntry]
+    since_us: int
+
+
 def group_origin(
     log: PartitionAddress, offset: int, event: Flushed, index: int, rollout_uid: str | None = None
 ) -> GroupOrigin:
@@ -199,9 +212,9 @@ def trace(
     deadline: Deadline,
     *,
     since_us: int | None = None,
-) -> list[TracedEntry]:
-    """Returns where each entry of a rollout is now, by environment, partition and offset. The uid
-    of a trajectory names its rollouts in all prompts.
+) -> Traced:
+    """Returns where each entry of a rollout is now. The uid of a trajectory names its rollouts in
+    all prompts.
 
     Reads the seal logs of all partitions from their ends back, the unsettled records of the ingest
     logs, and the dead letters. Seal logs are read back to ``MARGIN_US`` before the rollout was
@@ -219,16 +232,17 @@ def trace(
     letters = list(_dead_letters(broker, layout, wanted, deadline, since_us))
     told = {_place(letter) for letter in letters}
     logs = [_SealLog(broker, layout, one, wanted) for one in layout.addresses(environments)]
-    now_us = deadline.clock.now_us()
+    now_us, since, is_whole = deadline.clock.now_us(), 0, False
     for since in _further_back(now_us) if since_us is None else [since_us]:
         for log in logs:
             log.read_since(since, deadline)
         oldest_us = min(log.oldest_us for log in logs)
-        if since + MARGIN_US <= oldest_us < math.inf or not any(log.read_from for log in logs):
+        is_whole = not any(log.read_from for log in logs)
+        if is_whole or since + MARGIN_US <= oldest_us < math.inf:
             break
     # A letter says more than the settlement as `unreadable`.
     others = [entry for log in logs for entry in log.entries() if _place(entry) not in told]
-    return sorted([*others, *letters], key=_place)
+    return Traced(sorted([*others, *letters], key=_place), 0 if is_whole else since)
 
 
 def _further_back(now_us: int) -> Iterator[int]:

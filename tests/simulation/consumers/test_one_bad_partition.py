@@ -129,7 +129,7 @@ def test_verifiers_traces_and_requests_go_on_without_it() -> None:
             assert named in groups.aside[where]
         deadline = Deadline(TIMEOUT_S, world.clock)
         for uid, state in (("second0a", "pending"), ("second1a", "sealed")):
-            (entry,) = trace(world.broker, world.layout, {"math": 2}, uid, deadline)
+            (entry,), _ = trace(world.broker, world.layout, {"math": 2}, uid, deadline)
             assert entry.state == state
             assert (named in entry.detail) == (state == "pending")
         answers = request_flush(

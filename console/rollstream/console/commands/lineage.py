@@ -19,7 +19,7 @@ from rollstream.console.options import (
     TimeoutOption,
     TrainerEpochOption,
 )
-from rollstream.console.rollout_text import failures_told
+from rollstream.console.rollout_text import failures_told, utc_time
 from rollstream.console.services import services_of
 from rollstream.console.showing import indented, path_of, show
 from rollstream.runtime.config.load import load_config
@@ -94,7 +94,7 @@ def lineage(
     else:
         shown = [asdict(one) for one in found]
         each = (_rollout_view(one, several=len(found) > 1) for one in found)
-        view = Group(*chain.from_iterable(each))
+        view = Group(*chain.from_iterable(each), *_unread(found[0].since_ts))
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
     else:
@@ -138,6 +138,13 @@ def _rollout_view(found: RolloutLineage, *, several: bool) -> Iterator[Renderabl
             yield from map(indented, failures_told(entry.group))
     for sampler in found.samplers:
         yield from map(Text, _sampler_lines(sampler))
+
+
+def _unread(since_ts: int) -> Iterator[Text]:
+    if since_ts:
+        yield Text(
+            f"seal logs were read from {utc_time(since_ts)} on; --since-hours reads older entries"
+        )
 
 
 def _state(entry: TracedEntry) -> str:

@@ -81,11 +81,14 @@ class RolloutLineage:
     Attributes:
         entries: of the ingest logs: each segment, repetitions too.
         samplers: those that serve an environment in which it was sealed.
+        since_ts: log time from which on seal logs were read, microseconds: an older entry of the
+            same uid is not named. 0: they were read whole.
     """
 
     rollout_uid: str
     entries: tuple[TracedEntry, ...]
     samplers: tuple[SamplerLineage, ...]
+    since_ts: int
 
     def __repr__(self) -> str:
         states = ", ".join(entry.state for entry in self.entries)
@@ -155,7 +158,8 @@ def lineage_of_rollout(
         config: the configuration, or the path of its file: its environments are searched.
         sampler: only this one; None: every configured one.
         since_hours: how long ago the first of it was published at most, so that only newer records
-            are read; None: logs are read whole.
+            are read; None: seal logs are read back to a day before its oldest entry that is found,
+            and whole if there is none (``RolloutLineage.since_ts``).
         broker: instead of the configured one; the caller closes it.
         clock: instead of the system's.
         timeout_s: for all of it.
@@ -174,7 +178,8 @@ def lineage_of_rollout(
         since_us = None
         if since_hours is not None:
             since_us = deadline.clock.now_us() - round(since_hours * 3600e6)
-        entries = trace(used, layout, environments, uid, deadline, since_us=since_us)
+        found = trace(used, layout, environments, uid, deadline, since_us=since_us)
+        entries = found.entries
         if not entries:
             raise UnknownRollout(
                 f"no rollout {uid!r} in the logs of {', '.join(sorted(environments))}: it was "
@@ -194,11 +199,11 @@ def lineage_of_rollout(
     by_uid: dict[str, list[TracedEntry]] = {}
     for entry in entries:
         by_uid.setdefault(entry.rollout_uid, []).append(entry)
-    return tuple(_lineage(one, by_uid[one], decided) for one in sorted(by_uid))
+    return tuple(_lineage(one, by_uid[one], decided, found.since_us) for one in sorted(by_uid))
 
 
 def _lineage(
-    uid: str, entries: Sequence[TracedEntry], decided: Iterable[_Decided]
+    uid: str, entries: Sequence[TracedEntry], decided: Iterable[_Decided], since_us: int
 ) -> RolloutLineage:
     """Of one rollout, by what samplers decided about its groups, and others."""
     groups = [entry.group for entry in entries if entry.group is not None]
@@ -213,4 +218,6 @@ def _lineage(
                 drops=tuple(drop for ref, drop in drops.items() if ref in rows_of),
             )
         )
-    return RolloutLineage(rollout_uid=uid, entries=tuple(entries), samplers=tuple(samplers))
+    return RolloutLineage(
+        rollout_uid=uid, entries=tuple(entries), samplers=tuple(samplers), since_ts=since_us
+    )
