@@ -184,6 +184,56 @@ def test_a_sealer_that_leaves_a_silent_leader_behind_blames_no_store(
     assert "store" not in sealer.left_behind
 
 
+class HangingReads(MemoryBroker):
+    """Who reads the ``silent`` log alone waits for where it ends until ``answers`` is set."""
+
+    def __init__(self, world: SealWorld) -> None:
+        super().__init__(world.logs)
+        self.asked, self.answers = Event(), Event()
+        self.silent: TopicPartition | None = None
+
+    def reader(
+        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
+    ) -> MemoryReader:
+        reader = super().reader(starts, idle_s=idle_s)
+        all_bounds = reader.all_bounds
+
+        def when_answered(
+            logs: Collection[TopicPartition], timeout_s: float
+        ) -> dict[TopicPartition, tuple[int, int]]:
+            self.asked.set()
+            self.answers.wait(TIMEOUT_S)
+            return all_bounds(logs, timeout_s)
+
+        if self.silent in starts:
+            vars(reader).update(all_bounds=when_answered)
+        return reader
+
+
+@pytest.mark.proves("F24")
+def test_a_log_that_is_not_read_to_compare_it_with_manifests_is_told_as_no_store_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
+    world, inline = SealWorld(partitions=1), InlineExecutor()
+    with world.sealer() as before:
+        for uid in "ab":
+            world.publish(uid, example_id="one")
+        world.run(before, seconds=5)
+    broker, claimers = HangingReads(world), ThreadPoolExecutor(1)
+    threads = SealerThreads(inline, claimers, inline, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    sealer = world.sealer(broker=broker)
+    broker.silent = TopicPartition(world.layout.groups("math"), 0)
+    world.run(sealer)
+    assert broker.asked.wait(TIMEOUT_S)
+    sealer.close()
+    broker.answers.set()
+    claimers.shutdown()
+    assert f"{world.source(0)}: the seal log is read since" in sealer.left_behind
+    assert "store" not in sealer.left_behind
+
+
 class SilentLeader(MemoryBroker):
     """Nobody says where the ``silent`` log ends, and a question takes all of its time."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import project_missing
-from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
+from rollstream.consumers.sealing.lost_logs import newest_manifest, require_log_of
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.seal import SealFold
@@ -62,10 +62,6 @@ class Claims:
 
     def _compare(self) -> None:
         self.store_step = "the look for manifests"
-        broker, blobs, deadline = (
-            self._context.broker,
-            self._context.blobs,
-            self._context.deadline(),
-        )
-        require_log_of_manifests(broker, blobs, self._log.where, self.address, deadline)
+        newest = newest_manifest(self._context.blobs, self.address)
         self.store_step = ""
+        require_log_of(newest, self._context.broker, self._log.where, self._context.deadline())

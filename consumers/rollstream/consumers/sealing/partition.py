@@ -461,7 +461,7 @@ class Partition:
         if self._backoff.is_trouble():
             return self._backoff.why
         if self.busy() and self._lasting.is_long(lasts_s):
-            return self._lasting.told(self._store_step(), claims=self.state is State.CLAIMING)
+            return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
         if self.intake is None:
             return ""
         beside = first_trouble(*(chores.trouble for chores in self._chores), self._beside)
@@ -470,7 +470,7 @@ class Partition:
     def unended(self) -> Iterator[str]:
         """Yields what of it runs beside the loop now, in words."""
         if self.busy():
-            claims = self.state is State.CLAIMING
+            claims = self.state in CLAIM_STATES
             yield f"{self.source}: {self._lasting.told(self._store_step(), claims=claims)}"
         yield from filter(None, (chores.unended() for chores in self._chores))
 

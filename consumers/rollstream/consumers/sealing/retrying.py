@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rollstream.consumers.asking import UnknownPartition, addresses_of, ask
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.lost_logs import require_log_of_manifests
+from rollstream.consumers.sealing.lost_logs import newest_manifest, require_log_of
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Requested, RequestKind
@@ -112,7 +112,7 @@ def _why_not(
     if error is not None:
         return error
     try:
-        require_log_of_manifests(broker, store, where, address, deadline)
+        require_log_of(newest_manifest(store, address), broker, where, deadline)
     except (LogLost, CorruptLog) as lost:
         return lost
     return None
