@@ -19,8 +19,9 @@ from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, R, read
 from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.errors import BatchUnsettled
-from rollstream.schemas.events import Replaced
+from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.store import BlobInfo, BlobMissing, Blobs
+from rollstream.streams.errors import DeliveryUnknown
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.owned.sending import Ticket
 
@@ -55,8 +56,10 @@ class World:
 
     def __init__(self) -> None:
         self.local: LocalWorld = memory_world()
-        writer = self.local.writer()
-        events = [writer.flush(GroupSpec(example_id=f"ex-{i}")) for i in range(RANKS + 1)]
+        self.writer = self.local.writer()
+        self.paths: dict[str, str] = {}  # Of the files of groups, by their ids.
+        for number in range(RANKS + 1):
+            self.seal(f"ex-{number}")
         self.blobs = FlappingBlobs(self.local.store)
         self.owner = OwnerInProcess(
             self.local.name,
@@ -77,7 +80,11 @@ class World:
             local.name, config=local.config, broker=local.broker(), store=local.store
         ) as view:
             chosen = view.batch(0).sampled.group_ids
-        self.path = next(e.files[0].path for e in events if e.groups[0].group_id == chosen[0])
+        self.path = self.paths[chosen[0]]
+
+    def seal(self, example_id: str) -> None:
+        event = self.writer.flush(GroupSpec(example_id=example_id))
+        self.paths[event.groups[0].group_id] = event.files[0].path
 
     def digest(self, rank: int) -> bytes:
         """Of the batch of which this rank is given its share."""
@@ -139,3 +146,23 @@ def test_nobody_is_given_what_an_interrupted_call_may_have_replaced(
     with pytest.raises(BatchUnsettled):
         read(world.slow.answered.result(0).value)
     assert world.digest(0) == world.digest(1)
+
+
+def test_groups_give_way_in_a_batch_whose_decision_was_in_doubt_and_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirm = OwnedLog._confirm
+    for number in range(RANKS):
+        world.seal(f"later-{number}")
+
+    def in_doubt(self: OwnedLog[SamplerState], ticket: Ticket, deadline: Deadline) -> int:
+        if isinstance(ticket.event, BatchServed):
+            world.blobs.missing = world.paths[ticket.event.groups[0].group_id]
+            raise DeliveryUnknown("the test's report is lost")
+        return confirm(self, ticket, deadline)
+
+    monkeypatch.setattr(OwnedLog, "_confirm", in_doubt)
+    step = NextBatch(step=1, num_groups=RANKS)
+    batch = with_rows(world.owner.execute(step, WAIT_S).value)
+    assert batch.decided.batch_id.endswith("-r1")
+    assert world.blobs.missing not in batch.decided.paths

@@ -320,7 +320,7 @@ def test_nothing_is_read_ahead_that_would_push_out_what_is_held(tmp_path: Path) 
 def test_no_share_is_handed_out_of_a_batch_whose_groups_give_way_unless_they_stay() -> None:
     shares, batch = HandedOut(), batch_of(3)
     assert not shares.begin_replacing(3, batch.digest), "somebody may have it"
-    shares.undelivered[3] = batch.digest
+    shares.decide(3, batch.digest)
     assert shares.begin_replacing(3, batch.digest)
     with pytest.raises(BatchUnsettled, match="step 3 cannot be read"):
         shares.add(batch)

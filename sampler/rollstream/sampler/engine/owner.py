@@ -416,6 +416,9 @@ class Owner:
         if call.shortage is not None:
             self._delivery.begin_early(call.command, events, self._logs.state)
         self._delivery.withhold(call.command, events, self._logs.state)
+        for event in events:
+            if isinstance(event, BatchServed | Replaced):  # Also if its append will be in doubt.
+                self._payloads.handed_out.decide(event.step, event.digest)
         try:
             if not self._logs.confirm(events, deadline):
                 return False
@@ -451,7 +454,6 @@ class Owner:
         """What was decided is to be delivered, and written as a file."""
         for event in events:
             if isinstance(event, BatchServed | Replaced):
-                self._payloads.handed_out.undelivered[event.step] = event.digest
                 self._projector.project(self._logs.state.batches[event.step], self._logs.state)
         if announced_at(self._logs.state) != self._announced_at:
             self._announce()

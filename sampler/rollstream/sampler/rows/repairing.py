@@ -120,8 +120,8 @@ def repaired(
             finding=finding,
             reasons={slot: why[group.file.path] for slot, group in groups.items()},
         )
-    delivered = payloads.handed_out.undelivered.get(step) != error.digest
-    if not isinstance(asked, BatchCommand) or stops or delivered:
+    may_change = payloads.handed_out.is_undelivered(step, error.digest)
+    if not isinstance(asked, BatchCommand) or stops or not may_change:
         raise error
     return cast(Command[R], _replacing(asked, error, sorted(groups), finding))
 
