@@ -23,9 +23,9 @@ from rollstream.sampler.actor.loopback_ray import allow_get_beside_event_loop
 from rollstream.sampler.actor.pickled import Pickled, joined
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.decide.command import Command, Lane, R, Reply
-from rollstream.sampler.engine.calls import AGAIN_S, PASSING, WAITING_MAX, Call
+from rollstream.sampler.engine.calls import AGAIN_S, WAITING_MAX, Call, attempted
 from rollstream.sampler.engine.owner import Owner
-from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable, SamplerError
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError
 from rollstream.schemas.errors import RollstreamError
 from rollstream.store.blobs import Blobs
 from rollstream.store.warm_memory import keep_memory_warm
@@ -119,26 +119,18 @@ class SamplerActor:
 
     async def _answer(self, command: Command[R], wait_s: float) -> Answer[R]:
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
-        asked = command
-        while True:
-            try:
-                call = self._owner.begin(command)
-                return await self._calls.reply(call, wait.left_s(), partial(self._submit, call))
-            except RollstreamError as failure:
-                error = failure
-                if isinstance(error, GroupsUnreadable):
-                    try:
-                        command = await self._repair(command, error)
-                        continue
-                    except RollstreamError as refused:
-                        error = refused
-                if not isinstance(error, PASSING) or deadline.passed():
-                    return Refused(
-                        _portable(error), isinstance(error, Fenced) and self._owner.fenced
-                    )
-                if isinstance(error, BatchUnsettled):
-                    command = asked
+
+        async def attempt(command: Command[R]) -> Reply[R | Pickled]:
+            call = self._owner.begin(command)
+            return await self._calls.reply(call, wait.left_s(), partial(self._submit, call))
+
+        async def pause(_: Exception) -> None:
             await asyncio.sleep(AGAIN_S)
+
+        try:
+            return await attempted(command, attempt, self._repair, pause, deadline)
+        except RollstreamError as error:
+            return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
 
     async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
         loop = asyncio.get_running_loop()

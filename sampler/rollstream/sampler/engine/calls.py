@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.decide.command import Command, R, Reply, Unread
 from rollstream.sampler.decide.shortages import Shortage
-from rollstream.sampler.errors import SamplerUnavailable
+from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable, SamplerUnavailable
 from rollstream.store.errors import StoreAway
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
@@ -18,6 +19,7 @@ WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
 UNANSWERED = (BrokerUnavailable, ClaimFailed)
 PASSING = (*UNANSWERED, StoreAway)  # Worth another attempt,
 AGAIN_S = 0.2  # after that, where the call has time left.
+T = TypeVar("T")
 
 
 class Call(Generic[R]):
@@ -57,6 +59,36 @@ class Call(Generic[R]):
         """Ends it with an error, unless it has ended."""
         with suppress(InvalidStateError):
             self.answered.set_exception(error)
+
+
+async def attempted(
+    command: Command[R],
+    attempt: Callable[[Command[R]], Coroutine[Any, Any, T]],
+    repair: Callable[[Command[R], GroupsUnreadable], Coroutine[Any, Any, Command[R]]],
+    pause: Callable[[Exception], Coroutine[Any, Any, None]],
+    deadline: Deadline,
+) -> T:
+    """Returns the answer to a command, which is attempted until there is one.
+
+    Args:
+        attempt: answers a command once.
+        repair: returns the command that goes on without groups that cannot be read.
+        pause: waits ``AGAIN_S`` after an error that passes.
+        deadline: after it such an error is raised.
+    """
+    asked = command
+    while True:
+        try:
+            try:
+                return await attempt(command)
+            except GroupsUnreadable as error:
+                command = await repair(command, error)
+        except PASSING as error:
+            if deadline.passed():
+                raise
+            if isinstance(error, BatchUnsettled):
+                command = asked
+            await pause(error)
 
 
 class WaitingCalls:

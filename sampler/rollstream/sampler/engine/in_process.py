@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from rollstream.runtime.at_once import at_once
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.decide.command import Command, R, Reply, read
-from rollstream.sampler.engine.calls import AGAIN_S, PASSING
+from rollstream.sampler.engine.calls import AGAIN_S, attempted
 from rollstream.sampler.engine.owner import Owner
-from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable
+from rollstream.sampler.errors import GroupsUnreadable
 
 FOLLOW_SLICE_S = 0.05  # The longest that a thread reads the seal logs before it looks up.
 
@@ -29,23 +30,20 @@ class OwnerInProcess(Owner):
                 in time, or cannot be reached when it is up. StoreAway: the store was not there in
                 time. Others as the command's ``decide`` and ``result``.
         """
-        wait = Deadline(wait_s, self._clock)
-        deadline = self.deadline(wait_s)
-        asked = command
-        while True:
-            try:
-                try:
-                    return self._execute(command, wait)
-                except GroupsUnreadable as error:
-                    command = self.repair(command, error)
-            except PASSING as error:
-                if deadline.passed():
-                    raise
-                if isinstance(error, BatchUnsettled):
-                    command = asked
-                self._outages.look()
-                deadline.log_waiting(partial(str, error))
-                deadline.wait(AGAIN_S)
+        wait, deadline = Deadline(wait_s, self._clock), self.deadline(wait_s)
+
+        async def attempt(command: Command[R]) -> Reply[R]:
+            return self._execute(command, wait)
+
+        async def repair(command: Command[R], error: GroupsUnreadable) -> Command[R]:
+            return self.repair(command, error)
+
+        async def pause(error: Exception) -> None:
+            self._outages.look()
+            deadline.log_waiting(partial(str, error))
+            deadline.wait(AGAIN_S)
+
+        return at_once(attempted(command, attempt, repair, pause, deadline))
 
     def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
         call = self.begin(command)
