@@ -125,6 +125,7 @@ class DecisionFold:
     Attributes:
         state: what the sampler decided.
         counts: what else is told of it.
+        has_begun: whether it depends on starts of seal logs; such a fold is not saved.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class DecisionFold:
         self.counts = DecisionCounts()
         self._starts = starts
         self._reach: dict[PartitionAddress, int] = {}  # Behind all groups that were decided about.
-        self._has_begun = False
+        self.has_begun = False
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """The next event of the decision log."""
@@ -149,25 +150,20 @@ class DecisionFold:
 
     def needs_groups(self, event: Event) -> bool:
         """Whether the event is about a group that will be read."""
-        if self._has_begun:
+        if self.has_begun:
             return False
         return any(at >= self._starts.get(log, NEVER) for log, at in _groups_of(event))
 
     def begin_groups(self) -> None:
         """From now on the state takes what comes of the seal logs. Idempotent."""
-        if not self._has_begun:
-            self._has_begun = True
+        if not self.has_begun:
+            self.has_begun = True
             for log, start in self._starts.items():
                 self.state.start_at(log, start)
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
         """As the state's."""
         return self.state.checkpoint(claims)
-
-    @property
-    def is_general(self) -> bool:
-        """Whether it may be saved: it depends on no start of a seal log."""
-        return not self._has_begun
 
     def told(self) -> bytes:
         """What is saved beside the state, in one line."""
@@ -265,7 +261,7 @@ class DecisionLog:
         return FoldedLog(self.fold, Fence(), 0)
 
     def _save(self, log: FoldedLog[DecisionFold]) -> None:
-        is_due = self._unsaved >= HINT_EVENTS and self.fold.is_general
+        is_due = self._unsaved >= HINT_EVENTS and not self.fold.has_begun
         if self._hint is None or log.owner is None or not is_due:
             return
         told, self._unsaved = self.fold.told(), 0
