@@ -10,6 +10,7 @@ Map:
 - ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``asking``        asks the owners of seal logs for something, and reads their answers
+- ``importing/``   groups that a program has in hand become part of the data (``write_rollout_groups``)
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 - ``retention/``     retires and deletes files whose groups every sampler is done with
 """
@@ -19,13 +20,22 @@ from rollstream.consumers.asking import UnknownEnvironment
 from rollstream.consumers.audit import AuditReport, PartitionAudit, audit
 from rollstream.consumers.beside.threads import InlineExecutor
 from rollstream.consumers.deployment import Created, create_deployment
+from rollstream.consumers.importing import (
+    ImportReport,
+    ImportUnfinished,
+    InvalidGroup,
+    write_rollout_groups,
+)
 from rollstream.consumers.sealed_groups import SealedGroups
 from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
 
 __all__ = [
     "AuditReport",
     "Created",
+    "ImportReport",
+    "ImportUnfinished",
     "InlineExecutor",
+    "InvalidGroup",
     "PartitionAudit",
     "PartitionStats",
     "SealedGroups",
@@ -34,4 +44,5 @@ __all__ = [
     "UnknownEnvironment",
     "audit",
     "create_deployment",
+    "write_rollout_groups",
 ]
