@@ -17,7 +17,7 @@ from rollstream.consumers import AuditReport, audit
 from rollstream.consumers.assembling.decisions import NO_SEGMENT
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Claimed, Flushed, SealedSegments, Settlements
+from rollstream.schemas.events import NOT_INGESTED, Claimed, Flushed, SealedSegments, Settlements
 from rollstream.schemas.ingest.entry import STEP_KINDS
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.store import BlobMissing, Blobs, list_manifests, visible_files
@@ -155,7 +155,8 @@ def _names(value: bytes) -> list[Named | None]:
 
 
 def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[EntryRef, Named | None]]:
-    """Each time that an entry ended, and as what; None where its event names nothing."""
+    """Each time that an entry ended, and as what; None where its event names nothing. What was
+    imported is no entry."""
     for item in confirmed:
         if isinstance(item.event, Flushed):
             parts: list[SealedSegments | Settlements] = [item.event.segments, *item.event.settled]
@@ -163,6 +164,8 @@ def _ends(confirmed: list[ConfirmedEvent]) -> Iterator[tuple[EntryRef, Named | N
                 refs = zip(part.offsets.tolist(), part.entries.tolist(), strict=True)
                 names = list(_segments_of(part)) or [Named("", 0)] * len(part.offsets)
                 for ref, named in zip(refs, names, strict=True):
+                    if ref[0] == NOT_INGESTED:
+                        continue
                     yield EntryRef(item.where.partition, *ref), named if named.uid else None
             for ranges in item.event.unread:
                 for bounds in zip(ranges.firsts.tolist(), ranges.stops.tolist(), strict=True):

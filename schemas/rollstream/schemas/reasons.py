@@ -60,6 +60,7 @@ class SealReason(StrEnum):
     IDLE = "idle"
     TIMEOUT = "timeout"
     FLUSH = "flush"
+    IMPORTED = "imported"
 
 
 class DropReason(StrEnum):

@@ -197,7 +197,7 @@ def _figures(
         touched=touched,
         touched_entries=touched_entries,
         groups=fold.counts.get("groups", 0),
-        segments=fold.counts.get("segments", 0),
+        segments=fold.counts.get("segments", 0) + fold.counts.get("imported", 0),
         groups_per_s=recent["groups"] / seconds,
         segments_per_s=recent["segments"] / seconds,
         flush_age_s=age_s(now_us, sealed.flush_ts),

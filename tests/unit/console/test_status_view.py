@@ -230,6 +230,6 @@ def test_audit_counts_control_events_among_the_entries() -> None:
     )
     text = shown(audit_view(AuditReport(partitions=(row,), problems=())))
     assert "published" not in text
-    assert "entries = pending + sealed + settled" in text
+    assert "entries + imported = pending + sealed + settled" in text
     assert "2,304" in text
     assert "256 dispatched" in text

@@ -32,8 +32,8 @@ def audit(
 ) -> None:
     """Accounts for every published entry, and compares every file with its event.
 
-    It holds if entries = pending + sealed + settled and no file differs. Otherwise the exit code is
-    1.
+    It holds if entries + imported = pending + sealed + settled and no file differs. Otherwise the
+    exit code is 1.
     """
     services, settings = services_of(context), load_config(config)
     with services.connected(settings, timeout_s) as broker:
@@ -56,8 +56,9 @@ def audit(
 def audit_view(report: AuditReport) -> RenderableType:
     """A table with a row for each partition and environment, then what producers did wrong, the
     problems and the verdict."""
-    title, numbers = "entries = pending + sealed + settled", ("entries", "pending", "sealed")
-    table = table_of(title, "partition", *numbers, "groups", "files", last="settled")
+    title = "entries + imported = pending + sealed + settled"
+    numbers = ("entries", "imported", "pending", "sealed", "groups", "files")
+    table = table_of(title, "partition", *numbers, last="settled")
     for name in dict.fromkeys(row.environment for row in report.partitions):
         for row in report.partitions:
             if row.environment == name:
@@ -74,5 +75,6 @@ def audit_view(report: AuditReport) -> RenderableType:
 
 def _add(table: Table, name: str, row: PartitionAudit, style: str) -> None:
     settled = ", ".join(f"{count:,} {reason}" for reason, count in sorted(row.settled.items()))
-    figures = (row.published, row.pending, row.sealed, row.groups, row.files)
+    of_log = (row.published, row.imported, row.pending, row.sealed)
+    figures = (*of_log, row.groups, row.files)
     table.add_row(name, *(f"{figure:,}" for figure in figures), settled or "none", style=style)

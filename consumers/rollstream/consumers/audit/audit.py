@@ -42,13 +42,14 @@ TIMEOUT_S = 600.0  # For all of it; a long log takes a while.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """The figures of one partition: ``published = pending + sealed + settled``.
+    """The figures of one partition: ``published + imported = pending + sealed + settled``.
 
     Attributes:
         published: entries of the ingest log, deleted ones included. A record that was deleted
             before anybody read it counts as one.
+        imported: segments that came otherwise, by ``write_rollout_groups``; each is sealed.
         pending: entries that nothing has settled yet.
-        sealed: entries of segments that are in groups.
+        sealed: segments that are in groups.
         settled: by reason, the entries that ended without a group.
         watermark: every entry of every offset below it is settled.
         files: that events name, without retired ones.
@@ -69,11 +70,13 @@ class PartitionAudit:
     watermark: int
     manifests_missing: int
     foreign: int = 0
+    imported: int = 0
 
     @property
     def balanced(self) -> bool:
         """Whether the equation holds."""
-        return self.published == self.pending + self.sealed + sum(self.settled.values())
+        ended = self.pending + self.sealed + sum(self.settled.values())
+        return self.published + self.imported == ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +122,11 @@ def audit(
     """Checks that every published entry has exactly one end, and that every file is as it should
     be.
 
-    For every partition ``published = pending + sealed + settled`` must hold, entry by entry. Every
-    record that is still in an ingest log must have as many entries as the events say. Every file
-    that an event names, and that was not retired, must exist and be as the event says. No sampler's
-    decision log may end before a batch that the store's root holds. A partition whose seal log
-    cannot be read is a problem, and all others are checked.
+    For every partition ``published + imported = pending + sealed + settled`` must hold, entry by
+    entry. Every record that is still in an ingest log must have as many entries as the events say.
+    Every file that an event names, and that was not retired, must exist and be as the event says.
+    No sampler's decision log may end before a batch that the store's root holds. A partition whose
+    seal log cannot be read is a problem, and all others are checked.
 
     It may run at any time, beside sealers too. Its memory does not grow with the history.
 
@@ -236,6 +239,7 @@ class _Auditor:
             partition=address.partition,
             published=published,
             pending=pending,
+            imported=ledger.imported,
             sealed=ledger.sealed,
             settled=dict(ledger.settled),
             groups=ledger.groups,
@@ -247,8 +251,8 @@ class _Auditor:
         )
         if not row.balanced:
             ledger.add_problem(
-                f"published {row.published}, but pending {row.pending} + sealed {row.sealed} + "
-                f"settled {sum(row.settled.values())}"
+                f"published {row.published} + imported {row.imported}, but pending {row.pending} + "
+                f"sealed {row.sealed} + settled {sum(row.settled.values())}"
             )
         return row
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rollstream.consumers.audit.repeats import Repeats
 from rollstream.schemas.events import (
+    NOT_INGESTED,
     Event,
     Flushed,
     Retired,
@@ -35,6 +36,7 @@ class Ledger:
         name: of the partition, in problems.
         problems: what no sound sealer writes, in words.
         sealed: how many segments are in groups.
+        imported: how many of them came otherwise than through the ingest log.
         groups: how many.
         settled: by reason, how many entries ended without a group.
         flushes: how many events flushed.
@@ -51,6 +53,7 @@ class Ledger:
         self.problems: list[str] = []
         self.watermark = 0
         self.sealed = 0
+        self.imported = 0
         self.settled: Counter[str] = Counter()
         self.flushes = 0
         self.files = 0
@@ -164,6 +167,7 @@ class Ledger:
             self._repeats.add(group.group_id, place(event_offset, GROUP))
         self.groups += len(event.groups)
         self.sealed += len(segments.offsets)
+        self.imported += int((segments.offsets < 0).sum())
         for part in event.settled:
             self.settled[part.reason] += len(part.offsets)
             if part.reason == SettleReason.LOST:
@@ -208,6 +212,8 @@ class Ledger:
             unreadable = getattr(part, "reason", "") == SettleReason.UNREADABLE
             for ref in zip(part.offsets.tolist(), part.entries.tolist(), strict=True):
                 offset, entry = ref
+                if offset == NOT_INGESTED and part is event.segments:
+                    continue
                 of = self._open.get(offset)
                 if offset < self.watermark or (of is not None and entry in of.settled):
                     twice.append(ref)

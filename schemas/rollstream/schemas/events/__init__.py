@@ -24,6 +24,7 @@ from rollstream.schemas.events.admission import (
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
 from rollstream.schemas.events.groups import (
     FLUSH_KINDS,
+    NOT_INGESTED,
     Continuation,
     ContinuationsWaiting,
     FailedMembers,
@@ -76,6 +77,7 @@ Event = GroupsEvent | AdmissionEvent | Scored | ReaderPosition | DeadLetter | Re
 
 __all__ = [
     "FLUSH_KINDS",
+    "NOT_INGESTED",
     "Acked",
     "AdmissionEvent",
     "Adopted",

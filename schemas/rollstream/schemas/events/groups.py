@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.events.owned import OwnedEvent
 
+NOT_INGESTED = -1  # Instead of an offset in the ingest log, of rows that came otherwise.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
@@ -44,7 +46,8 @@ class SealedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSegments:
-    """Columns over the segments of all groups, in the order of groups, then rows."""
+    """Columns over the segments of all groups, in the order of groups, then rows. What was imported
+    has the offset ``NOT_INGESTED``."""
 
     offsets: NDArray[np.int64]
     entries: NDArray[np.int32]
@@ -154,6 +157,7 @@ class Flushed(OwnedEvent):
     in_flight: tuple[ProducerInFlight, ...] = ()
     newest_policy: tuple[NewestPolicy, ...] = ()
     failed: tuple[FailedMembers, ...] = ()
+    request: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +219,7 @@ class RequestKind(StrEnum):
     FLUSH = "flush"
     FLUSH_FORCED = "flush_forced"
     RETRY = "retry"  # Reads a partition again that was put aside.
+    IMPORT = "import"  # Seals groups that are staged.
 
 
 FLUSH_KINDS = frozenset((RequestKind.FLUSH, RequestKind.FLUSH_FORCED))
@@ -229,6 +234,8 @@ class Requested:
     older_than_us: int
     requested_by: str
     requested_ts: int
+    staged: str = ""
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

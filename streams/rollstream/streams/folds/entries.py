@@ -156,7 +156,7 @@ def packed_entries(part: SealedSegments | Settlements) -> NDArray[np.int64]:
 
 
 def entries_of(event: Flushed) -> Entries:
-    """The entries that an event settles.
+    """The entries that an event settles; what was imported is none.
 
     Raises:
         CorruptLog: their offsets are not those that it touches, or one of them is not below its
@@ -165,6 +165,7 @@ def entries_of(event: Flushed) -> Entries:
     parts: tuple[SealedSegments | Settlements, ...] = (event.segments, *event.settled)
     entries = np.concatenate([part.entries for part in parts])
     settled = np.concatenate(list(map(packed_entries, parts)))
+    settled = settled[settled >= 0]
     settled.sort()
     touched, counts = event.touched.offsets, event.touched.counts
     is_last = np.ones(len(settled), np.bool_)  # Of its offset.

@@ -59,7 +59,7 @@ class SealFold:
     """Settled entries, the low watermark, and the uids within the dedupe horizon.
 
     A settled (uid, segment) is remembered until the watermark has passed its offset and at least
-    ``dedupe_horizon`` further entries are settled.
+    ``dedupe_horizon`` further entries are settled, or segments imported.
 
     A fold that begins at the ``fold_from`` of an ``Adopted`` is complete once it has folded that
     very ``Adopted``, which holds the totals of what came before.
@@ -72,7 +72,7 @@ class SealFold:
         watermark: every entry of every source offset below it is settled.
         now_ts: newest log time that an event recorded, microseconds.
         counts: ``segments`` (sealed ones), ``groups``, and each ``SettleReason`` by name; entries,
-            but for groups.
+            but for groups and ``imported`` segments, which are not among ``segments``.
         flushes: offsets, within this log, of the flushes that still matter, at least the newest 16.
         retired: offset of the newest ``Retired`` that has files; -1: there is none.
         requests: those that were not answered yet, by offset, in order.
@@ -100,6 +100,11 @@ class SealFold:
     @property
     def counts(self) -> Mapping[str, int]:
         return self._counts
+
+    @property
+    def newest_flush(self) -> int:
+        """Its offset within this log; -1: there is none."""
+        return self._flushes[-1].offset if self._flushes else -1
 
     @property
     def flushes(self) -> Sequence[int]:
@@ -150,7 +155,7 @@ class SealFold:
     @property
     def settled_count(self) -> int:
         """How many entries are settled."""
-        return self._counts.total() - self._counts["groups"]
+        return self._counts.total() - self._counts["groups"] - self._counts["imported"]
 
     @property
     def touched(self) -> tuple[int, int]:
@@ -195,7 +200,11 @@ class SealFold:
         new = self._settle(offset, event)
         if event.now_ts >= self.now_ts:
             self.now_ts, self._clock_flush = event.now_ts, offset
-        self._counts["segments"] += len(event.segments.offsets)
+        imported = int((event.segments.offsets < 0).sum())
+        self._counts["segments"] += len(event.segments.offsets) - imported
+        if imported:
+            self._counts["imported"] += imported
+            self._settled += imported
         self._counts["groups"] += len(event.groups)
         segments = _segment_ids(event.segments.uids, event.segments.segment_idxs)
         named = [prompt_id(one.group_uid, one.seal_reason) for one in event.groups if one.group_uid]
