@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from harness.rollouts import (
@@ -29,6 +29,16 @@ Where = tuple[int, int]
 def among(seen: Collection[SegmentId]) -> Callable[[Sequence[SegmentId]], Sequence[int]]:
     """What an assembler asks, of a collection that may grow."""
     return lambda segments: [index for index, one in enumerate(segments) if one in seen]
+
+
+def entries_of(decisions: Iterable[SealDecision]) -> Iterator[Where]:
+    """All that the decisions settle; of a range that nobody read, each offset's only entry."""
+    for decision in decisions:
+        rows = () if decision.group is None else decision.group.rows
+        yield from ((offset, entry) for _, _, offset, entry in rows)
+        yield from ((one.offset, one.entry) for one in decision.settled)
+        if decision.unread is not None:
+            yield from ((offset, 0) for offset in range(*decision.unread[1:]))
 
 
 class Drive:

@@ -10,7 +10,7 @@ Map:
 - ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
 - ``asking``        asks the owners of seal logs for something, and reads their answers
-- ``importing/``   groups that a program has in hand become part of the data (``write_rollout_groups``)
+- ``importing/``     makes groups that a program has in hand data (``write_rollout_groups``)
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)
 - ``retention/``     retires and deletes files whose groups every sampler is done with
 """
@@ -24,6 +24,7 @@ from rollstream.consumers.importing import (
     ImportReport,
     ImportUnfinished,
     InvalidGroup,
+    NoDeployment,
     write_rollout_groups,
 )
 from rollstream.consumers.sealed_groups import SealedGroups
@@ -36,6 +37,7 @@ __all__ = [
     "ImportUnfinished",
     "InlineExecutor",
     "InvalidGroup",
+    "NoDeployment",
     "PartitionAudit",
     "PartitionStats",
     "SealedGroups",

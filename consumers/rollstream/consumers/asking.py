@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -109,18 +110,29 @@ def ask(
     deadline: Deadline,
     *,
     older_than_s: float = 0.0,
+    staged: Mapping[TopicPartition, str] = MappingProxyType({}),
+    compression: str = "",
     see: Callable[[ConfirmedEvent, Answer], object] = lambda event, answer: None,
 ) -> dict[TopicPartition, Answer]:
     """Appends a request to each log, and returns the answers that came by the deadline.
 
     Args:
+        staged, compression: as ``Requested`` has them.
         see: given each event of a log from some before the newest claim up to the answer, which is
             as it was before that event.
 
     Raises:
         BrokerUnavailable: not every request was written in time, or the logs were not read.
     """
-    asked = _append(broker, logs, kind, deadline, older_than_s)
+    request = Requested(
+        kind=kind,
+        older_than_us=round(older_than_s * 1e6),
+        requested_by=f"{getpass.getuser()}@{socket.gethostname()}",
+        requested_ts=deadline.clock.now_us(),
+        compression=compression,
+    )
+    requests = {where: replace(request, staged=staged.get(where, "")) for where in logs}
+    asked = _append(broker, requests, deadline)
     answers = {where: Answer(asked[where]) for where in logs}
     aside: dict[TopicPartition, PutAside] = {}
     starts = find_starts(broker, dict.fromkeys(logs), deadline)
@@ -142,21 +154,9 @@ def ask(
 
 
 def _append(
-    broker: Broker,
-    logs: Sequence[TopicPartition],
-    kind: RequestKind,
-    deadline: Deadline,
-    older_than_s: float,
+    broker: Broker, requests: Mapping[TopicPartition, Requested], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """The offsets of the requests."""
-    value = codec.encode(
-        Requested(
-            kind=kind,
-            older_than_us=round(older_than_s * 1e6),
-            requested_by=f"{getpass.getuser()}@{socket.gethostname()}",
-            requested_ts=deadline.clock.now_us(),
-        )
-    )
     delivered: dict[TopicPartition, int] = {}
 
     def record(delivery: Delivery) -> None:
@@ -166,7 +166,8 @@ def _append(
 
     writer = broker.writer(linger_ms=0.0)
     try:
-        for where in logs:
+        for where, request in requests.items():
+            value = codec.encode(request)
             writer.append(where.topic, value, partition=where.partition, on_delivery=record)
         if writer.flush(deadline.left_s()):
             raise BrokerUnavailable(

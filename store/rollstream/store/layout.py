@@ -17,6 +17,7 @@ BATCHES = "batches"
 SCORES = "scores"
 SNAPSHOTS = "snapshots"
 HINTS = "hints"
+STAGING = "staging"
 ROOT_ID = "root_id.json"
 _PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
 _POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")
@@ -27,6 +28,7 @@ _ROWS_NAME = re.compile(
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 _SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
 _SCORES_NAME = re.compile(r".*/partition=[0-9]+/([0-9]{20})-([0-9]{20})\.parquet")
+_STAGED_NAME = re.compile(r"(?:.*/)?([0-9]{20})-([0-9a-f]{32})\.groups")
 _BATCH_NAME = re.compile(r"(?:.*/)?trainer_epoch=([0-9]+)/([0-9]{12,})\.json")
 
 
@@ -120,6 +122,22 @@ def retired_path(address: PartitionAddress, offset: int) -> str:
 def retired_prefix(address: PartitionAddress) -> str:
     """What the paths of all blobs about a partition's retired files begin with."""
     return f"{RETIRED}/{_partition(address)}/"
+
+
+def staged_path(address: PartitionAddress, staged_us: int, checksum: str) -> str:
+    """Groups that were staged for a partition at this time, in one file of this checksum."""
+    return f"{staged_prefix(address)}{staged_us:020d}-{checksum}.groups"
+
+
+def staged_prefix(address: PartitionAddress) -> str:
+    """What the paths of all groups that are staged for a partition begin with."""
+    return f"{STAGING}/{_partition(address)}/"
+
+
+def staged_in(path: str) -> tuple[int, str] | None:
+    """When a file was staged, and its checksum; None: the file is none, whoever put it there."""
+    name = _STAGED_NAME.fullmatch(path)
+    return None if name is None else (int(name[1]), name[2])
 
 
 def rollup_in(path: str) -> tuple[int, int, int] | None:

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.assembling import SECOND, among, described
+from harness.assembling import SECOND, among, described, entries_of
 from harness.rollouts import make_dispatched, make_ended, make_entry, make_failed, make_record
 from rollstream.consumers.assembling import Assembler, SealDecision, decisions, fitting
 from rollstream.consumers.assembling.decisions import (
-    entries_of,
     files_of,
     segments_of,
     values_of,

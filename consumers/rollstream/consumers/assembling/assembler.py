@@ -23,6 +23,8 @@ from operator import attrgetter, itemgetter
 
 from rollstream.consumers.assembling.decisions import (
     NO_SEGMENT,
+    DueGroup,
+    Kept,
     Plan,
     SealDecision,
     Settlement,
@@ -181,6 +183,22 @@ class Assembler:
             begun_until_us: only groups that began up to this log time; None: all.
         """
         return self._outcomes.flush(members_min, begun_until_us)
+
+    def add_imported(self, group: DueGroup, size: int) -> bool:
+        """Decides a group that did not come through the log; False, and nothing: a segment of it is
+        pending or decided, or was settled within the dedupe horizon.
+
+        Args:
+            size: bytes of its records, which are kept for it alone.
+        """
+        decision = SealDecision(group, (), (), len(group.rows), size)
+        segments = [*segments_of(decision)]
+        rows = segments[: len(group.rows)]
+        if not self._uncommitted.isdisjoint(rows) or self._seen_among(rows):
+            return False
+        self._uncommitted.update(segments)
+        self.decided.append(decision, Kept(size, size))
+        return True
 
     def commit(self, plan: Plan) -> None:
         """The plan is confirmed in the seal log; from now on ``seen`` is true for its segments."""

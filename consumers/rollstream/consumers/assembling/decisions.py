@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.events import NewestPolicy
+from rollstream.schemas.events import NOT_INGESTED, NewestPolicy
 from rollstream.schemas.ids import MIXED_POLICY, GroupKey, SegmentId, prompt_id, segment_id
 from rollstream.schemas.ingest.record import IngestRecord
 from rollstream.schemas.reasons import SealReason, SettleReason
@@ -42,8 +42,22 @@ Row = tuple[IngestRecord, int, int, int]
 may be what was copied out of that at the offset.)"""
 RowNames = tuple[str, str, str, str]
 """``policy_version``, ``lineage``, ``replica_id`` and ``stop_reason`` of a segment."""
-FileKey = tuple[frozenset[tuple[str, ArraySignature]], str]
-"""What all rows of a file have in common: the types of named arrays, and the policy version."""
+
+
+class RowsKind(NamedTuple):
+    """What all rows of some files have in common.
+
+    Attributes:
+        signatures: the types of named arrays.
+        compression: of the files; empty: as the environment has it.
+    """
+
+    signatures: frozenset[tuple[str, ArraySignature]]
+    compression: str = ""
+
+
+FileKey = tuple[RowsKind, str]
+"""What all rows of a file have in common, with the policy version."""
 
 
 class Settlement(NamedTuple):
@@ -82,6 +96,8 @@ class DueGroup(NamedTuple):
         names: of the rows, each combination once.
         signatures: dtype and trailing shape of each named array that any member has.
         first_ts: log time of the group's first record, microseconds.
+        request: offset of the request that it was imported by; -1: it is from the ingest log.
+        compression: as ``RowsKind`` has it.
     """
 
     key: GroupKey
@@ -92,6 +108,8 @@ class DueGroup(NamedTuple):
     names: Collection[RowNames]
     signatures: Mapping[str, ArraySignature]
     first_ts: int
+    request: int = -1
+    compression: str = ""
 
 
 class SealDecision(NamedTuple):
@@ -149,18 +167,6 @@ def values_of(rows: Iterable[Row], name: str) -> list[Any]:
     return [record.values(name)[index] for record, index, _, _ in rows]
 
 
-def entries_of(decisions: Iterable[SealDecision]) -> Iterator[tuple[int, int]]:
-    """(offset, entry) of all that the decisions settle; of a range that nobody read, each offset's
-    only one."""
-    for decision in decisions:
-        for _, _, offset, entry in _rows(decision):
-            yield offset, entry
-        for settlement in decision.settled:
-            yield settlement.offset, settlement.entry
-        if decision.unread is not None:
-            yield from ((offset, 0) for offset in range(*decision.unread[1:]))
-
-
 def segments_of(decision: SealDecision) -> Iterator[SegmentId]:
     """The segments that a decision settles, and the group that it seals; no duplicates."""
     rows = _rows(decision)
@@ -180,13 +186,14 @@ def file_of_group(group: DueGroup) -> FileKey:
     """Returns what names the file of a group."""
     versions = {version for version, *_ in group.names}
     version = versions.pop() if len(versions) == 1 else MIXED_POLICY
-    return frozenset(group.signatures.items()), version
+    return RowsKind(frozenset(group.signatures.items()), group.compression), version
 
 
 def file_of_row(row: Row) -> FileKey:
     """Returns what names the file of a row that is kept without a group."""
     record, index, _, _ = row
-    return frozenset(record.signatures(index).items()), record.values("policy_version")[index]
+    kind = RowsKind(frozenset(record.signatures(index).items()))
+    return kind, record.values("policy_version")[index]
 
 
 def files_of(decision: SealDecision) -> set[tuple[bool, FileKey]]:
@@ -423,6 +430,9 @@ class DecisionQueue:
         settlements = chain.from_iterable(decision.settled for decision in decisions)
         settled = Counter(map(_offset_of_row, rows))
         settled.update(map(_offset_of_settlement, settlements))
+        if settled.pop(NOT_INGESTED, 0):  # The log may have nothing that says what time it is.
+            imported = (one.group for one in decisions if one.group and one.group.request >= 0)
+            now_us = max(now_us, *(group.first_ts for group in imported))
         touched = {offset: self._counts[offset] for offset in sorted(settled)}
         unread = [decision.unread for decision in decisions if decision.unread is not None]
         settled.update(stretch.first for stretch in unread)

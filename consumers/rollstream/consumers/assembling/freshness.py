@@ -44,11 +44,13 @@ class Freshness(NamedTuple):
     def settled(self, decision: SealDecision) -> SealDecision:
         """The decision, where its group is too stale or off the branch, or too few of its rollouts
         are within the limits, as one that settles all of its segments for that reason: whole
-        groups, by the sampler's own rule. Evaluation groups are never too old, and of one whose
-        weight step is not known nothing is known here."""
+        groups, by the sampler's own rule. Evaluation groups are never too old, nor are imported
+        ones, and of one whose weight step is not known nothing is known here."""
         group = decision.group
-        reason = None if group is None or group.split != _TRAIN else self._reason(group)
-        if group is None or reason is None:
+        if group is None or group.split != _TRAIN or group.request >= 0:
+            return decision
+        reason = self._reason(group)
+        if reason is None:
             return decision
         was_dispatched = any(one.reason is SettleReason.DISPATCHED for one in decision.settled)
         return decision._replace(

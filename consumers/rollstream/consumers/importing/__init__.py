@@ -6,11 +6,18 @@
 - ``owner``    the owner's part: which of the staged groups are new
 """
 
+from rollstream.consumers.importing.staged import InvalidGroup
 from rollstream.consumers.importing.write import (
     ImportReport,
     ImportUnfinished,
-    InvalidGroup,
+    NoDeployment,
     write_rollout_groups,
 )
 
-__all__ = ["ImportReport", "ImportUnfinished", "InvalidGroup", "write_rollout_groups"]
+__all__ = [
+    "ImportReport",
+    "ImportUnfinished",
+    "InvalidGroup",
+    "NoDeployment",
+    "write_rollout_groups",
+]

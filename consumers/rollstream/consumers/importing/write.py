@@ -1,25 +1,48 @@
-"""Stages groups that a program has in hand, and asks the owners of their partitions to append them."""
+"""Stages groups that a program has in hand, and asks their partitions' owners to append them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from rollstream.runtime.clock import Clock
+from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
+from rollstream.consumers.importing.staged import (
+    ROWS_MAX,
+    InvalidGroup,
+    StagedGroup,
+    encode_staged,
+    stage,
+)
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.digest import checksum
 from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.events import Flushed, RequestKind
+from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.reasons import SealReason
 from rollstream.schemas.records import RolloutGroup
-from rollstream.store import Blobs
-from rollstream.streams.broker import Broker
+from rollstream.store import Blobs, Followed, create_or_compare, open_store, read_root_id
+from rollstream.store.layout import staged_path
+from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.owned.follow import ConfirmedEvent
+from rollstream.streams.partitioning import partition_of
+from rollstream.streams.topics.layout import Layout
+from rollstream.streams.topics.root import StoreRoot, require_root
 
 TIMEOUT_S = 600.0
+STAGED_BYTES_MAX = 32 << 20  # Of one file, which its owner reads whole.
+KEPT_BYTES_MAX = 256 << 20  # Of all files that are requested at once, in memory.
 Compression = Literal["none", "lz4", "zstd"]
 
 
-class InvalidGroup(RollstreamError, ValueError):
-    """A group cannot be imported; nothing of it was staged."""
+class NoDeployment(RollstreamError, ValueError):
+    """There is no deployment whose sealers could append groups: a root of files alone has none."""
 
 
 class ImportUnfinished(RollstreamError):
@@ -74,18 +97,141 @@ def write_rollout_groups(
             ``mixed`` if they share a ``group_uid`` or the environment's ``grouping`` is mixed. They
             are taken one after the other, and only those of one request are kept in memory.
         compression: of the row files: ``none``, ``lz4`` or ``zstd``.
-        config: of the deployment.
+        config: of the deployment. Without one nobody could append the groups.
         broker: instead of the configured one.
         store: instead of what is at ``root``.
         clock: instead of the system's.
         timeout_s: how long the owners may take to answer a request.
 
     Raises:
-        InvalidGroup, InvalidRollout: a group or a rollout breaks a rule. Groups before it may be
+        NoDeployment: there is no ``config``.
+        InvalidGroup: a group or one of its rollouts breaks a rule. Groups before it may be
             imported.
         UnknownEnvironment: the configuration has no such environment.
         ImportUnfinished: an owner refused, or did not answer in time; its request then stands.
         RootMismatch: the root is not the deployment's.
         BrokerUnavailable: Kafka does not answer.
     """
-    raise NotImplementedError
+    if config is None:
+        raise NoDeployment(
+            f"config is None, and {root} alone has no owner: only sealers append to a data set, by "
+            "their logs in Kafka. Give the deployment's config=load_config(...), and run "
+            "`rollstream seal`"
+        )
+    if compression not in get_args(Compression):
+        raise InvalidGroup("compression", compression, f"give one of {get_args(Compression)}")
+    clock = clock or SystemClock()
+    blobs = store or open_store(str(root))
+    kafka = config.kafka
+    with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
+        held = StoreRoot(str(root), read_root_id(blobs), Followed(blobs))
+        deadline = Deadline(kafka.timeout_s, clock)
+        require_root(used, Layout.of(kafka), config.environments, held, deadline)
+        import_ = _Import(config, used, blobs, clock, compression, timeout_s)
+        for index, group in enumerate(groups):
+            import_.add(index, group)
+        import_.finish()
+    return import_.report
+
+
+@dataclass(slots=True)
+class _Import:
+    """Groups of one call, on their way.
+
+    Attributes:
+        staged: by partition, those of the next request; of ``size`` bytes.
+    """
+
+    config: RollstreamConfig
+    broker: Broker
+    blobs: Blobs
+    clock: Clock
+    compression: str
+    timeout_s: float
+    report: ImportReport = field(default_factory=lambda: ImportReport(imported=0, skipped=0))
+    staged: dict[PartitionAddress, list[StagedGroup]] = field(default_factory=dict)
+    rows: Counter[PartitionAddress] = field(default_factory=Counter)
+    sizes: Counter[PartitionAddress] = field(default_factory=Counter)
+
+    def add(self, index: int, group: RolloutGroup) -> None:
+        """Keeps the group for the next request, and makes it first where that is full."""
+        environment = group.environment
+        addresses = addresses_of(self.config, [environment])[environment]
+        section = self.config.environments[environment]
+        try:
+            strict, partitions = section.grouping == "strict", section.partitions
+            staged = stage(group, strict=strict, partitions=partitions)
+        except InvalidGroup as error:
+            at = f"groups[{index}].{error.field}"
+            raise InvalidGroup(at, error.value, error.remedy, error.finding) from error
+        key = group.rollouts[0].group_uid or group.example_id
+        address = addresses[partition_of(key.encode(), partitions)]
+        rows, size = len(group.rollouts), staged.size
+        if (
+            self.rows[address] + rows > ROWS_MAX
+            or self.sizes[address] + size > STAGED_BYTES_MAX
+            or self.sizes.total() + size > KEPT_BYTES_MAX
+        ):
+            self.finish()
+        self.staged.setdefault(address, []).append(staged)
+        self.rows[address] += rows
+        self.sizes[address] += size
+
+    def finish(self) -> None:
+        """Requests what is kept, and waits for the owners.
+
+        Raises:
+            ImportUnfinished, BrokerUnavailable, StoreError.
+        """
+        layout, asked = Layout.of(self.config.kafka), self.staged
+        if not asked:
+            return
+        paths: dict[TopicPartition, str] = {}
+        for address, groups in asked.items():
+            data = encode_staged(groups)
+            path = staged_path(address, self.clock.now_us(), checksum(data))
+            create_or_compare(self.blobs, path, data)
+            paths[layout.groups_log(address)] = path
+        self.staged = {}
+        self.rows.clear()
+        self.sizes.clear()
+        imported: Counter[TopicPartition] = Counter()
+
+        def see(confirmed: ConfirmedEvent, answer: Answer) -> None:
+            event = confirmed.event
+            if isinstance(event, Flushed) and event.request == answer.request:
+                groups = (one for one in event.groups if one.seal_reason == SealReason.IMPORTED)
+                imported[confirmed.where] += sum(1 for _ in groups)
+
+        answers = ask(
+            self.broker,
+            [*paths],
+            RequestKind.IMPORT,
+            Deadline(self.timeout_s, self.clock),
+            staged=paths,
+            compression=self.compression,
+            see=see,
+        )
+        report, unfinished = self.report, []
+        for address, groups in asked.items():
+            where = layout.groups_log(address)
+            answer = OwnerAnswer(**answers[where].told(address))
+            done = len(groups) if answer.answered and not answer.refused else imported[where]
+            details = (f"{address}: {answer.detail}",) if answer.detail else ()
+            report = ImportReport(
+                imported=report.imported + imported[where],
+                skipped=report.skipped + done - imported[where],
+                details=(*report.details, *details),
+            )
+            if answer.refused:
+                unfinished.append(f"{address} was refused: {answer.detail}.")
+            elif not answer.answered:
+                unfinished.append(
+                    f"{address} has no answer within {self.timeout_s:g} s"
+                    f"{answer.detail and f': {answer.detail}'}. The request stands, and is carried "
+                    "out once a sealer owns the partition (`rollstream seal`)."
+                )
+        self.report = report
+        if unfinished:
+            told = f"{report.imported:,} groups were imported. You may repeat the call."
+            raise ImportUnfinished(" ".join([*unfinished, told]), report)

@@ -32,6 +32,7 @@ from rollstream.consumers.retention.plan import (
 from rollstream.consumers.retention.unneeded import (
     STAGED_AGE_S,
     Unneeded,
+    abandoned_groups,
     orphans,
     unnamed_by_log,
     unneeded_batches,
@@ -301,4 +302,7 @@ def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool)
                 answer_s=context.ask_s,
             )
     manifests = unneeded_manifests(blobs, address)
-    return Unneeded(manifests=manifests, batches=batches, orphans=unnamed)
+    before_us = context.clock.now_us() - round(STAGED_AGE_S * 1e6)
+    staged = abandoned_groups(blobs, address, before_us) if orphans_too else set()
+    staged -= {request.event.staged for request in files.log.fold.requests.values()}
+    return Unneeded(manifests=manifests, batches=batches, orphans=unnamed, staged=sorted(staged))

@@ -34,6 +34,8 @@ from rollstream.store.layout import (
     rollups_prefix,
     rows_prefix,
     rows_writer_in,
+    staged_in,
+    staged_prefix,
 )
 from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import (
@@ -69,15 +71,17 @@ class Unneeded:
         manifests: manifests and roll-ups of flushes all of whose files are retired.
         batches: batch files of steps all of whose groups are retired.
         orphans: row files that no flush names.
+        staged: groups whose importer was killed before it requested them.
     """
 
     manifests: Sequence[str] = ()
     batches: Sequence[str] = ()
     orphans: Sequence[str] = ()
+    staged: Sequence[str] = ()
 
     def delete(self, blobs: Blobs) -> None:
         """Deletes them. Repeating it, also beside another owner, changes nothing."""
-        for path in (*self.manifests, *self.batches, *self.orphans):
+        for path in (*self.manifests, *self.batches, *self.orphans, *self.staged):
             blobs.delete(path)
 
     def __str__(self) -> str:
@@ -85,6 +89,7 @@ class Unneeded:
             "manifests and roll-ups": self.manifests,
             "batch files": self.batches,
             "orphans": self.orphans,
+            "abandoned groups": self.staged,
         }
         return ", ".join(f"{kind}: {len(paths):,}" for kind, paths in counts.items() if paths)
 
@@ -182,6 +187,12 @@ def orphans(
         found += left
     known &= {path for files in by_address.values() for path in files}
     return sorted(found)
+
+
+def abandoned_groups(blobs: Blobs, address: PartitionAddress, before_us: int) -> set[str]:
+    """Returns the files of groups that were staged for the partition before that time."""
+    listed = [blob.path for blob in blobs.list(staged_prefix(address))]
+    return {path for path in listed if (found := staged_in(path)) and found[0] < before_us}
 
 
 def unnamed_by_log(

@@ -1,26 +1,31 @@
-"""Seals what is pending because somebody asks: the request in the seal log, and its answer there.
+"""Seals what is pending or staged because somebody asks: the request in the seal log, its answer
+there.
 
-A request is about the groups that had begun when it was appended, by the log's time. The owner of
-the partition reads the ingest log up to the end that it has then, seals these groups, and answers
-once they are committed. A request that its owner did not answer is carried out by the next one: the
-groups that are sealed already are so in the log, and none that begins later is touched.
+A request to flush is about the groups that had begun when it was appended, by the log's time. The
+owner of the partition reads the ingest log up to the end that it has then, seals these groups, and
+answers once they are committed. A request that its owner did not answer is carried out by the next
+one: the groups that are sealed already are so in the log, and none that begins later is touched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.beside.chores import Job, asking_log
+from rollstream.consumers.importing.owner import StagedGroups, read_staged
 from rollstream.consumers.retention.owner import asks_to_retire, retired_event
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import FLUSH_KINDS, Flushed, Requested, RequestKind, Retired
+from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SealReason
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.seal import OpenRequest, SealFold
@@ -88,26 +93,31 @@ class _Answering:
     """A request that is carried out.
 
     Attributes:
-        end: of the ingest log, after the request was found.
+        found: the end of the ingest log, after the request was found; or what is staged.
         committed: once so many decisions are committed, its groups are; None: not sealed yet.
     """
 
     offset: int
     request: OpenRequest
-    end: Asked[int]
+    found: Asked[int] | Asked[StagedGroups]
     committed: int | None = None
     detail: str = ""
+    refused: bool = False
 
 
 class FlushRequests:
     """Carries requests out, one after the other, and answers all but those that retire files. Only
     the partition's loop calls it."""
 
-    def __init__(self, context: SealerContext, log: OwnedLog[SealFold]) -> None:
+    def __init__(
+        self, context: SealerContext, address: PartitionAddress, log: OwnedLog[SealFold]
+    ) -> None:
         self._context = context
+        self._address = address
         self._log = log
         self._answering: _Answering | None = None
         self._next_offset = -1
+        self._staged: set[str] = set()  # Files of requests that were found.
 
     @property
     def waits_for_flush(self) -> bool:
@@ -121,6 +131,19 @@ class FlushRequests:
             yield from asking_log(self._context, self._log.fold_arrived)
         self._next_offset = self._log.next_offset
         return LOOK_EVERY_S
+
+    def delete_settled(self, deadline: Deadline) -> Callable[[], float] | None:
+        """A job: deletes staged files whose requests are answered; None: there are none."""
+        requested = {request.event.staged for request in self._log.fold.requests.values()}
+        settled = self._staged - requested
+
+        def delete() -> float:
+            for path in settled:
+                self._context.blobs.delete(path)
+            self._staged -= settled
+            return 0.0
+
+        return delete if settled else None
 
     def advance(self, intake: Intake) -> Future[Any] | None:
         """Goes on without waiting; returns the job that appends an answer.
@@ -137,18 +160,33 @@ class FlushRequests:
                 return None
             if request.event.kind == RequestKind.RETRY:  # It is read: whoever owns it answers.
                 return self._answer(offset)
-            if request.event.kind not in FLUSH_KINDS:
+            if request.event.kind not in (*FLUSH_KINDS, RequestKind.IMPORT):
                 detail = f"this version of Rollstream does nothing for {request.event}"
                 return self._answer(offset, detail=detail, refused=True)
-            current = self._answering = _Answering(offset, request, intake.ask_end())
-        decided = intake.assembler.decided
-        end = current.end.answer()
-        if current.committed is None and end is not None and intake.assembler.position >= end:
+            found = self._ask(intake, offset, request)
+            current = self._answering = _Answering(offset, request, found)
+        assembler = intake.assembler
+        answer = current.found.answer() if current.committed is None else None
+        if isinstance(answer, StagedGroups):
+            current.detail = answer.refused or answer.decide(assembler)
+            current.refused = bool(answer.refused)
+            current.committed = assembler.decided.end
+        elif answer is not None and assembler.position >= answer:
             current.detail = self._seal(intake, current.request)
-            current.committed = decided.end
-        if current.committed is None or decided.committed < current.committed:
+            current.committed = assembler.decided.end
+        if current.committed is None or assembler.decided.committed < current.committed:
             return None
-        return self._answer(current.offset, detail=current.detail)
+        return self._answer(current.offset, detail=current.detail, refused=current.refused)
+
+    def _ask(
+        self, intake: Intake, offset: int, request: OpenRequest
+    ) -> Asked[int] | Asked[StagedGroups]:
+        if request.event.kind != RequestKind.IMPORT:
+            return intake.ask_end()
+        context = self._context
+        self._staged.add(request.event.staged)
+        read = partial(read_staged, context, self._address, self._log.where, offset, request)
+        return Asked(context.threads.beside, read)
 
     def _answer(self, offset: int, *, detail: str = "", refused: bool = False) -> Future[int]:
         event = retired_event(self._context, self._log, offset, detail=detail, refused=refused)

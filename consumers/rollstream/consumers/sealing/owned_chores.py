@@ -28,9 +28,13 @@ def owned_chores(
     now = ReportsOfNow(context, log, address.partition, intake)
     dispatched = partial(report_dispatched, context, log, intake.assembler)
     chore = partial(Chore, runs_in=IN_LOOP, timeout_s=context.timeout_s)
+    staged = Chore(
+        "staged files", requests.delete_settled, context.threads.beside, context.timeout_s
+    )
     using_log = [chore("requests", requests.look), chore("dispatched groups", dispatched)]
     return (
         Chores(str(address), clock, [chore("reports", now.report)]),
         Chores(str(address), clock, using_log),
+        Chores(str(address), clock, [staged]),
         retention_chores(context, address, log, context.decisions, intake.log_now_us),
     )

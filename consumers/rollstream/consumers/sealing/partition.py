@@ -9,7 +9,6 @@ from enum import Enum, auto
 from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
-from rollstream.consumers.assembling.decisions import entries_of
 from rollstream.consumers.beside.backoff import Backoff
 from rollstream.consumers.beside.chores import Chores, first_trouble, unanswered
 from rollstream.consumers.beside.lasting import Lasting
@@ -134,6 +133,7 @@ class Partition:
         self._fold: SealFold | None = None  # What the intake began from.
         self._flush: Flush | None = None
         self._flushes = 0
+        self._newest_flush = -1  # In the log, before the one on its way.
         self._job: Future[Any] | None = None
         self._backoff = Backoff(context.clock)
         self._offset = CommittedOffset(
@@ -144,7 +144,7 @@ class Partition:
         self._check_at_s = 0.0
         self._cadence = FlushCadence(context.config)
         self._rollups = RollUps(context.blobs, self.address)
-        self._requests = FlushRequests(context, self._log)
+        self._requests = FlushRequests(context, self.address, self._log)
         self._retry = RetryWatch(context, self._log.where)
         self._chores: tuple[Chores, ...] = ()  # Since the first claim; those that report first.
 
@@ -331,7 +331,7 @@ class Partition:
         elif self._flush is not None and not self._flush.committed:
             # In doubt. A flush is one record, so the fold has all of it or nothing.
             plan = self._flush.plan
-            if self._log.fold.settled(*next(entries_of(plan.decisions))):
+            if self._log.fold.newest_flush != self._newest_flush:
                 self._commit(self._flush)
                 self._flush = None
                 # Its manifest was written as a missing one.
@@ -355,7 +355,7 @@ class Partition:
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
-        self._requests = FlushRequests(self._context, self._log)
+        self._requests = FlushRequests(self._context, self.address, self._log)
         self._abandon_chores()
         self._chores = owned_chores(
             self._context, self.address, self._log, self.intake, self._requests
@@ -425,6 +425,7 @@ class Partition:
 
     def _make_flush(self, plan: Plan) -> Flush:
         self._flushes += 1
+        self._newest_flush = self._log.fold.newest_flush
         target = FlushTarget(
             *(self.address, self._log.epoch, self._log.nonce),
             name=flush_name(self.address, self._flushes),

@@ -16,13 +16,14 @@ from rollstream.consumers.assembling.decisions import (
     Failed,
     FileKey,
     Row,
+    RowsKind,
     UnreadRange,
     Unsealed,
     file_of_group,
     file_of_row,
 )
 from rollstream.schemas import digest, ids
-from rollstream.schemas.columns import ArraySignature, Columns
+from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
@@ -41,8 +42,8 @@ from rollstream.store import FileGroup, Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
 _T = TypeVar("_T")
-_Sorted = dict[frozenset[tuple[str, ArraySignature]], dict[str, list[_T]]]
-"""By what all rows of a file have in common: the types of named arrays, then the policy version."""
+_Sorted = dict[RowsKind, dict[str, list[_T]]]
+"""By what all rows of a file have in common, then the policy version."""
 FAILED_REASONS_MAX = 64  # Of one event; producers choose them, and each may differ.
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
 
@@ -77,14 +78,14 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []
     parts = []
-    for of_files in due.values():
+    for kind, of_files in due.items():
         part = _sealed_rows(list(chain(*(group.rows for group in chain(*of_files.values())))))
         described = _sealed_groups(of_files, len(sealed.files), part.columns)
         group_ids = [group.group_id for group in described for _ in range(group.rows)]
         left = (FileGroup(group.rows, group.digest) for group in described)
         parted = [list(islice(left, len(of_file))) for of_file in of_files.values()]
         counts = [sum(group.rows for group in of_file) for of_file in parted]
-        sealed.write(of_files, counts, part, group_ids, parted)
+        sealed.write(of_files, counts, part, group_ids, parted, kind.compression)
         groups += described
         parts.append(part)
     for of_rows in incomplete.values():
@@ -110,6 +111,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         unsealed=_unsealed(decision.unsealed for decision in plan.decisions),
         newest_policy=() if plan.newest is None else (plan.newest,),
         failed=_failed(chain.from_iterable(decision.failed for decision in plan.decisions)),
+        request=max((one.group.request for one in plan.decisions if one.group), default=-1),
     )
 
 
@@ -168,6 +170,7 @@ class _Files:
         rows: _Gathered,
         group_ids: Sequence[str],
         groups: Iterable[Sequence[FileGroup]],
+        compression: str = "",
     ) -> None:
         """A file a version, each with so many of the rows, which are these groups."""
         target = self._target
@@ -179,7 +182,7 @@ class _Files:
                 rows.columns.part(start, stop),
                 Provenance(group_ids[of], *where),
                 groups=of_file,
-                compression=target.compression,
+                compression=compression or target.compression,
             )
             path = self._path(version)
             self.files.append(

@@ -1,0 +1,101 @@
+"""The owner's part of an import: reads what is staged, and finds what was ever sealed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from rollstream.consumers.assembling import Assembler, DueGroup
+from rollstream.consumers.assembling.decisions import values_of
+from rollstream.consumers.beside.context import OwnerContext
+from rollstream.consumers.importing.staged import decode_staged
+from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.digest import checksum
+from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.events import Flushed
+from rollstream.schemas.ids import PartitionAddress, group_id
+from rollstream.store import CorruptFile, StoreError
+from rollstream.store.layout import staged_in
+from rollstream.streams.broker import TopicPartition
+from rollstream.streams.folds.seal import OpenRequest
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.partitioning import partition_of
+
+READ_TIMEOUT_S = 600.0  # For a whole seal log.
+
+
+class StagedGroups(NamedTuple):
+    """What a request asks for.
+
+    Attributes:
+        groups: each with its id and the bytes of its records.
+        sealed: ids of those that were ever sealed, whatever became of their files.
+        refused: why nothing can be imported; empty: it can.
+    """
+
+    groups: Sequence[tuple[str, DueGroup, int]] = ()
+    sealed: Collection[str] = ()
+    refused: str = ""
+
+    def decide(self, assembler: Assembler) -> str:
+        """Has the assembler seal those that are new; what was skipped, in words."""
+        new = [(due, size) for name, due, size in self.groups if name not in self.sealed]
+        taken = sum(assembler.add_imported(due, size) for due, size in new)
+        skipped = {
+            "sealed before": len(self.groups) - len(new),
+            "with a rollout that is in another group, or waits for one": len(new) - taken,
+        }
+        return "; ".join(f"skipped {n:,}, {why}" for why, n in skipped.items() if n)
+
+
+def read_staged(
+    context: OwnerContext,
+    address: PartitionAddress,
+    where: TopicPartition,
+    offset: int,
+    request: OpenRequest,
+) -> StagedGroups:
+    """Reads the staged file of the request at this offset of the seal log ``where``, and the log
+    from its beginning: beyond the dedupe horizon no fold knows what was sealed.
+
+    Raises:
+        BrokerUnavailable: the log was not read.
+    """
+    staged = request.event.staged
+    try:
+        groups = list(_groups(context, address, offset, request))
+    except (StoreError, ValueError, UnreadableEvent) as error:
+        return StagedGroups(refused=f"{staged} cannot be imported: {error}")
+    wanted = {name for name, _, _ in groups}
+    sealed: set[str] = set()
+    done: set[str] = set()  # By a predecessor, for this request.
+    deadline = Deadline(READ_TIMEOUT_S, context.clock)
+    with closing(Follower(context.broker, {where: 0})) as follower:
+        for one in follower.read_to_end(deadline, ends_within_s=context.ask_s):
+            if isinstance(one.event, Flushed):
+                found = wanted.intersection(group.group_id for group in one.event.groups)
+                (done if one.event.request == offset else sealed).update(found)
+    return StagedGroups([one for one in groups if one[0] not in done], sealed)
+
+
+def _groups(
+    context: OwnerContext, address: PartitionAddress, offset: int, request: OpenRequest
+) -> Iterator[tuple[str, DueGroup, int]]:
+    event, row = request.event, 0
+    name = staged_in(event.staged)
+    data = context.blobs.read(event.staged)
+    if name is None or name[1] != checksum(data):
+        raise CorruptFile("it is damaged, or no file of groups; stage the groups again")
+    for group in decode_staged(data):
+        due = group.due(row, offset, request.asked_us, event.compression)
+        row += len(due.rows)
+        key, uids = due.key, set(values_of(due.rows, "rollout_uid"))
+        partition = partition_of(
+            (key.group_uid or key.example_id).encode(), context.config.partitions
+        )
+        if (key.environment, partition) != (address.environment, address.partition):
+            raise CorruptFile(f"group {group.id} is not of {address}; stage the groups again")
+        if group_id(key, uids) != group.id:
+            raise CorruptFile(f"group {group.id} has another id; stage the groups again")
+        yield group.id, due, group.size
