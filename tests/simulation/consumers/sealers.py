@@ -1,5 +1,5 @@
 """Several sealers of one environment under a seed: they join, crash, sleep and leave, while every
-kind of record is published.
+kind of record is published, and groups are imported.
 
 At each step of a flush and at each call to the broker a sealer may die, or be evicted from its
 consumer group while others take its partitions; appends get lost, late or doubtful.
@@ -11,21 +11,24 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from harness.dispatches import dispatch_problems
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, always_pass, write_now
 from harness.history import claims, problems_of
+from harness.importing import group
 from harness.in_flight import in_flight_problems, reports
 from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
-from rollstream.consumers import Sealer
+from rollstream.consumers import ImportUnfinished, Sealer, write_rollout_groups
 from rollstream.consumers.sealing import STEPS, Flush, FlushStep
 from rollstream.consumers.sealing.reports import REPORT_EVERY_S
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import GroupsBegun
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Producer
+from rollstream.schemas.records import RolloutGroup
 from rollstream.store import Bytes, Pieces, StoreFull
 from rollstream.streams.broker import Broker, Record
 from rollstream.streams.memory import MemoryLogs
@@ -33,6 +36,7 @@ from rollstream.streams.memory.member import MemoryGroupReader
 from simulation.world import TurningBroker, Violation
 
 TURNS = 14
+IMPORT_RATE = 0.15  # Of turns.
 LIVES_MAX = 3
 DEPTH_MAX = 3  # How many sealers' turns may stand inside one another.
 SLICE_S = 0.05
@@ -143,6 +147,8 @@ class Sealers:
             max_flush_rollouts=self.dice.choice((4, 8, 64)),
         )
         self._published: dict[str, Entry] = {}
+        self._import_dice = random.Random(f"import {seed}")
+        self._imported: list[RolloutGroup] = []
         self._producers = Producers(self.dice)
         self._lives: list[Life] = []
         self._fault_rate = self.dice.choice((0.0, 0.05, 0.15))
@@ -157,6 +163,8 @@ class Sealers:
         """
         for number in range(TURNS):
             publish_anything(self.world, self.dice, 20 * number, self._published, self._producers)
+            if self._import_dice.random() < IMPORT_RATE:
+                self._import()
             self._act()
         self._settle_down()
         problems = dispatch_problems(self.world, calm=False)
@@ -177,7 +185,9 @@ class Sealers:
         finish(self.world)
         problems += dispatch_problems(self.world, calm=True)
         problems += in_flight_problems(self.world)
-        problems += problems_of(self.world, self._published)
+        uids = (one.rollout_uid for group in self._imported for one in group.rollouts)
+        problems += problems_of(self.world, [*self._published, *uids])
+        self.reached["imported groups"] += len(self._imported)
         self.reached["adoptions"] += claims(self.world.confirmed_events())
         if problems:
             raise Violation("; ".join(problems[:5]))
@@ -205,6 +215,24 @@ class Sealers:
         self._lives.remove(life)
         self._old.append(life.turning)
         life.own.close()
+
+    def _import(self) -> None:
+        """Somebody imports new groups and old ones, and does not wait for the answer."""
+        dice, first = self._import_dice, len(self._imported)
+        for number in range(first, first + dice.randint(1, 3)):
+            version = f"step-{dice.randint(0, 1)}"
+            self._imported.append(group(f"imported-{number}", policy_version=version))
+        world = self.world
+        with suppress(ImportUnfinished):
+            write_rollout_groups(
+                world.config.store.root,
+                self._imported[dice.randint(0, first) :],
+                config=world.config,
+                broker=world.new_broker(),
+                store=world.blobs,
+                clock=world.clock,
+                timeout_s=SLICE_S,
+            )
 
     def _act(self) -> None:
         roll = self.dice.random()
