@@ -7,10 +7,14 @@ from collections.abc import Iterable
 from rollstream.schemas.events import Requested, Retired, RetiredFile
 
 
-def requested(older_than_s: float = 0.0, *, kind: str = "retain") -> Requested:
+def requested(older_than_s: float | None = 0.0, *, kind: str = "retain", **caps: int) -> Requested:
     """Somebody asks."""
     return Requested(
-        kind=kind, older_than_us=round(older_than_s * 1e6), requested_by="test", requested_ts=0
+        kind=kind,
+        older_than_us=-1 if older_than_s is None else round(older_than_s * 1e6),
+        requested_by="test",
+        requested_ts=0,
+        **caps,
     )
 
 

@@ -109,10 +109,10 @@ def ask(
     kind: RequestKind,
     deadline: Deadline,
     *,
-    older_than_s: float = 0.0,
     staged: Mapping[TopicPartition, str] = MappingProxyType({}),
     compression: str = "",
     see: Callable[[ConfirmedEvent, Answer], object] = lambda event, answer: None,
+    **limits: Any,
 ) -> dict[TopicPartition, Answer]:
     """Appends a request to each log, and returns the answers that came by the deadline.
 
@@ -120,16 +120,17 @@ def ask(
         staged, compression: as ``Requested`` has them.
         see: given each event of a log from some before the newest claim up to the answer, which is
             as it was before that event.
+        limits: of a request to retire files, by field.
 
     Raises:
         BrokerUnavailable: not every request was written in time, or the logs were not read.
     """
     request = Requested(
         kind=kind,
-        older_than_us=round(older_than_s * 1e6),
         requested_by=f"{getpass.getuser()}@{socket.gethostname()}",
         requested_ts=deadline.clock.now_us(),
         compression=compression,
+        **{"older_than_us": 0, **limits},
     )
     requests = {where: replace(request, staged=staged.get(where, "")) for where in logs}
     asked = _append(broker, requests, deadline)

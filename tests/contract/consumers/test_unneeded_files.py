@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness.failing_blobs import PassingBlobs
 from harness.retention import NAME, RetentionWorld
+from rollstream.consumers.retention.limits import RetentionLimits
 from rollstream.consumers.retention.owner import ORPHANS_EVERY_S, READ_TIMEOUT_S
 from rollstream.consumers.retention.requests import EnvironmentPlan, plan_request
 from rollstream.consumers.retention.unneeded import UNNAMED_S, unnamed_by_log, unneeded_batches
@@ -84,7 +85,7 @@ def planned(world: RetentionWorld) -> EnvironmentPlan:
         world.config,
         world.broker,
         world.blobs,
-        older_than_s=0.0,
+        limits=RetentionLimits(older_than_us=0),
         environments=(),
         deadline=Deadline(10.0, world.clock),
     )

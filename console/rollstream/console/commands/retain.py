@@ -18,6 +18,7 @@ from rollstream.console.options import (
     TimeoutOption,
 )
 from rollstream.console.services import services_of
+from rollstream.consumers.retention.limits import RetentionLimits
 from rollstream.consumers.retention.plan import describe_held
 from rollstream.consumers.retention.requests import (
     EnvironmentPlan,
@@ -34,8 +35,18 @@ UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 def retain(
     context: typer.Context,
     older_than: Annotated[
-        str, typer.Option(help="Only what was sealed longer ago: 90s, 30m, 12h, 7d.", metavar="AGE")
-    ],
+        str | None,
+        typer.Option(help="What was sealed longer ago: 90s, 30m, 12h, 7d.", metavar="AGE"),
+    ] = None,
+    keep_groups: Annotated[
+        int | None,
+        typer.Option(
+            help="What an environment has beyond these, oldest first.", metavar="N", min=1
+        ),
+    ] = None,
+    keep_groups_per_policy: Annotated[
+        int | None, typer.Option(help="What a policy version has beyond these.", metavar="N", min=1)
+    ] = None,
     config: ConfigOption = CONFIG_FILE,
     timeout_s: TimeoutOption = TIMEOUT_S,
     environment: Annotated[
@@ -54,7 +65,13 @@ def retain(
     you may ask again. Exit code 1 also if a partition has no sealer that answers in time. The
     request then stands, and the next sealer that owns the partition carries it out.
     """
-    older_than_s = _seconds(older_than)
+    age_us = None if older_than is None else round(_seconds(older_than) * 1e6)
+    limits = RetentionLimits(age_us, keep_groups, keep_groups_per_policy)
+    if limits == RetentionLimits():
+        raise typer.BadParameter(
+            "nothing says which files go; give --older-than, --keep-groups or "
+            "--keep-groups-per-policy"
+        )
     services, settings = services_of(context), load_config(config)
     wanted = environment or []
     with services.connected(settings, timeout_s) as broker:
@@ -64,7 +81,7 @@ def retain(
                 settings,
                 broker,
                 services.store(settings),
-                older_than_s=older_than_s,
+                limits=limits,
                 environments=wanted,
                 deadline=deadline,
             )
@@ -75,7 +92,7 @@ def retain(
             answers = request_retention(
                 settings,
                 broker,
-                older_than_s=older_than_s,
+                limits=limits,
                 environments=wanted,
                 deadline=deadline,
             )
@@ -91,8 +108,8 @@ def _planned(plan: EnvironmentPlan) -> str:
     parts = [f"{plan.environment}: {_files(plan.files)}, {plan.bytes:,} bytes would be retired"]
     if plan.held_files:
         parts.append(f"{describe_held(plan.held_files, plan.held)}, {plan.held_bytes:,} bytes")
-    if plan.young_files:
-        parts.append(f"{plan.young_files:,} younger files stay")
+    if plan.other_files:
+        parts.append(f"{plan.other_files:,} other files stay")
     if plan.manifests or plan.batches or plan.orphans:
         parts.append(
             f"{plan.manifests:,} manifests and roll-ups, {plan.batches:,} batch files and "

@@ -2,9 +2,10 @@
 
 Map:
 
+- ``limits``     pure: what is over an age or a cap
 - ``plan``       pure: which files are retired, and what holds others back
 - ``decisions``  what the registered samplers decided (``DecisionLogs``)
-- ``flushes``    the flushes with files that are not retired, from the store
+- ``flushes``    the flushes with files that are not retired, from the store (``plan_partition``)
 - ``files``      what readers leave out, and what is deleted
 - ``unneeded``   what described files that are deleted, and what killed processes left
 - ``owner``      the jobs of a partition's owner (``retention_chores``)

@@ -21,14 +21,9 @@ from rollstream.consumers.beside.chores import Chore, Chores, Job, LogStep, aski
 from rollstream.consumers.beside.context import OwnerContext
 from rollstream.consumers.retention.decisions import DecisionLogs, NoSampler, UnregisteredSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
-from rollstream.consumers.retention.flushes import unretired_flushes
-from rollstream.consumers.retention.plan import (
-    HeldFlush,
-    RetentionPlan,
-    describe_held,
-    parts,
-    plan_retention,
-)
+from rollstream.consumers.retention.flushes import KnownFlushes, plan_partition
+from rollstream.consumers.retention.limits import RetentionLimits
+from rollstream.consumers.retention.plan import RetentionPlan, describe_held, parts
 from rollstream.consumers.retention.unneeded import (
     STAGED_AGE_S,
     Unneeded,
@@ -67,7 +62,7 @@ class PartitionFiles:
         decisions: of the samplers.
         log_now_us: log time in microseconds. It decides how old files are, since a machine's clock
             may be days ahead.
-        held: flushes that were held back when they were looked at, by offset.
+        flushes: what plans know of them.
         known: row files that are no orphans.
         projected: the newest ``Retired`` event that readers go by; None: not known.
         left: whether retired files may be left to be deleted.
@@ -80,7 +75,7 @@ class PartitionFiles:
     decisions: DecisionLogs
     log_now_us: Callable[[], int]
     orphans_at_s: float
-    held: dict[int, HeldFlush] = field(default_factory=dict)
+    flushes: KnownFlushes = field(default_factory=KnownFlushes)
     known: set[str] = field(default_factory=set)
     projected: int | None = None
     left: bool = False
@@ -135,21 +130,29 @@ def retention_chores(
 
 def asks_to_retire(request: Requested) -> bool:
     """Whether it is answered here."""
-    return request.kind == RequestKind.RETAIN and request.older_than_us >= 0
+    return request.kind == RequestKind.RETAIN and _limits_of(request) != RetentionLimits()
+
+
+def _limits_of(request: Requested) -> RetentionLimits:
+    given = (getattr(request, name) for name in RetentionLimits._fields)
+    return RetentionLimits(*(None if limit < 0 else limit for limit in given))
 
 
 def _answer(files: PartitionFiles, deadline: Deadline) -> Job | None:
     for offset, (_, request) in files.log.fold.requests.items():
         if asks_to_retire(request):
-            return _retire(files, files.log.fold.retired, offset, request.older_than_us, deadline)
+            return _retire(files, files.log.fold.retired, offset, _limits_of(request), deadline)
     return None
 
 
 def _retire_by_schedule(files: PartitionFiles, deadline: Deadline) -> Job | None:
-    hours = files.context.config.retain_after_hours
-    if hours is None:
+    config = files.context.config
+    hours = config.retain_after_hours
+    age_us = None if hours is None else round(hours * US_PER_HOUR)
+    limits = RetentionLimits(age_us, config.retain_groups, config.retain_groups_per_policy)
+    if limits == RetentionLimits():
         return None
-    return _retire(files, files.log.fold.retired, BY_SCHEDULE, round(hours * US_PER_HOUR), deadline)
+    return _retire(files, files.log.fold.retired, BY_SCHEDULE, limits, deadline)
 
 
 def _delete_left(files: PartitionFiles, deadline: Deadline) -> Job | None:
@@ -158,7 +161,11 @@ def _delete_left(files: PartitionFiles, deadline: Deadline) -> Job | None:
 
 
 def _retire(
-    files: PartitionFiles, retired: int, request: int, older_than_us: int, deadline: Deadline
+    files: PartitionFiles,
+    retired: int,
+    request: int,
+    limits: RetentionLimits,
+    deadline: Deadline,
 ) -> Job:
     """One plan a job. A request stays open until all old files were looked at, and is answered once
     readers leave out what was retired."""
@@ -166,7 +173,7 @@ def _retire(
     files.project(retired, deadline)  # A predecessor may have been killed after its event.
     began_s, detail, failed = now_s(), "", None
     try:
-        plan = _plan(files, older_than_us, deadline)
+        plan = _plan(files, limits, deadline)
     except Exception as error:  # noqa: BLE001, who asked is told, and `status`
         plan, detail = RetentionPlan(), files.warn("nothing more is retired", error)
         failed = error
@@ -264,24 +271,16 @@ def retired_event(
     )
 
 
-def _plan(files: PartitionFiles, older_than_us: int, deadline: Deadline) -> RetentionPlan:
-    clock, address, held = files.context.clock, files.address, files.held
+def _plan(files: PartitionFiles, limits: RetentionLimits, deadline: Deadline) -> RetentionPlan:
+    context, address = files.context, files.address
     # Flushes have the log time of the partition, too. Where the sealer lags, a file counts as older
     # than it is by as much.
-    sealed_until_us = files.log_now_us() - older_than_us
+    log_now_us = files.log_now_us()
     samplers = files.samplers(deadline)
-    until = Deadline(PLAN_S, clock)
-
-    def still_held(offset: int) -> HeldFlush | None:
-        known = held.get(offset)
-        if known is not None and not known.is_held(address, samplers):
-            del held[offset]
-            return None
-        return known
-
-    flushes = unretired_flushes(files.context.blobs, address, deadline, still_held)
-    return plan_retention(
-        address, flushes, samplers, sealed_until_us, held, lambda: not until.passed()
+    until = Deadline(PLAN_S, context.clock)
+    return plan_partition(
+        *(context.blobs, address, samplers, limits.of_partition(context.config.partitions)),
+        *(log_now_us, files.flushes, deadline, lambda: not until.passed()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which files are retired: those whose groups every sampler is done with. Pure."""
+"""Which files are retired: those over a limit whose groups every sampler is done with. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from rollstream.consumers.assembling.fitting import that_fit
+from rollstream.consumers.retention.limits import OverLimits, StoredGroups
 from rollstream.folds.group.known import TRAIN
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.layout import policy_version_in
 from rollstream.streams.folds.refs import GroupRef
 
 RETIRED_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
@@ -24,11 +26,15 @@ class FileGroups(NamedTuple):
 
     Attributes:
         groups: their indexes in the flush, but for those of split ``eval``, which nobody trains on.
+        policy_version: of all its groups.
+        stored: how many groups it has, those of split ``eval`` too; of incomplete rows none.
     """
 
     path: str
     size: int
     groups: tuple[int, ...]
+    policy_version: str
+    stored: int
 
 
 class FlushFiles(NamedTuple):
@@ -38,6 +44,13 @@ class FlushFiles(NamedTuple):
     offset: int
     sealed_ts: int
     files: tuple[FileGroups, ...]
+
+    def stored_groups(self) -> StoredGroups:
+        """How many groups the files have."""
+        counts: Counter[str] = Counter()
+        for file in self.files:
+            counts[file.policy_version] += file.stored
+        return StoredGroups(self.sealed_ts, *_shared(tuple(counts.items())))
 
 
 class HeldFlush(NamedTuple):
@@ -107,21 +120,21 @@ class RetentionPlan:
 
 def plan_retention(
     address: PartitionAddress,
-    flushes: Iterable[FlushFiles | HeldFlush],
+    flushes: Iterable[FlushFiles | HeldFlush | StoredGroups],
     samplers: Mapping[str, Decisions],
-    sealed_until_us: int,
+    over: OverLimits,
     remembered: MutableMapping[int, HeldFlush] | None = None,
     time_left: Callable[[], bool] = lambda: True,
 ) -> RetentionPlan:
-    """Plans for one partition. A file is retired where its flush is as old as ``sealed_until_us``,
-    and every sampler is done with all of its groups. Without a sampler nothing is.
+    """Plans for one partition. A file is retired where it is over a limit and every sampler is done
+    with all of its groups: the oldest first, until nothing is over. Without a sampler nothing is.
 
     What is done stays done, since final batches are never released: no decision that is made
     between this and the ``Retired`` event contradicts it.
 
     Args:
-        flushes: by rising offset; read up to the first that is too young. One that is known to be
-            held still is not looked at.
+        flushes: by rising offset; read until nothing is over a limit. One that is known to be held
+            still, or whose groups are known to be within the limits, is not looked at.
         samplers: every one that is registered, by name.
         remembered: takes the flushes that are held, by offset, up to ``REMEMBERED_MAX``.
         time_left: asked after each flush that was looked at, so that each plan gets further than
@@ -134,14 +147,17 @@ def plan_retention(
     held: Counter[tuple[str, bool]] = Counter()  # By sampler, and whether in an open batch.
     finished = True
     for flush in flushes:
-        if flush.sealed_ts > sealed_until_us:
+        if over.end_at(flush.sealed_ts):
             break
+        if isinstance(flush, StoredGroups):
+            continue
         if isinstance(flush, HeldFlush):
             still = flush
         else:
-            done, still = _looked_at(address, flush, samplers)
+            done, still = _looked_at(address, flush, samplers, over)
             retire += done
-            if remembered is not None and not done and len(remembered) < REMEMBERED_MAX:
+            all_held = still.files == len(flush.files)
+            if remembered is not None and all_held and len(remembered) < REMEMBERED_MAX:
                 remembered[flush.offset] = still
         held_files += still.files
         held_bytes += still.bytes
@@ -160,14 +176,20 @@ def plan_retention(
 
 
 def _looked_at(
-    address: PartitionAddress, flush: FlushFiles, samplers: Mapping[str, Decisions]
+    address: PartitionAddress,
+    flush: FlushFiles,
+    samplers: Mapping[str, Decisions],
+    over: OverLimits,
 ) -> tuple[list[RetiredFile], HeldFlush]:
-    """The files that every sampler is done with, and what holds the others."""
+    """Of the files that are over a limit, those that every sampler is done with, and what holds the
+    others."""
     done: list[RetiredFile] = []
     held: Counter[tuple[str, bool]] = Counter()
     by: list[tuple[str, int]] = []
     held_bytes = 0
     for file in flush.files:
+        if not over.has(flush.sealed_ts, file.policy_version):
+            continue
         refs = [GroupRef(*address, flush.offset, index) for index in file.groups]
         holding = [
             (name, ref)
@@ -177,6 +199,7 @@ def _looked_at(
         ]
         if not holding:
             done.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
+            over.retire(file.policy_version, file.stored)
             continue
         held.update((name, samplers[name].is_open(ref)) for name, ref in holding)
         by.append((holding[0][0], holding[0][1].index_in_flush))
@@ -208,14 +231,16 @@ def describe_held(files: int, held: Mapping[str, HeldGroups]) -> str:
 def files_of_flush(offset: int, event: Flushed, retired: Iterable[str] = ()) -> FlushFiles:
     """A flush with its files, but for the retired ones."""
     gone = {*retired}
-    trained = [
-        (index, group.file) for index, group in enumerate(event.groups) if group.split == TRAIN
+    files = []
+    for number, file in enumerate(event.files):
+        own = [index for index, group in enumerate(event.groups) if group.file == number]
+        trained = tuple(index for index in own if event.groups[index].split == TRAIN)
+        version = event.groups[own[0]].policy_version
+        files.append(FileGroups(file.path, file.size, trained, version, len(own)))
+    files += [
+        FileGroups(file.path, file.size, (), policy_version_in(file.path), 0)
+        for file in event.incomplete
     ]
-    files = [
-        FileGroups(file.path, file.size, tuple(index for index, of in trained if of == number))
-        for number, file in enumerate(event.files)
-    ]
-    files += [FileGroups(file.path, file.size, ()) for file in event.incomplete]
     return FlushFiles(offset, event.now_ts, tuple(file for file in files if file.path not in gone))
 
 

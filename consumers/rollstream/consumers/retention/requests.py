@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.retention.decisions import DecisionLogs
-from rollstream.consumers.retention.flushes import unretired_flushes
-from rollstream.consumers.retention.plan import HeldGroups, plan_retention
+from rollstream.consumers.retention.flushes import KnownFlushes, plan_partition
+from rollstream.consumers.retention.limits import RetentionLimits
+from rollstream.consumers.retention.plan import HeldGroups
 from rollstream.consumers.retention.unneeded import (
     HeldBatches,
     Unneeded,
@@ -34,9 +36,9 @@ class EnvironmentPlan:
 
     Attributes:
         files, bytes: that would be retired; those under ``incomplete/`` too.
-        held_files, held_bytes: old enough, and held back.
+        held_files, held_bytes: over a limit, and held back.
         held: by which samplers.
-        young_files: under ``groups/``, sealed too recently.
+        other_files: under ``groups/``, within the limits.
         manifests, batches, orphans: how many files would be deleted that nothing needs: manifests
             and roll-ups, batch files, and row files that no flush names.
     """
@@ -47,7 +49,7 @@ class EnvironmentPlan:
     held_files: int
     held_bytes: int
     held: Mapping[str, HeldGroups]
-    young_files: int
+    other_files: int
     manifests: int
     batches: int
     orphans: int
@@ -71,7 +73,7 @@ def plan_request(
     broker: Broker,
     blobs: Blobs,
     *,
-    older_than_s: float,
+    limits: RetentionLimits,
     environments: Sequence[str],
     deadline: Deadline,
 ) -> list[EnvironmentPlan]:
@@ -82,7 +84,7 @@ def plan_request(
         the store's root is not the deployment's. BrokerUnavailable, StoreError: logs or manifests
         were not read by the deadline, or cannot be.
     """
-    sealed_until_us = deadline.clock.now_us() - round(older_than_s * 1e6)
+    now_us = deadline.clock.now_us()
     plans = []
     by_environment = addresses_of(config, environments)
     root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
@@ -92,8 +94,9 @@ def plan_request(
     visible = visible_files(blobs)
     for environment, addresses in by_environment.items():
         samplers = read[environment]
+        share = limits.of_partition(len(addresses))
         found = [
-            plan_retention(one, unretired_flushes(blobs, one, deadline), samplers, sealed_until_us)
+            plan_partition(blobs, one, samplers, share, now_us, KnownFlushes(), deadline)
             for one in addresses
         ]
         files = [file for plan in found for file in plan.files]
@@ -113,7 +116,7 @@ def plan_request(
                 held_files=held_files,
                 held_bytes=sum(plan.held_bytes for plan in found),
                 held=held,
-                young_files=max(0, named - sealed - held_files),
+                other_files=max(0, named - sealed - held_files),
                 manifests=len(unneeded.manifests),
                 batches=len(unneeded.batches),
                 orphans=len(unneeded.orphans),
@@ -126,13 +129,13 @@ def request_retention(
     config: RollstreamConfig,
     broker: Broker,
     *,
-    older_than_s: float,
+    limits: RetentionLimits,
     environments: Sequence[str],
     deadline: Deadline,
 ) -> list[PartitionAnswer]:
-    """Asks the owner of each partition to retire the files of groups that were sealed longer ago
-    and that every registered sampler is done with; returns their answers. A request stands in the
-    log: who owns the partition next carries it out where nobody does before the deadline.
+    """Asks the owner of each partition to retire the files over a limit whose groups every
+    registered sampler is done with; returns their answers. A request stands in the log: who owns
+    the partition next carries it out where nobody does before the deadline.
 
     Args:
         environments: which; none: all of the configuration.
@@ -151,7 +154,10 @@ def request_retention(
         for addresses in by_environment.values()
         for address in addresses
     }
-    asked = ask(broker, list(logs), RequestKind.RETAIN, deadline, older_than_s=older_than_s)
+    given: dict[str, Any] = {
+        name: -1 if limit is None else limit for name, limit in limits._asdict().items()
+    }
+    asked = ask(broker, list(logs), RequestKind.RETAIN, deadline, **given)
     return [_answer(address, asked[where]) for where, address in logs.items()]
 
 

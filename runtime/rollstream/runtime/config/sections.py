@@ -157,7 +157,13 @@ class EnvironmentConfig(Section):
     """Tokenizer of its models, for `rollstream show`. None: the top-level one."""
     retain_after_hours: float | None = Field(default=None, allow_inf_nan=False)
     """Hours of log time, above 0, after which files are deleted, if every sampler is done with
-    their groups. None: only `rollstream retain` deletes."""
+    their groups. None: no limit. Without one of these limits only `rollstream retain` deletes."""
+    retain_groups: int | None = Field(default=None, ge=1)
+    """Groups that are kept at most, those of split `eval` too. Above it the oldest files whose
+    groups every sampler is done with are deleted. Each partition keeps an equal share, rounded up.
+    None: no limit."""
+    retain_groups_per_policy: int | None = Field(default=None, ge=1)
+    """The same for the groups of each policy version."""
 
     @model_validator(mode="after")
     def _can_progress(self) -> Self:

@@ -343,8 +343,8 @@ def if_retired(
     if not retired_of(store, address).has(file):
         return error
     return BlobMissing(
-        f"{file.path} was retired and deleted: every sampler was done with it and it was old "
-        "enough; replay_step recomputes what was chosen"
+        f"{file.path} was retired and deleted: every sampler was done with it, and it was over "
+        "a limit; replay_step recomputes what was chosen"
     )
 
 

@@ -361,7 +361,7 @@ def _if_flush_retired(
         return error
     return BlobMissing(
         f"the files of the flush at {offset} of {address} were retired and deleted: every sampler "
-        "was done with them and they were old enough; replay_step recomputes what was chosen"
+        "was done with them and they were over a limit; replay_step recomputes what was chosen"
     )
 
 

@@ -234,6 +234,8 @@ class Requested:
     older_than_us: int
     requested_by: str
     requested_ts: int
+    keep_groups: int = -1
+    keep_groups_per_policy: int = -1
     staged: str = ""
     compression: str = ""
 

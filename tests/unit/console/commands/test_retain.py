@@ -110,8 +110,37 @@ def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line:
     )
     assert held in done.stdout
     young = line.run("retain", "--older-than", "7d", "--dry-run")
-    assert young.stdout == "math: 0 files, 0 bytes would be retired; 2 younger files stay\n"
+    assert young.stdout == "math: 0 files, 0 bytes would be retired; 2 other files stay\n"
     assert sorted(visible_files(line.blobs)) == files, "nothing changes"
+
+
+@pytest.mark.proves("A20")
+@pytest.mark.parametrize("cap", ["--keep-groups", "--keep-groups-per-policy"])
+def test_with_a_cap_the_oldest_files_beyond_it_are_retired(line: Line, cap: str) -> None:
+    for publish_more in range(2):
+        line.publish(0, "ijklmnop"[publish_more * 4 :])
+        line.seal()
+    with Sampler(
+        "trainer-a", config=line.config, broker=line.broker(), store=line.blobs, clock=line.clock
+    ) as sampler:
+        sampler.next_batch(step=1, num_groups=3)
+        sampler.checkpointed(1)
+    within = line.run("retain", cap, "6", "--dry-run")
+    assert within.stdout == "math: 0 files, 0 bytes would be retired; 4 other files stay\n"
+    over = line.run("retain", cap, "4", "--dry-run")
+    assert over.stdout.startswith("math: 1 file, ")
+    assert over.stdout.endswith(" would be retired; 3 other files stay\n")
+    line.answering = True
+    done = line.run("retain", cap, "4")
+    assert (done.exit_code, done.stdout[:14]) == (0, "math: 1 file, ")
+    assert len(visible_files(line.blobs)) == 3
+    assert line.run("audit").exit_code == 0
+
+
+def test_a_request_says_which_files_go(line: Line) -> None:
+    done = line.run("retain", "--dry-run")
+    assert done.exit_code == 2
+    assert "give --older-than, --keep-groups" in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("other", ["has none", "has the id"])
@@ -232,6 +261,15 @@ def test_a_request_that_stops_midway_says_what_was_retired_and_to_ask_again(
     stopped = "math[0]: stopped after 1 file; what was retired stays so, ask again for the others: "
     assert f"{stopped}sampler 'somebody' has a decision log" in done.stdout
     assert "math[0]: refused" not in done.stdout
+
+
+def test_a_cap_holds_where_there_is_time_to_count_one_flush_at_a_time(
+    line: Line, slow: Slow
+) -> None:
+    line.sealed_s = 20 * PLAN_S
+    done = line.run("retain", "--keep-groups", "2", "--timeout", "9000")
+    assert (done.exit_code, done.stdout[:14]) == (0, "math: 1 file, ")
+    assert len(visible_files(slow)) == 2
 
 
 def test_a_request_that_is_not_done_in_time_says_how_far_it_is(line: Line, slow: Slow) -> None:
