@@ -23,8 +23,10 @@ from rollstream.consumers.deployment import Created, create_deployment
 from rollstream.consumers.importing import (
     ImportReport,
     ImportUnfinished,
+    InvalidBatch,
     InvalidGroup,
     NoDeployment,
+    read_old_batches,
     write_rollout_groups,
 )
 from rollstream.consumers.sealed_groups import SealedGroups
@@ -36,6 +38,7 @@ __all__ = [
     "ImportReport",
     "ImportUnfinished",
     "InlineExecutor",
+    "InvalidBatch",
     "InvalidGroup",
     "NoDeployment",
     "PartitionAudit",
@@ -46,5 +49,6 @@ __all__ = [
     "UnknownEnvironment",
     "audit",
     "create_deployment",
+    "read_old_batches",
     "write_rollout_groups",
 ]

@@ -13,6 +13,7 @@ import pytest
 
 from harness.documented_run import DocumentedRun
 from harness.pages import rows, section
+from rollstream.consumers.importing import old_fields
 from rollstream.producers.rollouts.fields import FIELDS
 from rollstream.sampler import Batch
 from rollstream.schemas import wire_schemas
@@ -83,3 +84,12 @@ def test_a_manifest_has_a_row_for_each_field() -> None:
 def test_a_batches_file_has_a_row_for_each_field(run: DocumentedRun) -> None:
     (path, *_) = sorted(run.root.glob("batches/*/*/*.json"))
     assert rows(PAGE, "Batches file") == list(leaves("", json.loads(path.read_text())))
+
+
+def test_old_batches_have_a_row_for_each_field_that_is_read() -> None:
+    tables = section(PAGE, "Old batches").split("| rollout |")
+    named = [re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE) for table in tables]
+    metadata, listed = (
+        [name for cell in cells for name in re.findall(r"`(\w+)`", cell)] for cells in named
+    )
+    assert (metadata, sorted(listed)) == ([*old_fields.METADATA], sorted(old_fields.FIELDS))
