@@ -23,6 +23,7 @@ COMMANDS = {
     "finish": ("finish", "finish", "--sampler trainer-a"),
     "flush": ("flush", "flush", "--environment math --force"),
     "gateway": ("gateway", "gateway", "--port 8080"),
+    "import": ("imports", "import_batches", "old/*.jsonl --environment math"),
     "lineage": ("lineage", "lineage", "--sampler trainer-a --step 7"),
     "replay": ("replay", "replay", "--sampler trainer-a --step 7"),
     "report": ("report", "report", "--sampler trainer-a --steps 100:200"),
