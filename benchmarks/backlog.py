@@ -88,26 +88,30 @@ def main() -> None:
 
 
 def _through_ray(config: Path, root: Path, groups: int, steps: int, times: Times) -> None:
-    """Rollstream and the plain actor in turn, while groups come to both."""
-    backlog = SealedBacklog(config, "bench")
+    """Rollstream and the plain actor in turn, while groups come to both. Both have so many groups
+    again before each temperature: they take more than come."""
+    assert (WARM_UP + steps) * BATCH_GROUPS < groups, "fewer steps, or more groups"
     with (
         SamplerClient.attach("bench", config=config) as sampler,
-        child("plain actor", take_steadily, (config.parent, groups)) as plain,
+        child("plain actor", take_steadily, (config.parent,)) as plain,
     ):
         trainer = Trainer(sampler, BATCH_GROUPS)
-        ready = sampler.stats().ready.get("bench", 0)
-        backlog.seal(groups * 1_000_000, groups - ready)
-        backlog.close()
-        _until(lambda: sampler.stats().ready.get("bench", 0) >= groups)
-        address = plain.receive(10 * START_TIMEOUT_S)
-        arriving = (str(config), "bench", groups * 1_000_000 + 500_000, PER_S)
-        with (
-            child("arrivals", seal_steadily, arriving) as sealed,
-            child("plain arrivals", publish_steadily, (address, PER_S)) as published,
-        ):
-            for arrivals in (sealed, published):
-                assert arrivals.receive(START_TIMEOUT_S) == "ready"
-            for cold in (None, root):
+        address = plain.receive(START_TIMEOUT_S)
+        for number, cold in enumerate((None, root)):
+            first = (2 * groups + number) * 1_000_000
+            backlog = SealedBacklog(config, "bench")
+            backlog.seal(first, max(0, groups - sampler.stats().ready.get("bench", 0)))
+            backlog.close()
+            plain.pipe.send(groups)
+            plain.receive(10 * START_TIMEOUT_S)
+            _until(lambda: sampler.stats().ready.get("bench", 0) >= groups)
+            arriving = str(config), "bench", first + 500_000, PER_S
+            with (
+                child("arrivals", seal_steadily, arriving) as sealed,
+                child("plain arrivals", publish_steadily, (address, number, PER_S)) as published,
+            ):
+                for arrivals in (sealed, published):
+                    assert arrivals.receive(START_TIMEOUT_S) == "ready"
                 of = f"{groups:,} ready, through Ray" + (", cold" if cold else "")
                 beside = times[f"{of}, plain Ray actor"] = []
                 found = times[of] = []
@@ -118,8 +122,8 @@ def _through_ray(config: Path, root: Path, groups: int, steps: int, times: Times
                     if step >= 0:
                         found.append(taken[0])
                         beside.append(taken[1])
-            plain.pipe.send("end")
-            plain.process.join(START_TIMEOUT_S)
+        plain.pipe.send("end")
+        plain.process.join(START_TIMEOUT_S)
     ray.shutdown()
 
 
