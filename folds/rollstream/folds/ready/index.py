@@ -163,7 +163,7 @@ class ReadyIndex:
             key, age_of(group.policies[0]), group.sealed_ts, ref, number
         )
         self._by_number.remove(number, ref, key)
-        if not self._by_number.count(number):
+        if self._by_number.least(number) is None:
             del self._numbers[group.policies]
             for policy in group.policies:
                 self._having[policy].discard(group.policies)
