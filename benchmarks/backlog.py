@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -82,29 +83,27 @@ def main() -> None:
         steps = arguments.steps
         if not arguments.ray_only:
             _in_process(config, steps, times)
-        for groups in arguments.groups:
-            _through_ray(config, root, groups, steps, times)
+        _through_ray(config, root, arguments.groups, steps, times)
     print(_report(times))
 
 
-def _through_ray(config: Path, root: Path, groups: int, steps: int, times: Times) -> None:
+def _through_ray(config: Path, root: Path, sizes: Sequence[int], steps: int, times: Times) -> None:
     """Rollstream and the plain actor in turn, while groups come to both. Both have so many groups
     again before each temperature: they take more than come."""
-    assert (WARM_UP + steps) * BATCH_GROUPS < groups, "fewer steps, or more groups"
     with (
         SamplerClient.attach("bench", config=config) as sampler,
         child("plain actor", take_steadily, (config.parent,)) as plain,
     ):
         trainer = Trainer(sampler, BATCH_GROUPS)
         address = plain.receive(START_TIMEOUT_S)
-        for number, cold in enumerate((None, root)):
-            first = (2 * groups + number) * 1_000_000
+        for number, (groups, cold) in enumerate(product(sizes, (None, root))):
+            first = (number + 1) * 1_000_000
             backlog = SealedBacklog(config, "bench")
             backlog.seal(first, max(0, groups - sampler.stats().ready.get("bench", 0)))
             backlog.close()
             plain.pipe.send(groups)
             plain.receive(10 * START_TIMEOUT_S)
-            _until(lambda: sampler.stats().ready.get("bench", 0) >= groups)
+            _until(lambda: sampler.stats().ready.get("bench", 0) >= groups)  # noqa: B023
             arriving = str(config), "bench", first + 500_000, PER_S
             with (
                 child("arrivals", seal_steadily, arriving) as sealed,
@@ -263,10 +262,15 @@ def _report(times: Times) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--groups", type=int, nargs="*", default=[10_000, 50_000], help="ready")
+    parser.add_argument(
+        "--groups", type=int, nargs="*", default=[10_000, 50_000], help="ready, rising"
+    )
     parser.add_argument("--steps", type=int, default=100, help="measured, of each kind")
     parser.add_argument("--ray-only", action="store_true", help="nothing in this process")
-    return parser.parse_args()
+    found = parser.parse_args()
+    if (WARM_UP + found.steps) * BATCH_GROUPS > min(found.groups):
+        parser.error(f"{found.steps} steps take more than {min(found.groups)} groups")
+    return found
 
 
 if __name__ == "__main__":

@@ -315,7 +315,8 @@ class SamplerState:
                 for group in event.groups:
                     self.over_step_delay += group.over_step_delay
                     self.over_timestamp_delay += group.over_timestamp_delay
-                    self._groups.end(ref_of(group), DropReason(event.reason).value, dropped=True)
+                refs = [ref_of(group) for group in event.groups]
+                self._groups.drop(refs, DropReason(event.reason).value)
             case CurrentStepSet():
                 self.current_step = event.step
             case Claimed():

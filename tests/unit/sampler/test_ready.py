@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -64,8 +63,9 @@ def test_sorted_rows_stay_sorted_over_many_blocks(firsts: int) -> None:
         found.add(*row)
     assert list(found) == sorted(every)
     kept, gone = every[: BLOCK_MAX // 3], every[BLOCK_MAX // 3 :]
-    for row in gone:
+    for row in gone[BLOCK_MAX:]:
         found.remove(*row)
+    found.remove_all(gone[:BLOCK_MAX])
     assert list(found) == sorted(kept)
     for row in gone[: BLOCK_MAX // 3]:  # Beside the blocks.
         found.add(*row)
@@ -99,6 +99,17 @@ def ready_groups(draw: st.DrawFn) -> list[KnownGroup]:
 PACKED = PackedRefs(LOGS)
 
 
+def test_rows_that_lie_together_are_removed_at_once_wherever_they_lie() -> None:
+    found = SortedRows(2)
+    for number in range(5 * BLOCK_MAX):
+        found.add(number, number)
+    gone = range(BLOCK_MAX // 3, 5 * BLOCK_MAX)  # Whole blocks, parts, and some beside them.
+    found.remove_all([(number, number) for number in gone])
+    assert list(found) == [(number, number) for number in range(gone.start)]
+    assert len(found) == gone.start
+    found.remove_all([])
+
+
 def empty(seed: int) -> ReadyIndex:
     return ReadyIndex(seed, KnownGroups(PACKED), least={"code": 1, "math": 2})
 
@@ -129,10 +140,11 @@ def test_the_index_answers_as_its_model(
                 index.mark_served(group.key.environment, [(group.key.example_id, 1)])
                 model.mark_served(group.key, 1)
             case "remove":
-                gone = data.draw(st.sampled_from(sorted(model.groups)))
+                gone = data.draw(st.lists(st.sampled_from(sorted(model.groups)), min_size=1))
                 index.discard(gone)
                 index.discard(gone)
-                del model.groups[gone]
+                for ref in {*gone}:
+                    del model.groups[ref]
     held = model.groups.values()
     assert index.refs() == sorted(model.groups)
     assert [group.ref in index for group in groups] == [g.ref in model.groups for g in groups]
@@ -168,20 +180,9 @@ def refs_of(packed: Iterable[int]) -> list[GroupRef]:
 
 
 def listed(
-    keys: Iterable[tuple[Key, Sequence[KnownGroup]]],
+    keys: Iterable[tuple[Key, Iterable[KnownGroup]]],
 ) -> list[tuple[Key, list[GroupRef]]]:
     return [(key, [group.ref for group in bucket]) for key, bucket in keys]
-
-
-def test_a_bucket_is_a_sequence_and_its_groups_are_made_as_they_are_looked_at() -> None:
-    index = empty(0)
-    groups = known_groups(LOGS[1], 0, flush_of([GroupSpec()] * 5, name="a"))
-    for group in groups:
-        add(index, group)
-    _, bucket = next(islice(index.keys_in_turn(["math"]), 1))
-    assert (len(bucket), bucket[1], bucket[-1]) == (5, groups[1], groups[-1])
-    assert list(bucket[1:4]) == groups[1:4]
-    assert [*bucket[:2], *bucket[3:]] == groups[:2] + groups[3:]
 
 
 def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:

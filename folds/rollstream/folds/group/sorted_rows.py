@@ -50,9 +50,9 @@ class _Block:
         for column, value in zip(self.columns, row, strict=True):
             column.insert(at, value)
 
-    def delete(self, at: int) -> None:
+    def delete(self, start: int, stop: int) -> None:
         for column in self.columns:
-            del column[at]
+            del column[start:stop]
 
     def assign(self, at: int, row: _Row) -> None:
         for column, value in zip(self.columns, row, strict=True):
@@ -141,20 +141,31 @@ class SortedRows:
 
     def remove(self, *row: int) -> None:
         """It must be there."""
-        self._size -= 1
-        at = bisect_left(self._newest, row)
-        if at < len(self._newest) and self._newest[at] == row:
-            del self._newest[at]
-            return
-        at = self._greatest.place(row)
-        block = self._blocks[at]
-        place = block.place(row)
-        assert block.row(place) == row
-        block.delete(place)
-        if not block.firsts:
-            self._take_out(at)
-        elif place == len(block.firsts):
-            self._greatest.assign(at, block.row(-1))
+        self.remove_all([row])
+
+    def remove_all(self, rows: Sequence[_Row]) -> None:
+        """They must be there, each once. It costs little for rows that lie together."""
+        self._size -= len(rows)
+        older = []
+        for row in sorted(rows, reverse=True):
+            at = bisect_left(self._newest, row)
+            if at < len(self._newest) and self._newest[at] == row:
+                del self._newest[at]
+            else:
+                older.append(row)
+        while older:
+            at = self._greatest.place(older[-1])
+            block = self._blocks[at]
+            start = stop = block.place(older[-1])
+            while older and stop < len(block.firsts) and block.row(stop) == older[-1]:
+                older.pop()
+                stop += 1
+            assert start < stop, older[-1]
+            block.delete(start, stop)
+            if not block.firsts:
+                self._take_out(at)
+            elif start == len(block.firsts):
+                self._greatest.assign(at, block.row(-1))
 
     def _among_newest(self, first: int) -> tuple[int, int]:
         start = bisect_left(self._newest, (first,))
@@ -223,4 +234,4 @@ class SortedRows:
 
     def _take_out(self, at: int) -> None:
         del self._blocks[at]
-        self._greatest.delete(at)
+        self._greatest.delete(at, at + 1)

@@ -100,7 +100,7 @@ class AliveGroups:
             if not group.is_train:
                 self.evaluated.replace(group)
             elif ref in self.ready:
-                self.ready.discard(ref)
+                self.ready.discard([ref])
                 self.add(group, stand)
             elif group.has_rewards and self.waiting.get(ref) == "reward":
                 self.waiting.remove(group)
@@ -115,7 +115,7 @@ class AliveGroups:
 
     def withdraw(self, ref: GroupRef) -> None:
         """It was taken, and is neither ready, nor waits."""
-        self.ready.discard(ref)
+        self.ready.discard([ref])
         if ref in self.waiting and self.waiting.remove(group := self.known[ref]) == "reward":
             self.late.end_wait(group)
 

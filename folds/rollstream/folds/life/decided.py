@@ -119,6 +119,7 @@ class DecidedGroups:
         """A batch of this turn takes the groups."""
         served: dict[str, list[tuple[str, int]]] = {}
         self.uses.change(refs, uses.BEGIN)
+        self.alive.ready.discard(refs)  # All at once costs a third.
         for ref in refs:
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self.taken.add(ref)
@@ -152,12 +153,19 @@ class DecidedGroups:
         if (known := self.alive.known.pop(ref, None)) is not None:
             self.alive.add(known, stand_of(known, self._choosing))
 
-    def end(self, ref: GroupRef, outcome: Outcome, *, dropped: bool = False) -> None:
-        """The group will never be served (again); ``dropped``: unless a release gives it back."""
-        if dropped:
-            self.uses.drop(ref, outcome)
-        else:
-            self.uses.change([ref], uses.END)
+    def drop(self, refs: Sequence[GroupRef], reason: Outcome) -> None:
+        """The groups will never be served (again), unless a release gives them back."""
+        self.alive.ready.discard(refs)
+        for ref in refs:
+            self.uses.drop(ref, reason)
+            self._end(ref, reason)
+
+    def end(self, ref: GroupRef, outcome: Outcome) -> None:
+        """The group will never be served (again)."""
+        self.uses.change([ref], uses.END)
+        self._end(ref, outcome)
+
+    def _end(self, ref: GroupRef, outcome: Outcome) -> None:
         self._take(ref)
         self.count(ref, outcome)
         if not self.uses.held(ref):

@@ -65,15 +65,17 @@ class ExampleTurns:
             self.order.remove(*self.place(*before[:4]))
             self.order.add(*self.place(key, *group))
 
-    def remove(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
-        group = age, sealed_ts, ref
-        before = self.groups.least(key)
-        self.groups.remove(key, *group, number)
-        self.ages.remove(sealed_ts, ref)
-        if before is not None and before[1:4] == group:
-            self.order.remove(*self.place(key, *group))
-            if (oldest := self.groups.least(key)) is not None:
-                self.order.add(*self.place(*oldest[:4]))
+    def remove(self, groups: Sequence[TurnOfKey]) -> None:
+        """Rows of ``groups``."""
+        before = {key: self.groups.least(key) for key, *_ in groups}
+        self.groups.remove_all(groups)
+        self.ages.remove_all([(sealed_ts, ref) for _, _, sealed_ts, ref, _ in groups])
+        after = {key: self.groups.least(key) for key in before}
+        moved = [key for key in before if before[key] != after[key]]
+        self.order.remove_all([self.place(*row[:4]) for key in moved if (row := before[key])])
+        for key in moved:
+            if (row := after[key]) is not None:
+                self.order.add(*self.place(*row[:4]))
 
     def mark_served(self, served: Sequence[tuple[int, int]]) -> None:
         if len(self.groups):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, compress, filterfalse, islice, repeat
-from typing import overload
 
 import numpy as np
 import xxhash
@@ -25,28 +24,6 @@ _hash = xxhash.xxh3_64_intdigest
 _NONE: Set[int] = frozenset()
 _EARLIEST = 2**63  # Added to times, so that none is negative.
 KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
-
-
-class Bucket(Sequence[KnownGroup]):
-    """The ready groups of a key by rising ref, each made when it is looked at."""
-
-    def __init__(self, refs: array[int], group_at: Callable[[int], KnownGroup]) -> None:
-        self._refs = refs
-        self._group_at = group_at
-
-    def __len__(self) -> int:
-        return len(self._refs)
-
-    @overload
-    def __getitem__(self, index: int) -> KnownGroup: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Bucket: ...
-
-    def __getitem__(self, index: int | slice) -> KnownGroup | Bucket:
-        if isinstance(index, slice):
-            return Bucket(self._refs[index], self._group_at)
-        return self._group_at(self._refs[index])
 
 
 class ReadyIndex:
@@ -145,36 +122,42 @@ class ReadyIndex:
         if self._least is not None:
             self._made.add(*self._made_us(group, self._least), ref)
 
-    def discard(self, of: GroupRef) -> None:
-        """The group, which is known if it is ready, is no longer ready."""
-        ref = self.packed.find(of)
-        flush, bit = ref >> INDEX_BITS, 1 << of.index_in_flush
-        mask = self._masks.get(flush, 0)
-        if not mask & bit:
-            return
-        if mask == bit:
-            del self._masks[flush]
-        else:
-            self._masks[flush] = mask ^ bit
-        group = self._known.at(ref)
-        key, number = self._hash(*group.key), self._numbers[group.policies]
-        self._size -= 1
-        self._environment(group.key.environment).remove(
-            key, age_of(group.policies[0]), group.sealed_ts, ref, number
-        )
-        self._by_number.remove(number, ref, key)
-        if self._by_number.least(number) is None:
-            del self._numbers[group.policies]
-            for policy in group.policies:
-                self._having[policy].discard(group.policies)
-                if not self._having[policy]:
-                    del self._having[policy]
-                    del self._distinct[bisect_left(self._distinct, policy)]
-        if group.all_equal:
-            self._all_equal.remove(group.sealed_ts, ref)
-        self._filtered.discard(ref)
-        if self._least is not None:
-            self._made.remove(*self._made_us(group, self._least), ref)
+    def discard(self, refs: Iterable[GroupRef]) -> None:
+        """Those of the groups that are ready, and so known, are no longer ready."""
+        rows: dict[str, list[TurnOfKey]] = {}
+        numbers: dict[int, Policies] = {}
+        for ref in filter(self.__contains__, refs):
+            packed = self.packed.find(ref)
+            flush = packed >> INDEX_BITS
+            self._masks[flush] ^= 1 << ref.index_in_flush
+            if not self._masks[flush]:
+                del self._masks[flush]
+            group = self._known.at(packed)
+            number = self._numbers[group.policies]
+            numbers[number] = group.policies
+            row = self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, packed, number
+            rows.setdefault(group.key.environment, []).append(row)
+            if group.all_equal:
+                self._all_equal.remove(group.sealed_ts, packed)
+            self._filtered.discard(packed)
+            if self._least is not None:
+                self._made.remove(*self._made_us(group, self._least), packed)
+        for environment, groups in rows.items():
+            self._size -= len(groups)
+            self._environment(environment).remove(groups)
+            self._by_number.remove_all([(number, ref, key) for key, _, _, ref, number in groups])
+        for number, policies in numbers.items():
+            if self._by_number.least(number) is None:
+                self._forget(policies)
+
+    def _forget(self, policies: Policies) -> None:
+        """No ready group has exactly these."""
+        del self._numbers[policies]
+        for policy in policies:
+            self._having[policy].discard(policies)
+            if not self._having[policy]:
+                del self._having[policy]
+                del self._distinct[bisect_left(self._distinct, policy)]
 
     def begin_turn(self, newest: PolicyRef) -> int:
         """The next turn, while this policy is the newest."""
@@ -202,9 +185,9 @@ class ReadyIndex:
         environments: Collection[str],
         policies: Collection[Policies] | None = None,
         without: Set[int] = _NONE,
-    ) -> Iterator[tuple[Key, Sequence[KnownGroup]]]:
-        """Keys of these environments in turn, with their groups. It costs a few microseconds a key,
-        also one that is passed over, whatever is not looked at.
+    ) -> Iterator[tuple[Key, Iterator[KnownGroup]]]:
+        """Keys of these environments in turn, with their groups, of which each is made when it is
+        looked at. It costs a few microseconds a key, also one that is passed over.
 
         Args:
             policies: only groups of these, and only keys that have any; None: all. The turns are
@@ -220,9 +203,9 @@ class ReadyIndex:
                 keys = {*chain.from_iterable(map(self._by_number.lasts, numbers))}
                 orders = [of.places(keys) for of in among]
         for of, key in _in_turn(among, orders, without):
-            refs = _bucket(of, key, numbers, without)
-            if refs:
-                yield self._known.at(refs[0]).key, Bucket(refs, self._known.at)
+            groups = map(self._known.at, _bucket(of, key, numbers, without))
+            if (first := next(groups, None)) is not None:
+                yield first.key, chain([first], groups)
 
     def as_sealed(
         self,
@@ -376,11 +359,10 @@ def _in_turn(
         yield among[at], place[-1]
 
 
-def _bucket(of: ExampleTurns, key: int, numbers: Set[int] | None, without: Set[int]) -> array[int]:
+def _bucket(
+    of: ExampleTurns, key: int, numbers: Set[int] | None, without: Set[int]
+) -> Iterator[int]:
     """The groups of the key by age, but for these: those of the policies with these numbers."""
     refs, of_refs = of.groups.columns(key, 3, 4)
-    if numbers is not None:
-        refs = array("Q", compress(refs, map(numbers.__contains__, of_refs)))
-    if not without.isdisjoint(refs):
-        refs = array("Q", filterfalse(without.__contains__, refs))
-    return refs
+    found = refs if numbers is None else compress(refs, map(numbers.__contains__, of_refs))
+    return filterfalse(without.__contains__, found)

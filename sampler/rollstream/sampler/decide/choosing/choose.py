@@ -37,7 +37,7 @@ whether or not its turn has come.
 WEIGHED_PER_GROUP = 4  # Examples that spread looks at: about what admission lets be ready.
 _HASH_RANGE = 2.0**64
 _T = TypeVar("_T")
-_Buckets = Iterator[tuple[Key, Sequence[KnownGroup]]]
+_Buckets = Iterator[tuple[Key, Iterator[KnownGroup]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class _Turns:
         if self._choosing.reward_weighting == "spread":
             keys = _by_spread(keys, weighed, self._salt)
         visits: Iterator[tuple[Key, Iterator[Chosen]]] = (
-            (key, self._fit(iter(bucket))) for key, bucket in keys
+            (key, self._fit(groups)) for key, groups in keys
         )
         turn = 0
         while True:
@@ -340,9 +340,11 @@ def _by_spread(keys: _Buckets, count: int, salt: str) -> _Buckets:
     turn. (Each gets an exponential time whose rate is its weight: Efraimidis and Spirakis, 2006.)
     """
     timed = []
-    for at, (key, bucket) in enumerate(islice(keys, count)):
-        spread = spread_of(bucket[0].returns())
+    for at, (key, groups) in enumerate(islice(keys, count)):
+        oldest = next(groups)
+        spread = spread_of(oldest.returns())
         text = f"{salt}\x1f{key.environment}\x1f{key.example_id}\x1fspread"
         point = (xxhash.xxh3_64_intdigest(text.encode()) + 1) / _HASH_RANGE
-        timed.append((-math.log(point) / spread if spread else math.inf, at, (key, bucket)))
+        due = -math.log(point) / spread if spread else math.inf
+        timed.append((due, at, (key, chain([oldest], groups))))
     return chain([one for *_, one in sorted(timed, key=itemgetter(0, 1))], keys)

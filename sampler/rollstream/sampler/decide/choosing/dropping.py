@@ -213,8 +213,8 @@ def drop_events(
         for ref in sorted(rows):
             log, offset, index = parts(ref)
             _, over_step_delay, over_timestamp_delay, _ = rows[ref]
-            group = (*log, offset, index, over_step_delay, over_timestamp_delay)
-            groups.append(DroppedGroup._make(group))
+            late = over_step_delay, over_timestamp_delay
+            groups.append(DroppedGroup(*log, offset, index, *late))
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
             events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
