@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.ready``: groups of eight with distinct examples go through the fold of a
 sampler, which then decides about batches of 64 among 10 thousand, 100 thousand and a million. It
-decides also among 20 thousand of 100 examples, by settings that leave groups out. Then a million
-sealed groups, of which all but 50 thousand were served, are folded from their events' bytes as a
-start without a snapshot folds them; then the state is read from a snapshot's bytes. Without Kafka
-and without files; the time is the processor's.
+decides also among 20 thousand of 100 examples, by settings that leave groups out. Then ``--sealed``
+groups, of which all but 50 thousand were served, are folded from their events' bytes as a start
+without a snapshot folds them; then the state is read from a snapshot's bytes. Without Kafka and
+without files; the time is the processor's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from rollstream.schemas.events import Claimed, Flushed
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 
 READY = (10_000, 100_000, 1_000_000)
-SEALED = 1_000_000
 LEFT_READY = 50_000
 DECISIONS = 40
 WARM_UP_GROUPS = 1_280
@@ -148,13 +147,13 @@ def _serve(state: SamplerState, decisions: Iterator[int]) -> list[bytes]:
     return list(map(codec.encode, events))
 
 
-def measure_start() -> tuple[float, float, float, int]:
-    """Seconds to fold all from bytes, to copy the state, and to read it from a snapshot; its
-    bytes."""
+def measure_start(groups: int) -> tuple[float, float, float, int]:
+    """Seconds to fold so many groups from bytes, to copy the state, and to read it from a snapshot;
+    its bytes."""
     state, decisions = empty(10**9), count()
     logged: list[bytes] = []
     flushed: list[bytes] = []
-    for offset, event in enumerate(sealed(SEALED)):
+    for offset, event in enumerate(sealed(groups)):
         flushed.append(codec.encode(event))
         state.apply_groups(LOG, offset, event)
         while len(state.ready) >= LEFT_READY + BATCH_GROUPS:
@@ -185,7 +184,21 @@ def measure_start() -> tuple[float, float, float, int]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sealed", type=int, default=1_000_000, help="groups of the start")
+    parser.add_argument("--start-only", action="store_true", help="nothing but the start")
+    arguments = parser.parse_args()
+    if not arguments.start_only:
+        _print_ready()
+    fold_s, copy_s, load_s, size = measure_start(arguments.sealed)
+    print(
+        f"start with {arguments.sealed:,} sealed and {LEFT_READY:,} ready: {fold_s:.1f} s from the "
+        f"logs' bytes, {1e6 * fold_s / arguments.sealed:.1f} us a group; {load_s:.2f} s from a "
+        f"snapshot of {size / 2**20:.1f} MiB, whose copy took {1e3 * copy_s:.0f} ms"
+    )
+
+
+def _print_ready() -> None:
     print(f"{'ready':>10} {'bytes a group':>14} {'us a rollout':>13} {'ms a decision':>14}")
     for row in measure_ready():
         print(
@@ -194,12 +207,6 @@ def main() -> None:
         )
     for name, decide_ms in measure_filtered():
         print(f"{FILTERED:10,} of {EXAMPLES} examples, {name}: {decide_ms:.2f} ms", flush=True)
-    fold_s, copy_s, load_s, size = measure_start()
-    print(
-        f"start with {SEALED:,} sealed and {LEFT_READY:,} ready: {fold_s:.1f} s from the logs' "
-        f"bytes, {load_s:.2f} s from a snapshot of {size / 2**20:.1f} MiB, whose copy took "
-        f"{1e3 * copy_s:.0f} ms"
-    )
 
 
 if __name__ == "__main__":

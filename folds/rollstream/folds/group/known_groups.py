@@ -140,12 +140,14 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         if not flush.alive:
             del self._flushes[number]
 
-    def at(self, packed: int) -> KnownGroup:
-        """The group of a packed ref; it must be there."""
+    def at(self, packed: int, *, leaves: bool = False) -> KnownGroup:
+        """The group of a packed ref; it must be there. It is one of the newest now, unless it
+        ``leaves`` soon."""
         group = self._newest.get(packed)
         if group is None:
             group = self._made(packed)
-            self._keep(packed, group)
+            if not leaves:
+                self._keep(packed, group)
         return group
 
     def key_of(self, ref: GroupRef) -> Key | None:

@@ -132,7 +132,7 @@ class ReadyIndex:
             self._masks[flush] ^= 1 << ref.index_in_flush
             if not self._masks[flush]:
                 del self._masks[flush]
-            group = self._known.at(packed)
+            group = self._known.at(packed, leaves=True)
             number = self._numbers[group.policies]
             numbers[number] = group.policies
             row = self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, packed, number
