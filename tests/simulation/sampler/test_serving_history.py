@@ -29,7 +29,7 @@ def history(change: Change = list, *, forgotten: int = 0) -> list[str]:
     for step in range(3):
         decider.serve(step)
     for ref in decider.state.ready.refs()[:forgotten]:
-        decider.state.ready.discard(ref)
+        decider.state.ready.discard([ref])
     sealed = [ref for flush in decider.sealed for ref in groups_of(*flush)]
     return serving_problems(change(decider.events), sealed, decider.state)
 

@@ -119,7 +119,7 @@ class DecidedGroups:
         """A batch of this turn takes the groups."""
         served: dict[str, list[tuple[str, int]]] = {}
         self.uses.change(refs, uses.BEGIN)
-        self.alive.ready.discard(refs)  # All at once costs a third.
+        self.alive.ready.discard(refs)  # One by one costs more.
         for ref in refs:
             if self._is_to_come(ref):  # First: of most groups of a start from the logs.
                 self.taken.add(ref)
