@@ -20,7 +20,7 @@ SENTENCE_WORDS_MEAN_MAX = 16.0
 LONG_SENTENCE_WORDS = 28
 LONG_SENTENCES_SHARE_MAX = 0.03
 # Of everything below docs/ but what describes formats field by field, and the record of decisions.
-PAGES_WORDS_MAX = 26_000
+PAGES_WORDS_MAX = 27_500
 NOT_COUNTED = ("wire_format.md", "data_dictionary.md", "reference/", "decisions/")
 PATH_OF_A_NEWCOMER = ("index.md", "install.md", "quickstart.md", "concepts.md", "guides/")
 

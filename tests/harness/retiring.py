@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rollstream.schemas.events import Requested, Retired, RetiredFile
 
 
-def requested(older_than_s: float | None = 0.0, *, kind: str = "retain", **caps: int) -> Requested:
+def requested(older_than_s: float | None = 0.0, *, kind: str = "retain", **caps: Any) -> Requested:
     """Somebody asks."""
     return Requested(
         kind=kind,

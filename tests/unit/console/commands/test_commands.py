@@ -81,7 +81,7 @@ def test_every_command_refuses_a_configuration_alike(line: CommandLine, wrong: s
     assert len(said) == 1
     (message,) = said
     assert message.startswith(f"rollstream: {line.config_file}: ")
-    assert "is no local folder" in message or "before every replica has it" in message
+    assert "is no root of a store" in message or "before every replica has it" in message
 
 
 def test_topics_create_creates_missing_topics_once(line: CommandLine) -> None:
