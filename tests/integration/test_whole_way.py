@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.whole_way import goes_the_whole_way
+from harness.whole_way import Deployment, goes_the_whole_way
 
 
 @pytest.mark.broker
@@ -14,4 +14,4 @@ from harness.whole_way import goes_the_whole_way
 def test_rollouts_go_the_whole_way_over_the_embedded_kafka(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    goes_the_whole_way(kafka_bootstrap, tmp_path)
+    goes_the_whole_way(Deployment(kafka_bootstrap, tmp_path))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.containers import KafkaContainer, why_no_kafka_container
-from harness.whole_way import goes_the_whole_way
+from harness.whole_way import Deployment, goes_the_whole_way
 
 
 @pytest.mark.container
@@ -16,4 +16,4 @@ def test_rollouts_go_the_whole_way_over_a_kafka_in_a_container(tmp_path: Path) -
     if reason is not None:
         pytest.skip(reason)
     with KafkaContainer() as kafka:
-        goes_the_whole_way(kafka.bootstrap, tmp_path)
+        goes_the_whole_way(Deployment(kafka.bootstrap, tmp_path))
