@@ -12,7 +12,7 @@ from rollstream.console.services import Services
 from rollstream.consumers import create_deployment
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.load import load_config
-from rollstream.store import LocalBlobs
+from rollstream.store import Blobs, LocalBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.topics.layout import Layout
 
@@ -49,7 +49,7 @@ class CommandLine:
         self.layout = Layout.of(self.config.kafka)
         self.clock = ManualClock()
         self.logs = MemoryLogs(self.clock)
-        self.blobs = LocalBlobs(folder / "store")
+        self.blobs: Blobs = LocalBlobs(folder / "store")
         self.stopping = threading.Event()
 
     def broker(self) -> MemoryBroker:

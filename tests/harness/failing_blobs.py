@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from rollstream.store import BlobInfo, Blobs, Bytes, Pieces, StoreFull
@@ -77,3 +78,26 @@ class TornBlobs(PassingBlobs):
         if path not in self._answered:
             self._answered.add(path)
             raise StoreFull(f"{path}: the test lost the answer")
+
+
+class OverwritingBlobs(PassingBlobs):
+    """Creates over what exists, as an object store without conditional writes."""
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        self.inner.replace(path, data)
+
+
+class LaggingBlobs(PassingBlobs):
+    """Lists show what was created only once something else was."""
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self._newest = ""
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        self.inner.create(path, data)
+        self._newest = path
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        found = (one for one in self.inner.list(prefix, after=after) if one.path != self._newest)
+        return islice(found, limit)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import StoreConfig
@@ -67,7 +68,7 @@ class S3Server:
             )
         self._wait_until_up()
         if program is None:
-            _create_bucket(self.endpoint)
+            client(self.endpoint).create_bucket(Bucket=BUCKET)
 
     def store(self, prefix: str) -> StoreConfig:
         """The section of a configuration with a root in the bucket."""
@@ -130,13 +131,14 @@ def versitygw() -> Path | None:
     return program
 
 
-def _create_bucket(endpoint: str) -> None:
+def client(endpoint: str) -> Any:
+    """Amazon's own client of a server."""
     import boto3  # noqa: PLC0415 - it takes a quarter of a second to load
 
-    boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=endpoint,
         aws_access_key_id=ACCESS_KEY,
         aws_secret_access_key=SECRET_KEY,
         region_name=REGION,
-    ).create_bucket(Bucket=BUCKET)
+    )

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from harness.groups import GroupWriter
+from harness.stores import scratch_store
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler import Sampler, SamplerApi
@@ -17,7 +18,6 @@ from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.rows.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
-from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -159,7 +159,7 @@ def new_name() -> str:
 def memory_world() -> LocalWorld:
     """Everything in memory."""
     return LocalWorld(
-        MemoryBroker(MemoryLogs()), MemoryBlobs(), config_of("file:///unused", new_name())
+        MemoryBroker(MemoryLogs()), scratch_store(), config_of("file:///unused", new_name())
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from harness.entropy import SeededEntropy
 from harness.rollouts import encode_record, make_entry
+from harness.stores import scratch_store
 from rollstream.consumers import InlineExecutor, Sealer, audit, create_deployment
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.runtime.config.sections import (
@@ -25,7 +26,7 @@ from rollstream.runtime.config.sections import (
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ingest.entry import Entry, Producer
-from rollstream.store import Blobs, MemoryBlobs, open_store
+from rollstream.store import Blobs, open_store
 from rollstream.streams.broker import Broker, Headers, TopicPartition, Writer
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -104,7 +105,7 @@ class SealWorld:
             environments={"math": self.environment},
             samplers=dict.fromkeys(samplers, self.sampler_section()),
         )
-        self.blobs: Blobs = open_store(self.config.store.root) if real else MemoryBlobs()
+        self.blobs: Blobs = open_store(self.config.store.root) if real else scratch_store()
         self.broker: Broker = KafkaBroker(kafka) if real else MemoryBroker(self.logs)
         self._writer: Writer | None = None
         self.published = 0

@@ -149,9 +149,7 @@ def test_without_its_logs_the_files_say_what_was_decided(deployment: Deployment)
     with deployment.sealer():
         batches = train(deployment, publish(deployment))
     deployment.close()
-    found = json.loads(
-        deployment.run("without-logs", "--sampler", deployment.sampler, "--json")
-    )
+    found = json.loads(deployment.run("without-logs", "--sampler", deployment.sampler, "--json"))
     assert [(one["first"], one["last"], one["known"]) for one in found["steps"]] == [
         (batches[0].step, batches[1].step, "in_file")
     ]

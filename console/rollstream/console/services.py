@@ -11,10 +11,13 @@ import typer
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.store import Blobs, Followed, open_store, read_root_id
+from rollstream.store.probe import probe_store
 from rollstream.streams.broker import Broker, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
 from rollstream.streams.topics.specs import specs_for
@@ -61,6 +64,17 @@ def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
         config.samplers,
         rollouts_retention_hours=config.kafka.retention_hours,
     )
+
+
+def lacks_of(root: StoreRoot) -> list[Difference]:
+    """What the root does not do for this process. Writes a probe there, unless the root has no id:
+    it may be the folder below a mount that is missing."""
+    if not root.root_id:
+        return []
+    lacks = probe_store(root.followed.blobs, SystemEntropy())
+    return [
+        Difference(root.root, "store", "", what, f"until then {until}") for what, until in lacks
+    ]
 
 
 def root_of(services: Services, config: RollstreamConfig) -> StoreRoot:

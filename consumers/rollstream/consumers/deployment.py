@@ -22,6 +22,7 @@ from rollstream.store import (
     read_root_id,
 )
 from rollstream.store.layout import ROOT_ID, manifests_prefix, offset_in
+from rollstream.store.probe import require_store
 from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
 from rollstream.streams.errors import DeliveryUnknown, Fenced, LogLost, RootMismatch
 from rollstream.streams.folds.seal import SealFold
@@ -86,7 +87,8 @@ def create_deployment(
             deployment. No topic was made.
         LogLost: a sampler's decision log is missing or empty, and the root holds its batches. No
             topic was made.
-        StoreError: the root cannot be written.
+        StoreError: the store does not do all that is asked of it (``probe_store``). No topic was
+            made.
         BrokerUnavailable, NotAuthorised: the broker's answer, or none.
     """
     kafka = config.kafka
@@ -113,6 +115,7 @@ def create_deployment(
         if root.root_id and not root.identity.namespace:
             root = _of_named_logs(layout, root, named=len(found) < len(there))
         _check_empty_logs(config, used, blobs, root, present, deadline)
+        require_store(blobs, entropy)
         topics = create_topics(used.admin(), specs, deadline.left_s())
         if root != held:
             hand_root_over(blobs, root.identity)

@@ -218,7 +218,8 @@ class Figures:
     Attributes:
         missing_topics: topics that are configured and do not exist; with any, the rest is empty.
         topics_off: topics that do not exist and without which the rest works, and what is off.
-        other_root: how this machine's store root differs from the deployment's, in words.
+        other_root: how this machine's store root differs from the deployment's, or why it cannot be
+            read, in words.
         sealers: how many run, by environment; one may seal several.
         admission: of the environments that samplers serve and whose topic for it is there.
         unnamed_samplers: that have a decision log and no section in the configuration.

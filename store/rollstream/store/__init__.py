@@ -22,6 +22,7 @@ Map, a line a file:
 - ``footer``       what its footer says besides Parquet's own
 - ``token_arrays`` named arrays of a table that pyarrow read
 - ``manifests``    seal events as JSON files
+- ``probe``        whether a store does all that a deployment asks of it
 - ``rollups``      many manifests in one blob; the visible files
 - ``retired``      which files of a partition are retired, in one blob
 - ``page_cache``   drops cached pages of files that are not read again soon
@@ -51,6 +52,7 @@ from rollstream.store.errors import (
     StoreAway,
     StoreError,
     StoreFull,
+    StoreRefused,
 )
 from rollstream.store.followed import Followed
 from rollstream.store.local import LocalBlobs
@@ -90,6 +92,7 @@ __all__ = [
     "StoreAway",
     "StoreError",
     "StoreFull",
+    "StoreRefused",
     "UnsupportedRoot",
     "create_or_compare",
     "create_root_id",

@@ -23,6 +23,10 @@ class StoreAway(StoreError):
     """
 
 
+class StoreRefused(StoreError):
+    """This process lacks the right to do this; it may have others."""
+
+
 class StoreFull(StoreError):
     """No space is left; nothing was created."""
 

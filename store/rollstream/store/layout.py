@@ -18,6 +18,7 @@ SCORES = "scores"
 SNAPSHOTS = "snapshots"
 HINTS = "hints"
 STAGING = "staging"
+PROBES = "probes"
 ROOT_ID = "root_id.json"
 _PARTITION = re.compile(r"environment=([^/]+)/generation=([0-9]+)/partition=([0-9]+)/")
 _POLICY_VERSION = re.compile(r"/policy_version=([^/]+)/")

@@ -15,12 +15,13 @@ import numpy as np
 
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.store.blobs import BlobInfo, Bytes, Pieces, ends_before, names_of
-from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull
+from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull, StoreRefused
 from rollstream.store.layout import ROOT_ID
 
 STAGING = ".staging"  # Names that begin with a dot are never blobs.
 LISTED_MAX = 1 << 18  # Names of a folder in memory, at most twice; about 40 MiB.
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
+_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -333,6 +334,7 @@ def _as_store_errors(path: str) -> Iterator[None]:
             raise StoreFull(
                 f"no space is left for {path} ({error.strerror}); free some or move the root"
             ) from error
-        raise StoreError(
+        kind = StoreRefused if error.errno in _NO_RIGHT else StoreError
+        raise kind(
             f"{path}: {error.strerror} ({error.filename}); check the disk and the folder's rights"
         ) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rollstream.runtime.addresses import Bucket
 from rollstream.runtime.extras import how_to_install
 from rollstream.store.blobs import BlobInfo, Bytes, Pieces, ends_before, names_of
-from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull
+from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull, StoreRefused
 
 try:
     import obstore
@@ -33,15 +33,17 @@ RANGE_GAP = 256 * 1024  # Bytes that take about as long as a request of their ow
 LISTED_AT_ONCE = 1000  # Names of one request, as S3 has it.
 ATTEMPTS_MAX = 8
 _FULL = ("507 ", "QuotaExceeded", "StorageFull")
+_RIGHTS = ("AccessDenied", "403 Forbidden")
 _REMEDIES = {
     "NoSuchBucket": "there is no such bucket; make it, or correct store.root",
     "SignatureDoesNotMatch": "the secret key is another than this access key's",
     "InvalidAccessKeyId": "the store does not know this access key; correct the credentials",
+    "InvalidToken": "the session's token is wrong; log in again",
     "ExpiredToken": "the session's token has expired; log in again",
-    "AccessDenied": "the credentials lack this right; see the guide on object stores",
-    "403 Forbidden": "the credentials lack this right; see the guide on object stores",
+    **dict.fromkeys(_RIGHTS, "give the credentials this right (the guide on object stores)"),
+    "501 Not Implemented": "the store must know conditional writes (If-None-Match)",
+    "TimedOut": "the store did not answer in time; check it, or raise store.timeout_s",
     "error sending request": "the store cannot be reached; check store.endpoint and the network",
-    "timed out": "the store did not answer in time; check it, or raise store.timeout_s",
 }
 
 
@@ -77,9 +79,9 @@ class ObjectBlobs:
             self._put(path, data, "create")
         except AlreadyExistsError as error:
             if self.info(path) is None:  # Another one was writing it, too, and did not.
-                raise StoreError(f"{self.root}/{path} was not written: {_told(str(error))}") from (
-                    error
-                )
+                raise StoreError(
+                    f"{self.root}/{path} was not written: {_told(str(error))}"
+                ) from None
             raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
 
     def replace(self, path: str, data: Bytes | Pieces) -> None:
@@ -175,6 +177,7 @@ class ObjectBlobs:
             if stop > found.size:
                 raise ends_before(path, stop)
 
+    # Raised from None: the library's errors show the whole answer.
     @contextmanager
     def _as_store_errors(self, path: str) -> Iterator[None]:
         where = f"{self.root}/{path}" if path else self.root
@@ -186,18 +189,22 @@ class ObjectBlobs:
             text = str(error)
             code = next((code for code in _REMEDIES if code in text), "")
             if isinstance(error, FileNotFoundError) and not code:
-                raise BlobMissing(f"there is no blob {path}") from error
+                raise BlobMissing(f"there is no blob {path}") from None
             if any(code in text for code in _FULL):
-                raise StoreFull(f"no space is left for {where}; free some or move the root") from (
-                    error
-                )
+                told = f"no space is left for {where}; free some or move the root"
+                raise StoreFull(told) from None
+            kind = StoreRefused if code in _RIGHTS else StoreError
             remedy = _REMEDIES.get(code, "check the store, and `rollstream topics check`")
-            raise StoreError(f"{where}: {_told(text)}; {remedy}") from error
+            raise kind(f"{where}: {_told(text)}; {remedy}") from None
 
 
 def _told(text: str) -> str:
-    """The library's message without what it adds for those who mend it."""
-    return text.partition("\n")[0].partition(": <?xml")[0].strip()[:300]
+    """The library's message and the store's code. Not the rest of the answer: it repeats what was
+    signed, with the session's token."""
+    told, _, answer = text.partition(": <?xml")
+    code = answer.partition("<Code>")[2].partition("</Code>")[0]
+    first = told.partition("\n")[0].strip().rstrip(":")[:300]
+    return f"{first} {code}".strip()
 
 
 def _options(bucket: Bucket, endpoint: str, region: str, timeout_s: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -34,6 +34,8 @@ from rollstream.status import (
     measure,
     stuck_stages,
 )
+from rollstream.store import StoreError
+from rollstream.store.probe import probe_reading
 from rollstream.streams.errors import BrokerUnavailable
 
 WATCH_EVERY_S = 2.0
@@ -77,7 +79,12 @@ def status(
 def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Figures:
     with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
-        return measure(broker, settings, deadline, root=root_of(services, settings))
+        try:
+            root = root_of(services, settings)
+            probe_reading(root.followed.blobs)
+        except StoreError as error:  # The logs tell how far each stage is all the same.
+            return replace(measure(broker, settings, deadline), other_root=(str(error),))
+        return measure(broker, settings, deadline, root=root)
 
 
 class _Screen:

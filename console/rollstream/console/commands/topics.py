@@ -7,7 +7,7 @@ import json
 import typer
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import root_of, services_of, specs_of
+from rollstream.console.services import lacks_of, root_of, services_of, specs_of
 from rollstream.consumers import create_deployment
 from rollstream.folds.choosing import choosing_of
 from rollstream.folds.remedies import given_up_without_bound
@@ -59,7 +59,8 @@ def check(
     """Lists what differs from the configuration, and says what to do. Exit code 1 if anything
     differs.
 
-    Warns if the loss of a broker would lose records or stop writes.
+    Warns if the loss of a broker would lose records or stop writes. Creates a blob in the store's
+    root, and deletes it, to see that this process may and that nobody can overwrite it.
     """
     services, settings = services_of(context), load_config(config)
     specs, deadline = specs_of(settings), Deadline(timeout_s, services.clock)
@@ -75,6 +76,7 @@ def check(
         }
         found += root_differences(broker, layout, complete, root, deadline)
         found += unreadable_logs(broker, layout, complete, deadline)
+        found += lacks_of(root)
         warnings = check_copies(broker.admin(), specs, deadline.left_s())
     if as_json:
         typer.echo(json.dumps([one._asdict() for one in [*found, *warnings]], indent=2))

@@ -21,7 +21,8 @@ class Difference(NamedTuple):
     Attributes:
         topic: its name.
         what: ``missing``, ``partitions``, ``root`` (of the store), ``root's owner`` (``topic``
-            is then the root), ``records`` (of a log that cannot be read), or the name of a setting.
+            is then the root), ``records`` (of a log that cannot be read), ``store`` (``topic`` is
+            the root, which does not do all that is asked of it), or the name of a setting.
         wanted: the value that it must have.
         found: the actual value, of a root in words; empty where the topic is missing.
         remedy: what to do, for a person.
@@ -41,7 +42,7 @@ class Difference(NamedTuple):
         if self.what == "missing":
             until = f"; until then {self.off}" if self.off else ""
             return f"{self.topic} is missing: {self.remedy}{until}"
-        if self.what == "records":
+        if self.what in ("records", "store"):
             return f"{self.found}; {self.remedy}"
         if self.what == "root":
             if not self.wanted:
