@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -44,6 +45,28 @@ class PassingBlobs:
 
     def address(self, path: str) -> str:
         return self.inner.address(path)
+
+
+class CountingBlobs(PassingBlobs):
+    """Counts the blobs that are opened, and the names that are listed.
+
+    Attributes:
+        listed: names, by the first folder of the prefix.
+    """
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.opened = 0
+        self.listed: Counter[str] = Counter()
+
+    def read(self, path: str) -> bytes:
+        self.opened += 1
+        return super().read(path)
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        for one in super().list(prefix, after=after, limit=limit):
+            self.listed[prefix.partition("/")[0]] += 1
+            yield one
 
 
 class FullBlobs(PassingBlobs):

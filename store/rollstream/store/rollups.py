@@ -11,7 +11,6 @@ about 1 MB, and some 130 more: those of the newest.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -230,21 +229,40 @@ def read_rollup(data: bytes) -> RollUp:
     )
 
 
+def newest_offset(blobs: Blobs, address: PartitionAddress) -> int | None:
+    """Returns the offset of a partition's newest manifest; None: there is none. Lists what no
+    roll-up holds, and what the newest one does: of a million manifests an object store lists a
+    thousand a request."""
+    spans = [span for level in _listed(blobs, address) for span in level]
+    newest = max(spans, key=lambda span: span.last, default=None)
+    if newest is None or newest.first == newest.last:
+        return None if newest is None else newest.last
+    for first in (newest.first, 0):  # Retention may have deleted what the newest roll-up holds.
+        listed = _manifests(blobs, address, first - 1)
+        if listed:
+            return listed[-1].last
+    return None
+
+
+def _manifests(blobs: Blobs, address: PartitionAddress, reached: int) -> list[_Span]:
+    """Those behind an offset."""
+    after = manifest_path(address, reached) if reached >= 0 else ""
+    offsets = (offset_in(one.path) for one in blobs.list(manifests_prefix(address), after=after))
+    return [_Span(offset, offset) for offset in offsets if offset is not None]
+
+
 def _listed(blobs: Blobs, address: PartitionAddress) -> list[list[_Span]]:
     """By level, from the manifests up, what no roll-up of a higher level holds."""
-    by_level: defaultdict[int, list[_Span]] = defaultdict(list)
-    for blob in blobs.list(rollups_prefix(address)):
-        if (name := _name_of(blob.path)) is not None:
-            by_level[name[0]].append(name[1])
-    for blob in blobs.list(manifests_prefix(address)):
-        if (offset := offset_in(blob.path)) is not None:
-            by_level[0].append(_Span(offset, offset))
     levels: list[list[_Span]] = []
     reached = -1
-    for level in range(_LEVEL_MAX, -1, -1):
-        left = [span for span in by_level[level] if span.first > reached]
-        reached = max([reached, *(span.last for span in left)])
-        levels.append(left)
+    for level in range(_LEVEL_MAX, 0, -1):
+        prefix = f"{rollups_prefix(address)}{level}-"
+        listed = (
+            _name_of(one.path) for one in blobs.list(prefix, after=f"{prefix}{reached + 1:020}")
+        )
+        levels.append([name[1] for name in listed if name is not None])
+        reached = max([reached, *(span.last for span in levels[-1])])
+    levels.append(_manifests(blobs, address, reached))
     return levels[::-1]
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from harness.failing_blobs import PassingBlobs
+from harness.failing_blobs import CountingBlobs, PassingBlobs
 from harness.rollouts import make_columns, members
 from harness.sealed_files import flushed
 from rollstream.schemas.events import Flushed
@@ -20,31 +20,23 @@ from rollstream.store import (
     Pieces,
     RollUps,
     StoreFull,
+    list_manifests,
     project,
     visible_files,
 )
-from rollstream.store.layout import manifest_path
+from rollstream.store.layout import manifest_path, offset_in
 from rollstream.store.rollups import (
     ROLLED_TOGETHER,
     RollUp,
     VisibleFile,
     encode_rollup,
     named_files,
+    newest_offset,
     read_rollup,
 )
 
 ADDRESS = PartitionAddress("math", 1, 3)
 EVENT = flushed("groups/x.parquet", make_columns(members(1)), 10, "ab")
-
-
-class CountingBlobs(PassingBlobs):
-    """Counts the blobs that are opened."""
-
-    opened = 0
-
-    def read(self, path: str) -> bytes:
-        self.opened += 1
-        return super().read(path)
 
 
 class RefusingBlobs(PassingBlobs):
@@ -129,6 +121,37 @@ def test_a_successor_goes_on_where_its_predecessors_stopped() -> None:
     assert written == alone.names_of_rollups()[: len(written)]
     assert len(written) == 4
     assert visible_files(shared.blobs) == files(300)
+
+
+def test_a_successor_lists_what_no_rollup_holds_and_not_the_whole_partition() -> None:
+    partition = Partition()
+    partition.flush(2 * 64 * 64 + 64)
+    counting = CountingBlobs(partition.blobs)
+    partition.flush(ROLLED_TOGETHER, owner=RollUps(counting, ADDRESS))
+    # Two of level 2, one of level 1 since, and the manifests behind it.
+    assert counting.listed == {"rollups": 3, "manifests": ROLLED_TOGETHER}
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+def test_the_newest_manifest_is_found_without_listing_the_whole_partition(behind: int) -> None:
+    partition = Partition()
+    assert newest_offset(partition.blobs, ADDRESS) is None
+    partition.flush(2 * 64 * 64 + 64 + behind)
+    newest = max(manifest.offset for manifest in list_manifests(partition.blobs))
+    counting = CountingBlobs(partition.blobs)
+    assert newest_offset(counting, ADDRESS) == newest
+    assert counting.listed == {"rollups": 3, "manifests": behind or 64}
+
+
+def test_the_newest_manifest_is_found_where_retention_deleted_what_a_rollup_holds() -> None:
+    partition = Partition()
+    partition.flush(64)
+    kept, *deleted = [blob.path for blob in partition.blobs.list("manifests/")]
+    for path in deleted:
+        partition.blobs.delete(path)
+    assert newest_offset(partition.blobs, ADDRESS) == offset_in(kept)
+    partition.blobs.delete(kept)
+    assert newest_offset(partition.blobs, ADDRESS) is None
 
 
 def test_a_zombie_beside_its_successor_writes_the_same() -> None:

@@ -156,7 +156,8 @@ def _check_time(deadline: Deadline) -> None:
 
 def _offsets_from(blobs: Blobs, address: PartitionAddress, first: int) -> Iterator[int]:
     """Of manifests, rising."""
-    for blob in blobs.list(manifests_prefix(address)):
+    after = manifest_path(address, first - 1) if first > 0 else ""
+    for blob in blobs.list(manifests_prefix(address), after=after):
         offset = offset_in(blob.path)
         if offset is not None and offset >= first:
             yield offset

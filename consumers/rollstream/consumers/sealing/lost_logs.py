@@ -10,8 +10,9 @@ from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
 from rollstream.store.errors import CorruptFile, NewerFile
-from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
+from rollstream.store.layout import manifest_path
 from rollstream.store.manifests import Manifest, encode_manifest, load_manifest
+from rollstream.store.rollups import newest_offset
 from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
 from rollstream.streams.errors import LogLost, NewerEvent
 from rollstream.streams.owned.reading import event_in
@@ -36,8 +37,7 @@ def newest_manifest(blobs: Blobs, address: PartitionAddress) -> NewestManifest |
     Raises:
         StoreError: it did not answer.
     """
-    offsets = (offset_in(blob.path) for blob in blobs.list(manifests_prefix(address)))
-    newest = max((offset for offset in offsets if offset is not None), default=None)
+    newest = newest_offset(blobs, address)
     if newest is None:
         return None
     try:
