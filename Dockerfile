@@ -5,7 +5,7 @@ RUN python -m venv /opt/rollstream
 WORKDIR /src
 COPY . .
 RUN /opt/rollstream/bin/pip install --no-cache-dir --disable-pip-version-check \
-    -c constraints.txt '.[gateway]'
+    -c constraints.txt '.[gateway,object-store]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/rollstream /opt/rollstream

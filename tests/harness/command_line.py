@@ -38,6 +38,7 @@ class CommandLine:
         config_file: passed as ``--config``.
         logs: of the broker.
         blobs: of the store.
+        store: what commands open instead of it.
         clock: of the command and the broker.
         stopping: once set, commands that run until they are stopped end at once.
     """
@@ -49,7 +50,8 @@ class CommandLine:
         self.layout = Layout.of(self.config.kafka)
         self.clock = ManualClock()
         self.logs = MemoryLogs(self.clock)
-        self.blobs: Blobs = LocalBlobs(folder / "store")
+        self.blobs = LocalBlobs(folder / "store")
+        self.store: Blobs = self.blobs
         self.stopping = threading.Event()
 
     def broker(self) -> MemoryBroker:
@@ -68,7 +70,7 @@ class CommandLine:
         """
         services = Services(
             broker=lambda _: self.broker(),
-            store=lambda _: self.blobs,
+            store=lambda _: self.store,
             clock=self.clock,
             stopping=lambda: self.stopping,
         )

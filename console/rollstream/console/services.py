@@ -66,12 +66,12 @@ def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
     )
 
 
-def lacks_of(root: StoreRoot) -> list[Difference]:
+def lacks_of(services: Services, config: RollstreamConfig, root: StoreRoot) -> list[Difference]:
     """What the root does not do for this process. Writes a probe there, unless the root has no id:
     it may be the folder below a mount that is missing."""
     if not root.root_id:
         return []
-    lacks = probe_store(root.followed.blobs, SystemEntropy())
+    lacks = probe_store(services.store(config), SystemEntropy())
     return [
         Difference(root.root, "store", "", what, f"until then {until}") for what, until in lacks
     ]

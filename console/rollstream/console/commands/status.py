@@ -81,7 +81,7 @@ def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> F
         deadline = Deadline(timeout_s, services.clock)
         try:
             root = root_of(services, settings)
-            probe_reading(root.followed.blobs)
+            probe_reading(services.store(settings))
         except StoreError as error:  # The logs tell how far each stage is all the same.
             return replace(measure(broker, settings, deadline), other_root=(str(error),))
         return measure(broker, settings, deadline, root=root)

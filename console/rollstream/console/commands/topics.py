@@ -76,7 +76,7 @@ def check(
         }
         found += root_differences(broker, layout, complete, root, deadline)
         found += unreadable_logs(broker, layout, complete, deadline)
-        found += lacks_of(root)
+        found += lacks_of(services, settings, root)
         warnings = check_copies(broker.admin(), specs, deadline.left_s())
     if as_json:
         typer.echo(json.dumps([one._asdict() for one in [*found, *warnings]], indent=2))
