@@ -38,7 +38,7 @@ class CommandLine:
         config_file: passed as ``--config``.
         logs: of the broker.
         blobs: of the store.
-        store: what commands open instead of it.
+        store: what commands open instead of it; None: it is that.
         clock: of the command and the broker.
         stopping: once set, commands that run until they are stopped end at once.
     """
@@ -51,7 +51,7 @@ class CommandLine:
         self.clock = ManualClock()
         self.logs = MemoryLogs(self.clock)
         self.blobs = LocalBlobs(folder / "store")
-        self.store: Blobs = self.blobs
+        self.store: Blobs | None = None
         self.stopping = threading.Event()
 
     def broker(self) -> MemoryBroker:
@@ -70,7 +70,7 @@ class CommandLine:
         """
         services = Services(
             broker=lambda _: self.broker(),
-            store=lambda _: self.store,
+            store=lambda _: self.store or self.blobs,
             clock=self.clock,
             stopping=lambda: self.stopping,
         )

@@ -212,6 +212,14 @@ def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
     return problems
 
 
+def unseen(confirmed: Iterable[ConfirmedEvent], blobs: Blobs) -> list[str]:
+    """Files that flushes name and readers without Kafka do not see, where nothing was retired and
+    the last sealer ended in peace."""
+    events = (item.event for item in confirmed)
+    named = {f.path for event in events if isinstance(event, Flushed) for f in event.files}
+    return [f"{path} is sealed and not visible" for path in sorted(named - {*visible_files(blobs)})]
+
+
 def _rows_differ(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
     """Files whose rows are not, one for one, the entries that their event sealed."""
     problems = []

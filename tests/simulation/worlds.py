@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 from unittest.mock import patch
 
+from harness.failing_blobs import LaggingBlobs
 from rollstream.schemas import codec
 from rollstream.streams.owned.log import OwnedLog
 from simulation.admission.admitted import Admitted
@@ -96,6 +97,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     **{f"owners/{name}": partial(Owners, make_log=log_over(w)) for name, w in _OWNERS.items()},
     "sealers/no_fence": partial(Sealers, wrap=Forging),
     "sealers/durable_for_confirmed": partial(Sealers, wrap=OnlyItsOwn),
+    "sealers/store_that_lags": partial(Sealers, wrap_store=LaggingBlobs),
     "sealers/telling_at_once": TellingAtOnce,
     "sealers/keeping_what_ended": KeepingWhatEnded,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},

@@ -17,7 +17,7 @@ from typing import Any
 from harness.dispatches import dispatch_problems
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, always_pass, write_now
-from harness.history import claims, problems_of
+from harness.history import claims, problems_of, unseen
 from harness.importing import group
 from harness.in_flight import in_flight_problems, reports
 from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
@@ -29,7 +29,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import GroupsBegun
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Producer
 from rollstream.schemas.records import RolloutGroup
-from rollstream.store import Bytes, Pieces, StoreFull
+from rollstream.store import Blobs, Bytes, Pieces, StoreFull
 from rollstream.streams.broker import Broker, Record
 from rollstream.streams.memory import MemoryLogs
 from rollstream.streams.memory.member import MemoryGroupReader
@@ -126,10 +126,16 @@ class Sealers:
     Args:
         wrap: around each sealer's broker: a defect.
         steps: of a flush; another tuple is a defect.
+        wrap_store: around the store: a defect.
     """
 
     def __init__(
-        self, seed: int, *, wrap: Wrap = lambda broker: broker, steps: tuple[FlushStep, ...] = STEPS
+        self,
+        seed: int,
+        *,
+        wrap: Wrap = lambda broker: broker,
+        steps: tuple[FlushStep, ...] = STEPS,
+        wrap_store: Callable[[Blobs], Blobs] = lambda store: store,
     ) -> None:
         self.dice = random.Random(seed)
         self.wrap = wrap
@@ -146,6 +152,7 @@ class Sealers:
             grouping="mixed",
             max_flush_rollouts=self.dice.choice((4, 8, 64)),
         )
+        self.world.blobs = wrap_store(self.world.blobs)
         self._published: dict[str, Entry] = {}
         self._import_dice = random.Random(f"import {seed}")
         self._imported: list[RolloutGroup] = []
@@ -187,6 +194,7 @@ class Sealers:
         problems += in_flight_problems(self.world)
         uids = (one.rollout_uid for group in self._imported for one in group.rollouts)
         problems += problems_of(self.world, [*self._published, *uids])
+        problems += unseen(self.world.confirmed_events(), self.world.blobs)
         self.reached["imported groups"] += len(self._imported)
         self.reached["adoptions"] += claims(self.world.confirmed_events())
         if problems:
