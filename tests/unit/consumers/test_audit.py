@@ -61,13 +61,15 @@ class Listed(MemoryBlobs):
 
     def __init__(self) -> None:
         super().__init__()
-        self.paths: list[str] = []
+        self.paths: list[str] | None = None
 
     def look(self) -> None:
         """What there is now is listed from now on."""
         self.paths = [blob.path for blob in super().list("")]
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        if self.paths is None:
+            return super().list(prefix, after=after, limit=limit)
         found = (BlobInfo(path, 0) for path in self.paths if path.startswith(prefix))
         return islice((blob for blob in found if blob.path > after), limit)
 
