@@ -106,7 +106,7 @@ fold-version: install ## pins the sources of the sampler's fold, once what was s
 
 # KILLS=200; SEED= repeats which processes are chosen, not what they are at.
 chaos: install ## kill -9 and SIGSTOP of real processes at 2,500 rollouts/s; then everything is read once more
-	cd tests && ../$(BIN)/python -m chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+	cd tests && ../$(BIN)/python -m chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 clean: ## removes what was built and what the demo wrote
 	rm -rf $(VENV) $(TORCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .rollstream dist build site runs

@@ -9,37 +9,54 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import ray
 
 from chaos.fleet import Fleet, members
-from chaos.killing import VICTIMS, Killer
+from chaos.killing import VICTIMS, Killer, Server
 from chaos.producing import confirmed
 from chaos.settings import BATCH_GROUPS, DRAIN_S, ENVIRONMENT, SAMPLER, config_text
 from chaos.training import Journal, attach
 from chaos.verdict import Verdict, unscored, verdict
 from harness.kafka import start_kafka
+from harness.s3_server import s3_server
 from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.config.sections import RollstreamConfig, StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
 from rollstream.sampler.api.client import actor_name
 
 KILLS = 20
+STORES = ("disk", "s3")
+BROKER_START_S = 120.0  # On a machine that does much else.
 SHOWN_MAX = 5
 START_S = 300.0  # Until the first batches were trained on; only a hang takes so long.
 LOOK_EVERY_S = 0.5
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def run(folder: Path, kills: int, seed: int, only: str) -> bool:
+def run(folder: Path, kills: int, seed: int, only: str, store: str) -> bool:
     """Whether everything held."""
     clock = SystemClock()
-    with start_kafka(folder / "kafka") as kafka:
-        (folder / "rollstream.toml").write_text(config_text(kafka.bootstrap, folder / "store"))
+    with ExitStack() as stack:
+        kafka = stack.enter_context(start_kafka(folder / "kafka"))
+
+        def restart_kafka() -> None:
+            kafka.wait()
+            kafka.start(BROKER_START_S)
+
+        servers = {"broker": Server(lambda: kafka.pid, restart_kafka)}
+        root = StoreConfig(root=(folder / "store").as_uri())
+        if store == "s3":
+            s3 = stack.enter_context(s3_server(folder / "s3"))
+            os.environ.update(s3.variables)
+            servers["store"] = Server(lambda: s3.pid, s3.restart)
+            root = s3.store("chaos")
+        (folder / "rollstream.toml").write_text(config_text(kafka.bootstrap, root))
         config = load_config(folder / "rollstream.toml")
         create_deployment(config)
         fleet = Fleet(folder, members(folder, kafka.bootstrap))
@@ -48,7 +65,7 @@ def run(folder: Path, kills: int, seed: int, only: str) -> bool:
             try:
                 fleet.start()
                 _wait_for_batches(folder)
-                killer = Killer(seed, fleet, kafka, folder / "sampler.phases", clock, only)
+                killer = Killer(seed, fleet, servers, folder / "sampler.phases", clock, only)
                 begun_s, before = clock.monotonic_s(), _confirmed(folder)
                 killer.run(kills, _say)
                 seconds = clock.monotonic_s() - begun_s
@@ -116,14 +133,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", choices=STORES, default=STORES[0], help="where files go")
     parser.add_argument("--only", choices=VICTIMS, default="", help="kill these alone")
     args = parser.parse_args()
+    if args.only == "store" and args.store != "s3":
+        parser.error("a store on disk is no process; add --store s3")
     # Short, since Ray makes sockets in it; a Ray of the run's own, whose actors import the tests.
     folder = Path(tempfile.mkdtemp(prefix="rs-"))
     os.environ["TMPDIR"], tempfile.tempdir = str(folder), None
     paths = (str(TESTS), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    holds = run(folder, args.kills, args.seed, args.only)
+    holds = run(folder, args.kills, args.seed, args.only, args.store)
     if holds:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -7,14 +7,13 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from chaos.fleet import Fleet
 from chaos.phases import Process, order_file, read_phase, state_of, take_back
 from chaos.settings import STOP_S
-from rollstream.console.broker import EmbeddedKafka
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
 
@@ -26,14 +25,15 @@ VICTIMS = {
     "verifier": (3, ("score: publish", "score: flush", "score: commit", "")),
     "trainer": (3, ("batch asked", "ack", "checkpoint", "")),
     "broker": (2, ("",)),
+    "store": (3, ("",)),
 }
+SERVERS = ("broker", "store")
 STOPPED = 0.3  # Of the hits are a stop and a continuation, the others are kill -9.
 BETWEEN_S = (0.2, 1.5)
 AIM_S = 2.0
 ASLEEP_S = 60.0  # It falls asleep once it took an order, and has a core.
 SUCCESSOR_S = 15.0  # For one to start, and to get its partitions.
 AIM_EVERY_S = 0.001
-BROKER_START_S = 120.0  # On a machine that does much else.
 
 
 class Target(NamedTuple):
@@ -43,10 +43,18 @@ class Target(NamedTuple):
     phases: Path | None
 
 
+class Server(NamedTuple):
+    """A process that all others need: its id, and what starts it once it was killed."""
+
+    pid: Callable[[], int]
+    restart: Callable[[], object]
+
+
 class Killer:
     """Hits one process after the other.
 
     Args:
+        servers: those of the victims that are servers and part of this run.
         only: the kind that is hit; empty: all of them.
 
     Attributes:
@@ -57,16 +65,17 @@ class Killer:
         self,
         seed: int,
         fleet: Fleet,
-        kafka: EmbeddedKafka,
+        servers: Mapping[str, Server],
         sampler_phases: Path,
         clock: Clock,
         only: str = "",
     ) -> None:
         self.hits: Counter[str] = Counter()
-        self._victims = [only] if only else list(VICTIMS)
+        others = VICTIMS.keys() - SERVERS
+        self._victims = [only] if only else [v for v in VICTIMS if v in others or v in servers]
         self._dice = random.Random(seed)
         self._fleet = fleet
-        self._kafka = kafka
+        self._servers = servers
         self._sampler_phases = sampler_phases
         self._clock = clock
         self._never = threading.Event()
@@ -100,9 +109,8 @@ class Killer:
             return f"{what}: asleep for {seconds:.1f} s"
         _send(process.pid, signal.SIGKILL)
         self._killed.add(process.pid)
-        if victim == "broker":
-            self._kafka.wait()
-            self._kafka.start(BROKER_START_S)
+        if victim in self._servers:
+            self._servers[victim].restart()
         return f"{what}: killed"
 
     def _stopped(self, target: Target, aim: str) -> Process:
@@ -136,8 +144,9 @@ class Killer:
             self._clock.wait(self._never, AIM_EVERY_S)
 
     def _target(self, victim: str) -> Target:
-        if victim == "broker":
-            return Target(lambda: Process(self._kafka.pid, ""), None)
+        if victim in self._servers:
+            server = self._servers[victim]
+            return Target(lambda: Process(server.pid(), ""), None)
         if victim == "sampler":
             return Target(lambda: read_phase(self._sampler_phases), self._sampler_phases)
         name = self._dice.choice(self._fleet.names(victim))

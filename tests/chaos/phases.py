@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, FaultyBroker
 from rollstream.consumers.sealing import STEPS, Flush, FlushStep
+from rollstream.runtime.config.sections import StoreConfig
 from rollstream.sampler.engine import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
@@ -183,9 +184,9 @@ class PhasedBlobs(PassingBlobs):
     """A store that shows when a snapshot or a decision's file is written; where it is made,
     snapshots are written so often that kills hit them."""
 
-    def __init__(self, root: str, file: Path) -> None:
-        super().__init__(open_store(root))
-        self._arguments = root, file
+    def __init__(self, store: StoreConfig, file: Path) -> None:
+        super().__init__(open_store(store))
+        self._arguments = store, file
         snapshots.EVENTS_BETWEEN, snapshots.SECONDS_BETWEEN = 32, 1.0
 
     def __reduce__(self) -> tuple[Any, ...]:

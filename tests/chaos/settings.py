@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from rollstream.runtime.config.sections import StoreConfig
 
 SAMPLER = "chaos"
 ENVIRONMENT = "math"
@@ -21,7 +21,7 @@ DRAIN_S = 300.0  # Only a hang takes so long.
 ANSWER_S = 600.0  # Several actors in a row may be killed before one of them answers.
 
 
-def config_text(bootstrap: str, root: Path) -> str:
+def config_text(bootstrap: str, store: StoreConfig) -> str:
     """The run's ``rollstream.toml``."""
     return f"""[kafka]
 bootstrap = "{bootstrap}"
@@ -32,7 +32,9 @@ bootstrap = "{bootstrap}"
 "heartbeat.interval.ms" = "200"
 
 [store]
-root = "{root.as_uri()}"
+root = "{store.root}"
+endpoint = "{store.endpoint}"
+region = "{store.region}"
 
 [environments.{ENVIRONMENT}]
 partitions = 4

@@ -142,7 +142,7 @@ def attach(config_file: Path, phases: Path) -> SamplerClient:
     config = load_config(config_file)
     kafka = config.kafka
     broker = PhasedBroker(kafka.bootstrap, dict(kafka.client), "decision", phases)
-    store = PhasedBlobs(config.store.root, phases)
+    store = PhasedBlobs(config.store, phases)
     return SamplerClient.attach(SAMPLER, config=config, broker=broker, store=store)
 
 

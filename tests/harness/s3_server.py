@@ -74,6 +74,17 @@ class S3Server:
         """The section of a configuration with a root in the bucket."""
         return StoreConfig(root=f"s3://{BUCKET}/{prefix}", endpoint=self.endpoint, region=REGION)
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self.process is not None
+        return self.process.pid
+
+    def restart(self) -> None:
+        """Starts it again once somebody has killed it."""
+        self.kill()
+        self.start()
+
     def kill(self) -> None:
         """Kills it with -9."""
         assert self.process is not None
