@@ -40,6 +40,10 @@ class PassingBlobs:
     def delete_staged(self, before_us: int) -> int:
         return self.inner.delete_staged(before_us)
 
+    @property
+    def requests_at_once(self) -> int:
+        return self.inner.requests_at_once
+
     def local_path(self, path: str) -> Path | None:
         return self.inner.local_path(path)
 

@@ -56,6 +56,11 @@ class BlobInfo(NamedTuple):
 class Blobs(Protocol):
     """Immutable blobs under paths. Thread-safe."""
 
+    @property
+    def requests_at_once(self) -> int:
+        """From how many threads a caller with much to do calls best: one where nothing waits for a
+        network."""
+
     def create(self, path: str, data: Bytes | Pieces) -> None:
         """Creates the blob whole or not at all. It is durable once this returns (on a local disk:
         the file and its folders are synced).

@@ -57,14 +57,15 @@ class GroupFile:
     """
 
     def __init__(self, blobs: Blobs, path: str, size: int, *, whole: bool = False) -> None:
-        """Reads the footer of a file of this size; ``whole``: and all else, for ``read_whole``.
+        """Reads the footer of a file of this size; ``whole``: and all else, at once, from which
+        everything is then read until ``let_go``.
 
         Raises:
             BlobMissing, CorruptFile, NewerFile.
         """
         self._blobs, self.path, self._size = blobs, path, size
         self.held_bytes = LAYOUT_BYTES
-        self._unread = self._read_all() if whole else None
+        self._whole = self._read_all() if whole else None
         with as_corrupt(path):
             layout = Layout.of(self._read_tail())
             # Another tool that wrote the file anew kept neither the layout of pages nor the sums.
@@ -117,12 +118,11 @@ class GroupFile:
             BlobMissing.
             CorruptFile: it ends too early.
         """
-        image, self._unread = self._unread, None
         if self._layout is None or self._codec is not None:
             return None
-        if image is None:
-            image = self._read_all()
+        image = self._whole or self._read_all()
         if digest.checksum(image) != checksum:
+            self._whole = None  # What is kept of groups would be views of all of it.
             return None
         with as_corrupt(self.path):
             self._image = image
@@ -138,6 +138,10 @@ class GroupFile:
                 return FileRows.of(self.path, columns, self._sums.starts, image)
             finally:
                 self._image = None  # What is read later is compared by itself.
+
+    def let_go(self) -> None:
+        """Keeps no more than the layout, and what rows have besides arrays."""
+        self._whole = None
 
     def scalars(self, names: Sequence[str]) -> Mapping[str, Sequence[str] | NDArray[Any]]:
         """These fields, which have one value a row, of all rows; no other bytes are read.
@@ -259,8 +263,8 @@ class GroupFile:
         return data
 
     def _read_tail(self) -> memoryview:
-        if self._unread is not None:
-            return self._unread[-footer_bytes(self._unread) :]
+        if self._whole is not None:
+            return self._whole[-footer_bytes(self._whole) :]
         return read_footer(self._blobs, self.path, self._size)
 
     # What rows have besides arrays: read for the whole file, once.
@@ -315,7 +319,7 @@ class GroupFile:
     ) -> Iterator[NDArray[Any]]:
         """Extent by extent, the values of each of these arrays."""
         spans = [self._span(of, extent) for of in arrays for extent in extents]
-        read = self._blobs.read_ranges(self.path, spans)
+        read = self._read_ranges(spans)
         for at, extent in enumerate(extents):
             seeds = [seed_of(group.digest) for group in extent.groups]
             for of, raw in zip(arrays, read[at :: len(extents)], strict=True):
@@ -421,10 +425,15 @@ class GroupFile:
         return self._sums.starts[-1]
 
     def _read_chunks(self, leaves: Sequence[int]) -> list[memoryview]:
-        spans = map(self._chunk_span, leaves)
+        spans = list(map(self._chunk_span, leaves))
         if self._image is not None:
             return [self._image[start:stop] for start, stop in spans]
-        return self._blobs.read_ranges(self.path, list(spans))
+        return self._read_ranges(spans)
+
+    def _read_ranges(self, spans: Sequence[_Span]) -> list[memoryview]:
+        if self._whole is None:
+            return self._blobs.read_ranges(self.path, spans)
+        return [self._whole[start:stop] for start, stop in spans]
 
     def _chunk_span(self, leaf: int) -> _Span:
         assert self._layout is not None

@@ -129,6 +129,10 @@ class LocalBlobs:
                 _unlink(file)
         return len(old)
 
+    @property
+    def requests_at_once(self) -> int:
+        return 1
+
     def local_path(self, path: str) -> Path | None:
         return Path(self._target(path))
 

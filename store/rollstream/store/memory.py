@@ -65,6 +65,10 @@ class MemoryBlobs:
     def delete_staged(self, before_us: int) -> int:
         return 0
 
+    @property
+    def requests_at_once(self) -> int:
+        return 1
+
     def local_path(self, path: str) -> Path | None:
         return None
 

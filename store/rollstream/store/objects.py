@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RANGE_GAP = 256 * 1024  # Bytes that take about as long as a request of their own.
 LISTED_AT_ONCE = 1000  # Names of one request, as S3 has it.
 ATTEMPTS_MAX = 8
+REQUESTS_AT_ONCE = 32  # Each takes up to 0.2 s, and mostly waits.
 _FULL = ("507 ", "QuotaExceeded", "StorageFull")
 _RIGHTS = ("AccessDenied", "403 Forbidden")
 _REMEDIES = {
@@ -132,6 +133,10 @@ class ObjectBlobs:
 
     def delete_staged(self, before_us: int) -> int:
         return 0  # An object is there whole or not at all.
+
+    @property
+    def requests_at_once(self) -> int:
+        return REQUESTS_AT_ONCE
 
     def local_path(self, path: str) -> Path | None:
         return None

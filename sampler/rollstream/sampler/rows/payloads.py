@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -19,11 +19,12 @@ from rollstream.sampler.batch.requested import FIELDS, MIXED_FIELDS, ON_REQUEST,
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.rows.handed_out import HandedOut
+from rollstream.sampler.rows.reading import Reading, Wanted, stored
 from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
-from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
+from rollstream.store.file_rows import FileRows, GroupColumns
 from rollstream.store.group_file import GroupFile, read_group
 from rollstream.store.layout import ROOT_ID
 from rollstream.store.page_cache import drop_cached_pages
@@ -88,6 +89,7 @@ class Payloads:
         self._step = -1
         self.handed_out = HandedOut()
         self.local = blobs.local_path(ROOT_ID) is not None
+        self._files_read = Reading(blobs)
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.groups_read = 0
         self.cached_bytes = 0
@@ -200,7 +202,9 @@ class Payloads:
         """
         if not self.handed_out.is_readable(batch):
             files = {group.file.path: group.file for group in groups}
-            if self.handed_out.has_failed(batch) or not all(map(self._is_there, files.values())):
+            if self.handed_out.has_failed(batch) or not all(
+                self._files_read.for_each(self._is_there, files.values())
+            ):
                 self.parts_of_batch(batch, groups, (), columns)
         self.handed_out.add(batch)
 
@@ -249,7 +253,7 @@ class Payloads:
 
     def all_fields(self, group: KnownGroup) -> Columns:
         """Every field of a group's rows, checked against the group's digest."""
-        return read_group(self._blobs, group.file.path, _stored(group))
+        return read_group(self._blobs, group.file.path, stored(group))
 
     def _soon_served(self, groups: Sequence[KnownGroup], ready: int) -> bool:
         """Whether the files of a batch's groups, held until those that are ready were served too,
@@ -277,30 +281,42 @@ class Payloads:
         by_file: dict[str, list[KnownGroup]] = {}
         for group in groups:
             by_file.setdefault(group.file.path, []).append(group)
+        wanted: list[Wanted] = []
         for path, of_file in by_file.items():
-            if whole and (path, asked) not in self._whole:
-                self._read_whole(of_file[0], asked)
             if (held := self._whole.get((path, asked))) is None:
-                self._read_groups(step, of_file, asked, found)
+                if missing := self._missing(step, of_file, asked, found):
+                    names = _names(missing[0], asked)
+                    wanted.append(Wanted(missing, names, self._taken_out(path), whole))
                 continue
             self._whole.move_to_end((path, asked))
             try:
-                read = held.rows.groups(list(map(_stored, of_file)))
+                read = held.rows.groups(list(map(stored, of_file)))
             except CorruptFile:  # Once restored, the file may be another one.
                 self._drop_whole((path, asked))
-                self._forget(path)
+                self._taken_out(path)
                 raise
             found.update(zip([group.ref for group in of_file], read, strict=True))
+        # A file that cannot be read is not kept: once restored, it may be another one.
+        for one, (file, rows, read) in zip(wanted, self._files_read.read(wanted), strict=True):
+            found.update(zip([group.ref for group in one.groups], read, strict=True))
+            if rows is not None:  # What the file keeps are views of the whole of it.
+                self._hold_whole((file.path, asked), rows)
+                continue
+            self._keep(file)
+            self.groups_read += len(read)
+            for group, columns, size in zip(one.groups, read, _sizes(read), strict=True):
+                self._hold((group.ref, asked), _Held(columns, size, step))
         return found
 
-    def _read_groups(
+    def _missing(
         self,
         step: int,
         of_file: Iterable[KnownGroup],
         asked: frozenset[str],
         found: dict[GroupRef, GroupColumns],
-    ) -> None:
-        """Adds groups of one file to what was found, those that the cache lacks by range."""
+    ) -> list[KnownGroup]:
+        """Adds what the cache has of a file to what was found; returns the other groups in the
+        order of rows: what lies together is read together."""
         missing: dict[GroupRef, KnownGroup] = {}
         for group in of_file:
             held = self._groups.get((group.ref, asked))
@@ -310,49 +326,28 @@ class Payloads:
                 held.step = max(step, held.step)
                 self._groups.move_to_end((group.ref, asked))
                 found[group.ref] = held.columns
-        if not missing:
-            return
-        # In the order of rows: what lies together is read together.
-        ordered = sorted(missing.values(), key=lambda group: group.group.row_start)
-        with self._opened(ordered[0].file) as file:
-            names, token_arrays = _names(ordered[0], asked)
-            read = file.read(list(map(_stored, ordered)), names, token_arrays)
-        self.groups_read += len(ordered)
-        for group, rows, size in zip(ordered, read, _sizes(read), strict=True):
-            found[group.ref] = rows
-            self._hold((group.ref, asked), _Held(rows, size, step))
+        return sorted(missing.values(), key=lambda group: group.group.row_start)
 
-    def _read_whole(self, group: KnownGroup, asked: frozenset[str]) -> None:
-        """Holds the whole file of a group, if it can be read at once and there is room."""
-        with self._opened(group.file, whole=True) as file:
-            rows = file.read_whole(group.file.checksum, *_names(group, asked))
-        if rows is None:
-            return
+    def _hold_whole(self, key: _AskedFile, rows: FileRows) -> None:
         self.groups_read += len(rows.starts) - 1
         size = _size(rows.columns) + rows.other_bytes
-        self._forget(group.file.path)  # What it keeps are views of the whole file.
         if size <= self._cache_bytes:
-            self._whole[group.file.path, asked] = _HeldFile(rows, size)
+            self._whole[key] = _HeldFile(rows, size)
             self.cached_bytes += size
             self._make_room()
 
-    @contextmanager
-    def _opened(self, sealed: SealedFile, *, whole: bool = False) -> Iterator[GroupFile]:
-        file = self._files.pop(sealed.path, None)
-        if file is None:
-            file = GroupFile(self._blobs, sealed.path, sealed.size, whole=whole)
-        else:
-            self._file_bytes -= file.held_bytes
-        yield file  # Where this raises it is not kept: once restored, the file may be another one.
-        self._files[sealed.path] = file
+    def _keep(self, file: GroupFile) -> None:
+        self._files[file.path] = file
         self._file_bytes += file.held_bytes
         while self._file_bytes > FILE_BYTES_MAX:
-            self._forget(next(iter(self._files)))
+            self._taken_out(next(iter(self._files)))
 
-    def _forget(self, path: str) -> None:
+    def _taken_out(self, path: str) -> GroupFile | None:
+        """The file, if it was kept, which is not from now on."""
         file = self._files.pop(path, None)
         if file is not None:
             self._file_bytes -= file.held_bytes
+        return file
 
     def _hold(self, key: _Asked, held: _Held) -> None:
         if held.size > self._cache_bytes:
@@ -405,7 +400,7 @@ class Payloads:
             if not serving.rows_left:
                 del self._serving[path]
                 self._finished.add(path)
-                self._forget(path)
+                self._taken_out(path)
 
 
 def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[str]]:
@@ -414,10 +409,6 @@ def _names(group: KnownGroup, asked: frozenset[str]) -> tuple[list[str], list[st
     if group.group.policy_version == MIXED_POLICY:  # All of a file are, or none.
         names += MIXED_FIELDS
     return names, token_array_names(asked)
-
-
-def _stored(group: KnownGroup) -> StoredGroup:
-    return StoredGroup(group.group.row_start, group.group.rows, group.group.digest)
 
 
 def describe_unreadable(
