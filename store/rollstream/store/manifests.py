@@ -36,8 +36,8 @@ class Manifest(NamedTuple):
     event: Flushed
 
 
-def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed) -> str:
-    """Writes the manifest of a confirmed event and returns its path. Repeating it changes nothing.
+def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed) -> int:
+    """Writes the manifest of a confirmed event and returns its bytes. Repeating it changes nothing.
 
     Raises:
         CorruptFile: the path has a manifest of another event.
@@ -45,12 +45,14 @@ def project(blobs: Blobs, address: PartitionAddress, offset: int, event: Flushed
     """
     path = manifest_path(address, offset)
     manifest = Manifest(address, offset, event)
+    data = encode_manifest(manifest)
     try:
-        create_or_compare(blobs, path, encode_manifest(manifest))
+        create_or_compare(blobs, path, data)
     except CorruptFile:
-        if not is_manifest_of(blobs.read(path), manifest):
+        data = blobs.read(path)
+        if not is_manifest_of(data, manifest):
             raise
-    return path
+    return len(data)
 
 
 def is_manifest_of(data: bytes, manifest: Manifest) -> bool:

@@ -87,25 +87,23 @@ class RollUps:
         self._levels: list[list[_Span]] = []  # What no roll-up of a higher level holds.
         self._named: dict[int, NamedFiles] = {}  # Of manifests that were added and not rolled up.
 
-    def add(self, offset: int, event: Flushed) -> None:
-        """Writes the roll-ups that are due after the newest manifest of the partition.
+    def add(self, offset: int, event: Flushed, size: int) -> None:
+        """Writes the roll-ups that are due after the newest manifest of the partition, of this
+        size in bytes.
 
         Raises:
             StoreError: a roll-up was not written; it will be after as many further manifests.
         """
         try:
-            self._add(offset, event)
+            self._add(offset, event, size)
         except StoreError:
             self._levels.clear()
             self._named.clear()
             raise
 
-    def _add(self, offset: int, event: Flushed) -> None:
-        manifest = self._blobs.info(manifest_path(self._address, offset))
-        if manifest is None:
-            raise BlobMissing(f"the manifest of {self._address}, offset {offset}, is gone")
+    def _add(self, offset: int, event: Flushed, size: int) -> None:
         files = tuple(file.path for file in event.files)
-        self._named[offset] = NamedFiles(offset, manifest.size, files)
+        self._named[offset] = NamedFiles(offset, size, files)
         if self._levels:
             self._levels[0].append(_Span(offset, offset))
         elif len(self._named) >= ROLLED_TOGETHER:

@@ -240,7 +240,7 @@ class _Life:
         threads = SealerThreads(
             self.store, self.claimers, self.claimers, inline, self.store, inline
         )
-        with patch.object(SealerThreads, "of", lambda workers: threads):
+        with patch.object(SealerThreads, "of", lambda workers, _: threads):
             self.sealer = world.world.sealer(broker=self.broker, clock=clock(world.world.clock))
 
     def hindered(self) -> set[int]:

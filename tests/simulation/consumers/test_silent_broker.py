@@ -35,7 +35,7 @@ def sealer_with(
 ) -> Sealer:
     """A sealer of which some threads stand still when the test says so."""
 
-    def threads(cls: type[SealerThreads], workers: object) -> SealerThreads:
+    def threads(cls: type[SealerThreads], workers: object, _: int) -> SealerThreads:
         return cls(writers, writers, writers, askers, InlineExecutor(), InlineExecutor())
 
     monkeypatch.setattr(SealerThreads, "of", classmethod(threads))
@@ -174,7 +174,7 @@ def test_a_sealer_that_leaves_a_silent_leader_behind_blames_no_store(
     monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
     world, claimers, inline = SealWorld(), HeldWorkers(begins=True), InlineExecutor()
     threads = SealerThreads(inline, claimers, inline, inline, inline, inline)
-    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
     claimers.holding = True
     sealer = world.sealer()
     world.run(sealer)
@@ -295,7 +295,7 @@ def test_a_claim_without_an_answer_is_given_up_soon_and_tried_again_where_no_oth
     world, lookers, inline = SealWorld(partitions=2), HeldWorkers(), InlineExecutor()
     lookers.holding = True
     threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
-    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
     broker = SilentLeader(world)
     sealer = world.sealer(broker=broker)
     broker.silent = TopicPartition(world.layout.groups("math"), 0)
@@ -315,7 +315,7 @@ def test_a_look_that_waits_behind_silent_leaders_holds_up_no_flush_of_its_partit
 ) -> None:
     world, lookers, inline = SealWorld(partitions=1), HeldWorkers(), InlineExecutor()
     threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
-    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
     sealer = world.sealer()
     world.run(sealer)
     lookers.holding = True
@@ -340,7 +340,7 @@ def test_a_claim_that_waits_behind_silent_leaders_does_not_begin_once_its_sealer
     go_on, lookers = Event(), ThreadPoolExecutor(1)
     lookers.submit(go_on.wait)  # For another leader.
     threads = SealerThreads(inline, inline, lookers, inline, inline, inline)
-    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
     broker = SilentLeader(world)
     sealer = world.sealer(broker=broker)
     broker.silent = where = TopicPartition(world.layout.groups("math"), 0)

@@ -87,8 +87,8 @@ def test_what_is_opened_is_bounded_by_what_is_left_not_by_what_was() -> None:
     blobs = CountingBlobs(MemoryBlobs())
     rollups, count = RollUps(blobs, ADDRESS), 10 * ROLLED_TOGETHER
     for number in range(count):
-        project(blobs, ADDRESS, 2 * number, event_of(number))
-        rollups.add(2 * number, event_of(number))
+        size = project(blobs, ADDRESS, 2 * number, event_of(number))
+        rollups.add(2 * number, event_of(number), size)
     left = count - 3
     now = retire(RetiredFiles(ADDRESS), 5_000, range(left), count)
     blobs.create(retired_path(ADDRESS, 5_000), encode_retired(now))

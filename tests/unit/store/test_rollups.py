@@ -24,6 +24,7 @@ from rollstream.store import (
     project,
     visible_files,
 )
+from rollstream.store.blobs import size_of
 from rollstream.store.layout import manifest_path, offset_in
 from rollstream.store.rollups import (
     ROLLED_TOGETHER,
@@ -66,8 +67,8 @@ class Partition:
 
     def flush(self, count: int, *, owner: RollUps | None = None) -> None:
         for number in range(self.flushes, self.flushes + count):
-            project(self.blobs, self.address, 2 * number, event_of(number))
-            (owner or self.rollups).add(2 * number, event_of(number))
+            size = project(self.blobs, self.address, 2 * number, event_of(number))
+            (owner or self.rollups).add(2 * number, event_of(number), size)
         self.flushes += count
 
     def names_of_rollups(self) -> list[str]:
@@ -160,7 +161,8 @@ def test_a_zombie_beside_its_successor_writes_the_same() -> None:
     zombie, successor = partition.rollups, RollUps(partition.blobs, ADDRESS)
     last = ROLLED_TOGETHER - 1
     partition.flush(1, owner=successor)
-    zombie.add(2 * last, event_of(last))
+    size = size_of(partition.blobs, manifest_path(ADDRESS, 2 * last))
+    zombie.add(2 * last, event_of(last), size)
     before = {blob.path: partition.blobs.read(blob.path) for blob in partition.blobs.list("")}
     partition.flush(2 * ROLLED_TOGETHER, owner=successor)
     assert len(partition.names_of_rollups()) == 3
@@ -216,7 +218,8 @@ def test_a_manifest_of_another_size_is_opened() -> None:
     partition.flush(ROLLED_TOGETHER)
     other = MemoryBlobs()
     two = replace(EVENT, files=(*event_of(0).files, *event_of(700).files))
-    data = other.read(project(other, ADDRESS, 0, two))
+    project(other, ADDRESS, 0, two)
+    data = other.read(manifest_path(ADDRESS, 0))
     partition.blobs.replace(manifest_path(ADDRESS, 0), data)
     assert visible_files(partition.blobs)[:3] == [*files(1), "groups/700.parquet", *files(2)[1:]]
 

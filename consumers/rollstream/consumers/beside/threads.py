@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from rollstream.runtime.deadline import Deadline
 
 WORKERS = 2  # They run flushes.
+FAR_WORKERS = 4  # The same where they mostly wait for an object store.
 CLAIMERS = 2  # They claim logs and read them, which may take long.
 LOOKERS = 2  # They wait for brokers that may be silent.
 ASKERS = 8  # They wait for answers of brokers, some of which may be silent.
@@ -94,15 +95,20 @@ class SealerThreads:
         self.abandoned = str
 
     @classmethod
-    def of(cls, workers: Executor | None) -> Self:
-        """Threads; where the caller gives ``workers``, everything else runs in its own thread."""
+    def of(cls, workers: Executor | None, requests_at_once: int = 1) -> Self:
+        """Threads; where the caller gives ``workers``, everything else runs in its own thread.
+
+        Args:
+            requests_at_once: of the store.
+        """
         if workers is not None:
             return cls(workers, workers, workers, *(InlineExecutor() for _ in range(3)))
+        workers_max = WORKERS if requests_at_once == 1 else FAR_WORKERS
         return cls(
-            ThreadPoolExecutor(WORKERS, "rollstream-flush"),
+            ThreadPoolExecutor(workers_max, "rollstream-flush"),
             ThreadPoolExecutor(CLAIMERS, "rollstream-claim"),
             ThreadPoolExecutor(LOOKERS, "rollstream-look"),
             ThreadPoolExecutor(ASKERS, "rollstream-ask"),
-            ThreadPoolExecutor(WRITERS, "rollstream-write"),
+            ThreadPoolExecutor(max(WRITERS, requests_at_once), "rollstream-write"),
             ThreadPoolExecutor(1, "rollstream-retention"),
         )

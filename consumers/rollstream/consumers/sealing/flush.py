@@ -44,6 +44,7 @@ class Flush:
         event: set once the files are written.
         appending: the event that is on its way, if any.
         offset: of the event in the seal log, set once it is confirmed.
+        manifest_size: bytes of its manifest, set once that is written.
         committed: whether the plan was committed in the assembler.
     """
 
@@ -58,6 +59,7 @@ class Flush:
     event: Flushed | None = None
     appending: Future[int] | None = None
     offset: int | None = None
+    manifest_size: int | None = None
     committed: bool = False
 
     def run_steps(self, *, in_loop: bool) -> None:
@@ -123,7 +125,8 @@ def project_manifests(flush: Flush) -> None:
     """Writes the manifest of the confirmed event."""
     assert flush.event is not None, "files first"
     assert flush.offset is not None, "nothing is projected before it was confirmed"
-    project(flush.context.blobs, flush.target.address, flush.offset, flush.event)
+    address, blobs = flush.target.address, flush.context.blobs
+    flush.manifest_size = project(blobs, address, flush.offset, flush.event)
 
 
 def roll_up_manifests(flush: Flush) -> None:
@@ -131,8 +134,9 @@ def roll_up_manifests(flush: Flush) -> None:
     to a later flush."""
     assert flush.event is not None, "files first"
     assert flush.offset is not None, "nothing is projected before it was confirmed"
+    assert flush.manifest_size is not None, "manifests first"
     try:
-        flush.rollups.add(flush.offset, flush.event)
+        flush.rollups.add(flush.offset, flush.event, flush.manifest_size)
     except StoreError as error:
         _log.warning("%s: manifests were not rolled up: %s", flush.target.address, error)
 

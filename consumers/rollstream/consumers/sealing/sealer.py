@@ -101,7 +101,7 @@ class Sealer:
         blobs = store or open_store(config.store)
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
-        self._threads = threads = SealerThreads.of(workers)
+        self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
         readers = CLAIMERS + LOOKERS + (WORKERS + ASKERS) // 2  # A flush, or a question, needs one.
         self._clients = OwnerClients(broker, readers)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
