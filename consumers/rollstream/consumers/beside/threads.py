@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from rollstream.runtime.deadline import Deadline
 
 WORKERS = 2  # They run flushes.
-FAR_WORKERS = 4  # The same where they mostly wait for an object store.
+FAR_WORKERS = 8  # The same where they mostly wait for an object store.
 CLAIMERS = 2  # They claim logs and read them, which may take long.
 LOOKERS = 2  # They wait for brokers that may be silent.
 ASKERS = 8  # They wait for answers of brokers, some of which may be silent.

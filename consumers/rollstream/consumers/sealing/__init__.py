@@ -6,6 +6,7 @@
 - ``context``       ``SealerContext``: what everything that seals one environment shares
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
+- ``state``         what a partition does next
 - ``claiming``    the jobs of a claim
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``budget``        ``MemoryBudget``: one bound in bytes for all partitions, and who may read

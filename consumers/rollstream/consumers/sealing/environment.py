@@ -15,13 +15,9 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import FlushStep
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.consumers.sealing.offsets import group_offsets
-from rollstream.consumers.sealing.partition import (
-    FINAL_STATES,
-    STOPPED_STATES,
-    Partition,
-    State,
-)
+from rollstream.consumers.sealing.partition import Partition
 from rollstream.consumers.sealing.score_files import EVERY_S, ScoreFiles
+from rollstream.consumers.sealing.state import FINAL_STATES, STOPPED_STATES, State
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from enum import Enum, auto
 from typing import Any
 
 from rollstream.consumers.assembling import Assembler, Plan
@@ -22,6 +21,7 @@ from rollstream.consumers.sealing.offsets import CommittedOffset, GroupOffsets
 from rollstream.consumers.sealing.owned_chores import owned_chores
 from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
+from rollstream.consumers.sealing.state import CLAIM_STATES, FINAL_STATES, STOPPED_STATES, State
 from rollstream.consumers.sealing.stats import PartitionStats
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
@@ -49,45 +49,13 @@ CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back
 _log = logging.getLogger("rollstream.sealer")
 
 
-class State(Enum):
-    """What a partition does next. Records are read in every state, once the first claim succeeded.
-
-    ::
-
-        CLAIMING → PROJECTING → READING ⇄ FLUSHING
-        PROJECTING → FLUSHING            the flush in doubt is not in the log, so it is made again
-        READING → CLAIMING               every so often, to keep the log short to adopt
-        any → CLAIMING                   a claim or an append is in doubt
-        any → ASIDE                      a log of it cannot be read on
-        any → ASKING_GROUP               fenced
-        ASKING_GROUP → CLAIMING          by a zombie
-        ASKING_GROUP → RELINQUISHED      by a new owner
-        any → REVOKED                    the group took the partition away
-        ASIDE → TRYING_AGAIN             somebody asked for it
-    """
-
-    CLAIMING = auto()  # The seal log has to be claimed.
-    PROJECTING = auto()  # The log is claimed; manifests may be missing.
-    READING = auto()  # No flush is on its way; the next one begins when it is due.
-    FLUSHING = auto()  # A flush is on its way.
-    ASKING_GROUP = auto()  # Fenced: is the partition still this sealer's? The group knows.
-    ASIDE = auto()  # Nothing is read or written any more; others' requests are looked for.
-    RELINQUISHED = auto()  # The group assigned the partition to another sealer.
-    TRYING_AGAIN = auto()  # It is begun anew, as by a sealer that starts.
-    REVOKED = auto()  # Nothing new is begun; what a running job commits still counts.
-
-
-CLAIM_STATES = (State.CLAIMING, State.PROJECTING)
-FINAL_STATES = frozenset((State.RELINQUISHED, State.TRYING_AGAIN, State.REVOKED))
-STOPPED_STATES = FINAL_STATES | {State.ASIDE}
-
-
 class Partition:
     """Seals one partition while it is assigned.
 
     At most one job (a claim, missing manifests, the steps of one flush, or a log step of a chore)
     runs beside the loop at a time, and only that job touches the owned log meanwhile. ``advance``
-    never waits for it.
+    never waits for it. While the last steps of a flush run, those of the next one run too that come
+    before its event: its files are written.
 
     Args:
         committed: by the group, of all that were assigned together.
@@ -132,6 +100,7 @@ class Partition:
         )
         self._fold: SealFold | None = None  # What the intake began from.
         self._flush: Flush | None = None
+        self._next: tuple[Flush, Future[None]] | None = None  # With the job that writes its files.
         self._flushes = 0
         self._newest_flush = -1  # In the log, before the one on its way.
         self._job: Future[Any] | None = None
@@ -150,7 +119,8 @@ class Partition:
 
     def busy(self) -> bool:
         """Whether a job runs beside the loop."""
-        return self._job is not None and not self._job.done()
+        jobs = self._job, self._next and self._next[1]
+        return any(job is not None and not job.done() for job in jobs)
 
     def has_work(self) -> bool:
         """Whether anything was read that is not committed, or is under way."""
@@ -199,7 +169,7 @@ class Partition:
         self._abandon_chores()
         self._log.release()
         self._context.memory.leave(self.source)
-        self.intake = self._flush = None
+        self.intake = self._flush = self._next = None
 
     def commit_last(self) -> Future[bool] | None:
         """Commits the group's offset, on leaving; what is to be waited for, if anything."""
@@ -241,11 +211,12 @@ class Partition:
             self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
             self._drop_queued_look(self.intake.assembler.decided.entries)
         if self._job is not None or self._backoff.active():
+            self._begin_next_if_due(draining)
             return
         match self.state:
             case State.ASKING_GROUP:
                 self._ask_group()
-            case State.CLAIMING if self._offset.is_known():
+            case State.CLAIMING if self._offset.is_known() and not self.busy():
                 threads, failed = self._context.threads, self._backoff.error is not None
                 claimers = threads.lookers if failed else threads.claimers
                 self._job = claimers.submit(self._claims.claim, self._offset.hint)
@@ -258,16 +229,16 @@ class Partition:
                 assert self.intake is not None, "reading"
                 self.intake.settle_markers()
                 self.intake.tick_if_due()
-                assembler = self.intake.assembler
                 if not draining:
                     self._job = self._check_logs_if_due() or self._requests.advance(self.intake)
                     begun = (chores.advance() for chores in self._chores)
                     self._job = self._job or next(filter(None, begun), None)
                 if self._job is None:
-                    self._begin_flush_if_due(assembler, draining)
+                    self._begin_flush_if_due(draining)
                 self._offset.commit_if_due()
-        if self.state is State.FLUSHING:
+        if self.state is State.FLUSHING and self._job is None:
             self._advance_flush()
+            self._begin_next_if_due(draining)
 
     def _advance_flush(self) -> None:
         """Steps in the loop run here, and those beside it, up to the next, in a worker."""
@@ -324,6 +295,7 @@ class Partition:
 
     def _own(self) -> None:
         """The log is claimed and its manifests are complete: goes on, or begins anew."""
+        self._next = None  # It would name the claim before. What it settles is planned again.
         if self._log.fold is not self._fold:
             # The first claim, or somebody else owned it meanwhile: all that was pending is read
             # again, and what was about to be flushed is theirs or comes again.
@@ -393,20 +365,43 @@ class Partition:
         """How many entries are decided and in no flush; and of these say only that a producer
         lives."""
         assert self.intake is not None, "what is decided was read"
-        decided, flush = self.intake.assembler.decided, self._flush
+        decided = self.intake.assembler.decided
+        flush = self._flush if self._next is None else self._next[0]
         if flush is None or flush.committed:
             return decided.entries, decided.living
         return decided.entries - flush.plan.entries, decided.living - flush.plan.alive
 
-    def _begin_flush_if_due(self, assembler: Assembler, draining: bool) -> None:
+    def _begin_flush_if_due(self, draining: bool) -> None:
+        if self._next is not None:
+            (self._flush, self._job), self._next = self._next, None
+        else:
+            self._flush = self._due_flush(draining)
+        if self._flush is not None:
+            self._enter(State.FLUSHING)
+
+    def _begin_next_if_due(self, draining: bool) -> None:
+        """Once the event of a flush is confirmed, the files of the next one may be written."""
+        flush = self._flush
+        if flush is None or not flush.committed or self._next is not None:
+            return
+        if self._backoff.active() or self._log.should_reclaim():
+            return
+        if (due := self._due_flush(draining)) is not None:
+            job = self._context.threads.workers.submit(due.run_steps, in_loop=False)
+            self._next = due, job
+
+    def _due_flush(self, draining: bool) -> Flush | None:
+        """The next flush, if it is due."""
+        assert self.intake is not None, "what is decided was read"
+        assembler = self.intake.assembler
         context, decided = self._context, assembler.decided
         announced, now_s = context.announced, context.clock.monotonic_s()
         if decided.entries == 0 or not (draining or announced is None or announced.loaded):
-            return
+            return None
         self._cadence.waiting(decided.entries, decided.living, now_s)
         due = self._cadence.due(decided.entries, decided.living, decided.size, now_s)
         if not (draining or due or self._requests.waits_for_flush):
-            return
+            return None
         entries_max, size_max = context.config.max_flush_rollouts, context.config.max_flush_bytes
         fresh = None if announced is None else announced.freshness(assembler.now_us)
         settled_if_old = None if fresh is None else fresh.settled
@@ -417,11 +412,11 @@ class Partition:
         settled = (settlement for decision in plan.decisions for settlement in decision.settled)
         unreadable = any(settlement.reason is SettleReason.UNREADABLE for settlement in settled)
         if unreadable and not context.letters.are_delivered():
-            return
-        self._flush = self._make_flush(plan)
+            return None
         self._cadence.began(plan)
-        self._cadence.waiting(*self._waiting_entries(), now_s)  # Mostly none: it may end at once.
-        self._enter(State.FLUSHING)
+        left = decided.entries - plan.entries, decided.living - plan.alive
+        self._cadence.waiting(*left, now_s)  # Mostly none: it may end at once.
+        return self._make_flush(plan)
 
     def _make_flush(self, plan: Plan) -> Flush:
         self._flushes += 1
@@ -451,7 +446,7 @@ class Partition:
     # --- what `status` reads ---
 
     def _trouble(self) -> str:
-        self._lasting.look(self._job)
+        self._lasting.look(self._job or (self._next and self._next[1]))
         is_quick = self._lasting.runs and self.state is not State.CLAIMING
         lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
         self._lasting.warn_once(str(self.source), self._store_step(), lasts_s)
@@ -483,6 +478,8 @@ class Partition:
 
     def _store_step(self) -> str:
         """The name of the step that runs beside the loop and calls the store; empty: none does."""
+        if self._next is not None and self._job is None:
+            return self._next[0].step
         if self.state is State.FLUSHING and self._flush is not None:
             return "" if self._flush.appending is not None else self._flush.step
         return self._claims.store_step if self.state in CLAIM_STATES else ""
