@@ -58,7 +58,7 @@ class GroupFile:
 
     def __init__(self, blobs: Blobs, path: str, size: int, *, whole: bool = False) -> None:
         """Reads the footer of a file of this size; ``whole``: and all else, at once, from which
-        everything is then read until ``let_go``.
+        everything is then read until ``drop_whole``.
 
         Raises:
             BlobMissing, CorruptFile, NewerFile.
@@ -139,7 +139,7 @@ class GroupFile:
             finally:
                 self._image = None  # What is read later is compared by itself.
 
-    def let_go(self) -> None:
+    def drop_whole(self) -> None:
         """Keeps no more than the layout, and what rows have besides arrays."""
         self._whole = None
 

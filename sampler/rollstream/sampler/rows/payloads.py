@@ -297,14 +297,14 @@ class Payloads:
                 raise
             found.update(zip([group.ref for group in of_file], read, strict=True))
         # A file that cannot be read is not kept: once restored, it may be another one.
-        for one, (file, rows, read) in zip(wanted, self._files_read.read(wanted), strict=True):
-            found.update(zip([group.ref for group in one.groups], read, strict=True))
+        for one, (file, rows, parts) in zip(wanted, self._files_read.read(wanted), strict=True):
+            found.update(zip([group.ref for group in one.groups], parts, strict=True))
             if rows is not None:  # What the file keeps are views of the whole of it.
                 self._hold_whole((file.path, asked), rows)
                 continue
             self._keep(file)
-            self.groups_read += len(read)
-            for group, columns, size in zip(one.groups, read, _sizes(read), strict=True):
+            self.groups_read += len(parts)
+            for group, columns, size in zip(one.groups, parts, _sizes(parts), strict=True):
                 self._hold((group.ref, asked), _Held(columns, size, step))
         return found
 

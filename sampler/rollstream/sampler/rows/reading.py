@@ -69,7 +69,7 @@ class Reading:
             file = GroupFile(self._blobs, sealed.path, sealed.size, whole=whole)
         rows = file.read_whole(sealed.checksum, *wanted.names) if whole else None
         read = file.read(groups, *wanted.names) if rows is None else rows.groups(groups)
-        file.let_go()
+        file.drop_whole()
         return Read(file, rows, read)
 
 
