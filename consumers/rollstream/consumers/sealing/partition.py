@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from rollstream.consumers.assembling import Assembler, Plan
+from rollstream.consumers.assembling import Plan
 from rollstream.consumers.beside.backoff import Backoff
 from rollstream.consumers.beside.chores import Chores, first_trouble, unanswered
 from rollstream.consumers.beside.lasting import Lasting
