@@ -37,7 +37,7 @@ from benchmarks.workload import ENVIRONMENT, Workload
 from harness.s3_server import s3_server
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
 from rollstream.schemas.events import Flushed

@@ -15,7 +15,7 @@ from benchmarks.workload import ENVIRONMENT
 from rollstream.console.broker.child import BoundChild
 from rollstream.consumers import create_deployment
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 
 SEALERS = 2
 PARTITIONS = 2  # One for each sealer.

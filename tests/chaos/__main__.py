@@ -25,7 +25,8 @@ from harness.s3_server import s3_server
 from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import RollstreamConfig, StoreConfig
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
 from rollstream.sampler.api.client import actor_name

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, FaultyBroker
 from rollstream.consumers.sealing import STEPS, Flush, FlushStep
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.sampler.engine import snapshots
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 
 SAMPLER = "chaos"
 ENVIRONMENT = "math"

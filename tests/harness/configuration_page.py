@@ -16,6 +16,7 @@ from harness.source_tree import ROOT
 from rollstream.runtime.config import sections
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.ready_packs import ChannelBConfig, ReadyPacksConfig, ScheduleConfig
+from rollstream.runtime.config.store import StoreConfig
 
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 HEAD = """# Configuration
@@ -48,7 +49,7 @@ In the tables, **required** keys have no default. *Log time* is the time of the 
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("Top level", sections.RollstreamConfig),
     ("[kafka]", sections.KafkaConfig),
-    ("[store]", sections.StoreConfig),
+    ("[store]", StoreConfig),
     ("[sealers]", sections.SealersConfig),
     ("[environments.NAME]", sections.EnvironmentConfig),
     ("[samplers.NAME]", sections.SamplerConfig),

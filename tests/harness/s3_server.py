@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.runtime.clock import SystemClock
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 
 ACCESS_KEY, SECRET_KEY = "rollstream-tests", "kept-by-nobody-1234"

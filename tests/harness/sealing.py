@@ -21,8 +21,8 @@ from rollstream.runtime.config.sections import (
     KafkaConfig,
     RollstreamConfig,
     SamplerConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ingest.entry import Entry, Producer

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from rollstream.console.app import build
 from rollstream.producers import RolloutProducer
 from rollstream.runtime.config.load import load_config
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.sampler import Batch, SamplerClient
 from rollstream.sampler.actor.loopback_ray import RAY_NAMESPACE
 from rollstream.sampler.api.client import actor_name

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rollstream.runtime.addresses import Bucket, root_of
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import StoreError
 from rollstream.store.local import LocalBlobs

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.fields import SCHEMA
 from rollstream.schemas.wire_schemas import WireSchema, shipped

@@ -10,7 +10,7 @@ import pytest
 
 from harness.s3_proxy import Fault, Kind, S3Proxy, s3_proxy
 from harness.s3_server import S3Server
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.store import (
     BlobExists,
     BlobInfo,

@@ -13,7 +13,7 @@ from harness.failing_blobs import LaggingBlobs, OverwritingBlobs
 from harness.s3_proxy import Fault, S3Proxy, s3_proxy
 from harness.s3_server import S3Server
 from harness.stores import KINDS, opened
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.store import Blobs, LocalBlobs, MemoryBlobs, open_store
 from rollstream.store.errors import StoreError

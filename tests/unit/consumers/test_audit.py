@@ -23,8 +23,8 @@ from rollstream.runtime.config.sections import (
     EnvironmentConfig,
     KafkaConfig,
     RollstreamConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.schemas.digest import checksum
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress

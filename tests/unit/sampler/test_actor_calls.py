@@ -27,8 +27,8 @@ from rollstream.runtime.config.sections import (
     EnvironmentConfig,
     KafkaConfig,
     RollstreamConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.sampler.actor import actor_calls
 from rollstream.sampler.actor.actor_calls import START_TIMEOUT_S, ActorCalls
 from rollstream.sampler.actor.agreement import Agree

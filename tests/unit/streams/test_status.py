@@ -18,8 +18,8 @@ from rollstream.runtime.config.sections import (
     KafkaConfig,
     RollstreamConfig,
     SamplerConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import (

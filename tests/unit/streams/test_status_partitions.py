@@ -14,8 +14,8 @@ from rollstream.runtime.config.sections import (
     EnvironmentConfig,
     KafkaConfig,
     RollstreamConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Claimed

@@ -12,8 +12,8 @@ from rollstream.runtime.config.sections import (
     KafkaConfig,
     RollstreamConfig,
     SamplerConfig,
-    StoreConfig,
 )
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.status import (
     AdmissionFigures,
     Figures,

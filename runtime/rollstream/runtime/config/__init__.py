@@ -1,6 +1,7 @@
 """The configuration: a TOML file, with a model for each section.
 
 - ``sections``   the models, with an explanation of each key
+- ``store``      the model of ``[store]``
 - ``gateway``    the model of ``[gateway]``
 - ``ready_packs`` the models of ``[samplers.<name>.ready_packs]``
 - ``section``    what every model is

@@ -15,11 +15,12 @@ from pydantic import (
     model_validator,
 )
 
-from rollstream.runtime.addresses import check_bootstrap, check_no_secret, root_of
+from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.runtime.config.section import Section
+from rollstream.runtime.config.store import StoreConfig
 
 PolicyVersion = Annotated[str, Field(min_length=1)]
 # Two of the largest records of a topic (streams' RECORD_BYTES_MAX), since each is held whole.
@@ -56,37 +57,6 @@ class KafkaConfig(Section):
         if wrong := contradictions(client):
             raise ValueError("; ".join(wrong))
         return client
-
-
-class StoreConfig(Section):
-    """Says where the files of sealed rollouts are."""
-
-    root: str = Field(min_length=1)
-    """A local folder, `file:///an/absolute/folder`, or a place in an object store:
-    `s3://bucket/prefix`, `gs://bucket/prefix`. Each namespace has its own. Credentials come from
-    where other programs of that store take them: variables, files, or the machine's role."""
-    endpoint: str = ""
-    """Address of an S3 server other than Amazon's, for example `http://minio:9000`. Empty: as
-    `AWS_ENDPOINT_URL` says."""
-    region: str = ""
-    """Region of the S3 bucket. Empty: as `AWS_REGION` or the profile says."""
-    timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time of a request to an object store, with all its attempts."""
-    hang_timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds after which a sealer gives its partitions back and ends, if a call of the store has
-    not ended. `rollstream status` tells of such a call after 8 seconds."""
-
-    @field_validator("root")
-    @classmethod
-    def _is_supported(cls, root: str) -> str:
-        root_of(root)
-        return root
-
-    @field_validator("endpoint")
-    @classmethod
-    def _has_no_secret(cls, endpoint: str) -> str:
-        check_no_secret(endpoint)
-        return endpoint
 
 
 class SealersConfig(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 
-from rollstream.runtime.config.sections import StoreConfig
+from rollstream.runtime.config.store import StoreConfig
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.rows.payloads import Payloads
