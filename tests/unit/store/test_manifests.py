@@ -91,7 +91,7 @@ def test_bytes_that_are_no_manifest_are_corrupt(data: bytes) -> None:
 
 
 def test_manifest_of_a_later_schema_names_it(event: Flushed) -> None:
-    data = encode_manifest(Manifest(ADDRESS, 0, event)).replace(b"flushed.v1", b"flushed.v9")
+    data = encode_manifest(Manifest(ADDRESS, 0, event)).replace(b"flushed.v2", b"flushed.v9")
     with pytest.raises(NewerFile, match=r"flushed\.v9"):
         read_manifest(data)
 
