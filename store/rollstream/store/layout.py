@@ -29,7 +29,7 @@ _ROWS_NAME = re.compile(
 _OFFSET_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.json")
 _SNAPSHOT_NAME = re.compile(r"(?:.*/)?([0-9]{20})\.snapshot")
 _SCORES_NAME = re.compile(r".*/partition=[0-9]+/([0-9]{20})-([0-9]{20})\.parquet")
-_STAGED_NAME = re.compile(r"(?:.*/)?([0-9]{20})-([0-9a-f]{32})\.groups")
+_STAGED_NAME = re.compile(r"([0-9]{20})-([0-9a-f]{32})\.groups")
 _BATCH_NAME = re.compile(r"(?:.*/)?trainer_epoch=([0-9]+)/([0-9]{12,})\.json")
 
 
@@ -135,9 +135,10 @@ def staged_prefix(address: PartitionAddress) -> str:
     return f"{STAGING}/{_partition(address)}/"
 
 
-def staged_in(path: str) -> tuple[int, str] | None:
-    """When a file was staged, and its checksum; None: the file is none, whoever put it there."""
-    name = _STAGED_NAME.fullmatch(path)
+def staged_in(address: PartitionAddress, path: str) -> tuple[int, str] | None:
+    """When a file was staged, and its checksum; None: it is no such file of the partition."""
+    prefix = staged_prefix(address)
+    name = _STAGED_NAME.fullmatch(path.removeprefix(prefix)) if path.startswith(prefix) else None
     return None if name is None else (int(name[1]), name[2])
 
 

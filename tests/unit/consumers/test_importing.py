@@ -22,12 +22,16 @@ from rollstream.consumers import (
     audit,
     write_rollout_groups,
 )
+from rollstream.consumers.importing.staged import StagedGroup, encode_staged
+from rollstream.schemas.digest import checksum
 from rollstream.schemas.ids import GroupKey, PartitionAddress, group_id
 from rollstream.schemas.records import RolloutGroup, RolloutRecord
 from rollstream.store import MemoryBlobs, StoreFull
 from rollstream.store.layout import staged_path
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import RootMismatch
+
+ADDRESS = PartitionAddress("math", 1, 0)
 
 
 def figures_of(world: ImportWorld) -> PartitionAudit:
@@ -170,8 +174,7 @@ def test_killed_at_its_answer_each_group_is_there_once(point: RetentionPoint) ->
 
 def test_groups_that_were_staged_and_never_requested_go_after_a_day() -> None:
     with ImportWorld(partitions=1, retain_after_hours=1) as world:
-        address = PartitionAddress("math", 1, 0)
-        old = staged_path(address, world.clock.now_us(), "0" * 32)
+        old = staged_path(ADDRESS, world.clock.now_us(), "0" * 32)
         world.blobs.create(old, b"")
         with world.leaving(world.sealer()) as sealer:
             for hours, left in ((2, [old]), (24, [])):
@@ -191,6 +194,65 @@ def test_without_a_sealer_the_request_stands_and_is_carried_out_later() -> None:
         with world.leaving(world.sealer()) as sealer:
             world.run(sealer, seconds=30)
         assert world.groups() == [("old-0", "old-1")]
+        assert world.problems() == []
+
+
+def test_a_request_before_the_first_claim_is_carried_out_by_the_second_owner() -> None:
+    def die() -> NoReturn:
+        raise Crash
+
+    with ImportWorld(partitions=2) as world:
+        groups = [group(f"old-{number}") for number in range(8)]
+        with pytest.raises(ImportUnfinished):
+            world.put_in(groups, timeout_s=1.0)
+        for _ in range(2):
+            own = world.new_broker()
+            armed = arm(KillPoint.AFTER_PUT_FILES, own, world.blobs, die)
+            dying = world.sealer(broker=armed.broker, store=armed.blobs, steps=armed.steps)
+            with pytest.raises(Crash):
+                world.run(dying, seconds=30)
+            own.close()
+        with world.leaving(world.sealer()) as sealer:
+            world.run(sealer, seconds=30)
+        assert len(world.groups()) == 8
+        assert world.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "compression", "why"),
+    [
+        (encode_staged([StagedGroup("a", "", [])]), "", "cannot be imported"),
+        (encode_staged([]), "brotli", "compression 'brotli' is none of"),
+        (b"{}", "", "cannot be imported"),
+        (b"[1]\n", "", "cannot be imported"),
+    ],
+)
+def test_no_request_ends_a_sealer(data: bytes, compression: str, why: str) -> None:
+    with ImportWorld(partitions=1) as world, world.leaving(world.sealer()) as sealer:
+        path = staged_path(ADDRESS, world.clock.now_us(), checksum(data))
+        world.blobs.create(path, data)
+        world.ask(None, kind="import", staged=path, compression=compression)
+        world.run(sealer, seconds=30)
+        (answer,) = world.answers()
+        assert answer.refused
+        assert why in answer.detail
+        assert world.put_in([group("old")], sealer).imported == 1
+        assert world.staged() == []
+
+
+def test_a_request_that_names_another_file_is_refused_and_deletes_nothing() -> None:
+    with ImportWorld(partitions=2) as world, world.leaving(world.sealer()) as sealer:
+        world.seal_groups(0, 2, sealer=sealer)
+        other = staged_path(ADDRESS._replace(environment="code"), 1, "0" * 32)
+        world.blobs.create(other, b"")
+        before = [blob.path for blob in world.blobs.list("")]
+        for path in before:
+            world.ask(None, kind="import", staged=path)
+        world.run(sealer, seconds=60)
+        assert {
+            (one.refused, "no file that was staged" in one.detail) for one in world.answers()
+        } == {(True, True)}
+        assert {*before} <= {blob.path for blob in world.blobs.list("")}
         assert world.problems() == []
 
 

@@ -8,16 +8,17 @@ from typing import NamedTuple
 
 from rollstream.consumers.assembling import Assembler, DueGroup
 from rollstream.consumers.assembling.decisions import values_of
+from rollstream.consumers.beside.backoff import described
 from rollstream.consumers.beside.context import OwnerContext
-from rollstream.consumers.importing.staged import decode_staged
+from rollstream.consumers.importing.staged import COMPRESSIONS, decode_staged
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.digest import checksum
-from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress, group_id
-from rollstream.store import CorruptFile, StoreError
+from rollstream.store import CorruptFile
 from rollstream.store.layout import staged_in
 from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.folds.seal import OpenRequest
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.partitioning import partition_of
@@ -62,11 +63,23 @@ def read_staged(
     Raises:
         BrokerUnavailable: the log was not read.
     """
-    staged = request.event.staged
     try:
         groups = list(_groups(context, address, offset, request))
-    except (StoreError, ValueError, UnreadableEvent) as error:
-        return StagedGroups(refused=f"{staged} cannot be imported: {error}")
+        return _compared(context, where, offset, groups)
+    except BrokerUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001, anybody may ask for anything, and no sealer ends
+        text, _ = described(error)
+        return StagedGroups(refused=f"{request.event.staged!r} cannot be imported: {text}")
+
+
+def _compared(
+    context: OwnerContext,
+    where: TopicPartition,
+    offset: int,
+    groups: Sequence[tuple[str, DueGroup, int]],
+) -> StagedGroups:
+    """Finds what the log has of the groups of the request at this offset."""
     wanted = {name for name, _, _ in groups}
     sealed: set[str] = set()
     done: set[str] = set()  # By a predecessor, for this request.
@@ -83,10 +96,14 @@ def _groups(
     context: OwnerContext, address: PartitionAddress, offset: int, request: OpenRequest
 ) -> Iterator[tuple[str, DueGroup, int]]:
     event, row = request.event, 0
-    name = staged_in(event.staged)
+    name = staged_in(address, event.staged)
+    if name is None:
+        raise CorruptFile(f"it is no file that was staged for {address}; stage the groups again")
+    if event.compression not in ("", *COMPRESSIONS):
+        raise CorruptFile(f"compression {event.compression!r} is none of {COMPRESSIONS}")
     data = context.blobs.read(event.staged)
-    if name is None or name[1] != checksum(data):
-        raise CorruptFile("it is damaged, or no file of groups; stage the groups again")
+    if name[1] != checksum(data):
+        raise CorruptFile("it is damaged; stage the groups again")
     for group in decode_staged(data):
         due = group.due(row, offset, request.asked_us, event.compression)
         row += len(due.rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import orjson
 
@@ -33,6 +33,8 @@ from rollstream.schemas.reasons import SealReason
 from rollstream.schemas.records import RolloutGroup, RolloutRecord
 
 ROWS_MAX = 32_768  # Of a staged file: a row's number has 16 bits wherever it is packed.
+Compression = Literal["none", "lz4", "zstd"]
+COMPRESSIONS = get_args(Compression)
 _FORMAT = "groups.v1"
 _IN_KEY = ("environment", "example_id", "group_uid")
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.importing.staged import (
+    COMPRESSIONS,
     ROWS_MAX,
+    Compression,
     InvalidGroup,
     StagedGroup,
     encode_staged,
@@ -38,7 +39,6 @@ from rollstream.streams.topics.root import StoreRoot, require_root
 TIMEOUT_S = 600.0
 STAGED_BYTES_MAX = 32 << 20  # Of one file, which its owner reads whole.
 KEPT_BYTES_MAX = 256 << 20  # Of all files that are requested at once, in memory.
-Compression = Literal["none", "lz4", "zstd"]
 
 
 class NoDeployment(RollstreamError, ValueError):
@@ -118,8 +118,8 @@ def write_rollout_groups(
             "their logs in Kafka. Give the deployment's config=load_config(...), and run "
             "`rollstream seal`"
         )
-    if compression not in get_args(Compression):
-        raise InvalidGroup("compression", compression, f"give one of {get_args(Compression)}")
+    if compression not in COMPRESSIONS:
+        raise InvalidGroup("compression", compression, f"give one of {COMPRESSIONS}")
     clock = clock or SystemClock()
     blobs = store or open_store(str(root))
     kafka = config.kafka

@@ -192,7 +192,7 @@ def orphans(
 def abandoned_groups(blobs: Blobs, address: PartitionAddress, before_us: int) -> set[str]:
     """Returns the files of groups that were staged for the partition before that time."""
     listed = [blob.path for blob in blobs.list(staged_prefix(address))]
-    return {path for path in listed if (found := staged_in(path)) and found[0] < before_us}
+    return {one for one in listed if (found := staged_in(address, one)) and found[0] < before_us}
 
 
 def unnamed_by_log(

@@ -27,6 +27,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import FLUSH_KINDS, Flushed, Requested, RequestKind, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SealReason
+from rollstream.store.layout import staged_in
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.seal import OpenRequest, SealFold
 from rollstream.streams.owned.follow import ConfirmedEvent
@@ -184,7 +185,8 @@ class FlushRequests:
         if request.event.kind != RequestKind.IMPORT:
             return intake.ask_end()
         context = self._context
-        self._staged.add(request.event.staged)
+        if staged_in(self._address, request.event.staged):  # No request has other files deleted.
+            self._staged.add(request.event.staged)
         read = partial(read_staged, context, self._address, self._log.where, offset, request)
         return Asked(context.threads.beside, read)
 
