@@ -174,11 +174,12 @@ class SealFold:
         return self._remembered.among(segments)
 
     def checkpoint(self, claims: Sequence[int]) -> FoldCheckpoint:
-        """The newest claim before every flush that still matters and every open request."""
+        """The newest claim before every flush that still matters and every open request; 0: one was
+        made before the first claim."""
         matters = [*self.flushes[:1], *list(self.requests)[:1]]
         oldest = min(matters, default=claims[-1])
         before = [claim for claim in claims if claim <= oldest]
-        fold_from = before[-1] if before else claims[0]
+        fold_from = before[-1] if before else 0
         return FoldCheckpoint(fold_from, self.watermark, dict(self._counts), self.retired)
 
     def digest(self) -> bytes:

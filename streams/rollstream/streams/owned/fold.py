@@ -20,7 +20,7 @@ class FoldCheckpoint(NamedTuple):
 
     Attributes:
         fold_from: offset of a claim, among those that ``checkpoint`` was given, from which a new
-            fold reaches the same state.
+            fold reaches the same state; 0 is the whole log.
         watermark: the low watermark; -1 where the log has none.
         counts: totals by name.
         retired: offset of the newest ``Retired`` with files; -1 where there is none.
@@ -121,7 +121,7 @@ class FoldedLog(Generic[F]):
             if isinstance(event, Claimed):
                 self._claims.append(offset)
                 if len(self._claims) > CLAIMS_KEPT_MAX:
-                    # The first stays, since a fold from there is always complete.
+                    # The first stays: if the fold began at a claim, it is complete from there.
                     del self._claims[1]
             self.fold.apply(offset, timestamp_us, event)
         self.next_offset = offset + 1
@@ -149,6 +149,6 @@ class FoldedLog(Generic[F]):
         claim = self._fence.current_claim
         assert claim is not None, "nothing was claimed"
         checkpoint = self.fold.checkpoint(tuple(self._claims))
-        assert checkpoint.fold_from in self._claims, (checkpoint, self._claims)
+        assert checkpoint.fold_from in (0, *self._claims), (checkpoint, self._claims)
         self._claims = [offset for offset in self._claims if offset >= checkpoint.fold_from]
         return Adopted(epoch=claim.epoch, nonce=claim.nonce, **checkpoint._asdict())
