@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from harness.beside_readers import BesideReaders
 from harness.failing_blobs import PassingBlobs
 from harness.importing import ImportWorld, group, rollout
 from harness.kill_points import Armed, KillPoint, RetentionPoint, arm, arm_retention
@@ -216,6 +217,35 @@ def test_a_request_before_the_first_claim_is_carried_out_by_the_second_owner() -
             world.run(sealer, seconds=30)
         assert len(world.groups()) == 8
         assert world.problems() == []
+
+
+def test_a_log_that_takes_long_to_read_has_the_time_out_for_each_answer() -> None:
+    polls = reads = 0
+
+    class ReadsSlowly(PassingBlobs):
+        """Once the staged file is read, each answer of the broker takes 25 s of 30."""
+
+        def read(self, path: str) -> bytes:
+            nonlocal polls, reads
+            reads += path.startswith("staging/")
+            polls = polls or reads
+            return super().read(path)
+
+    with ImportWorld(partitions=1) as world:
+
+        def turn() -> None:
+            nonlocal polls
+            if 0 < polls <= 30:
+                world.clock.advance(25.0)
+                polls += 1
+
+        for _ in range(25):  # More than 600 s, at 256 records an answer.
+            for _ in range(256):
+                world.ask(None, kind="flush")
+        broker = BesideReaders(world.logs, turn)
+        with world.leaving(world.sealer(broker=broker, store=ReadsSlowly(world.blobs))) as sealer:
+            assert world.put_in([group("old")], sealer, timeout_s=3_600.0).imported == 1
+        assert (polls > 25, reads) == (True, 1)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from rollstream.streams.folds.seal import OpenRequest
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.partitioning import partition_of
 
-READ_TIMEOUT_S = 600.0  # For a whole seal log.
-
 
 class StagedGroups(NamedTuple):
     """What a request asks for.
@@ -56,16 +54,20 @@ def read_staged(
     where: TopicPartition,
     offset: int,
     request: OpenRequest,
+    deadline: Deadline,
 ) -> StagedGroups:
     """Reads the staged file of the request at this offset of the seal log ``where``, and the log
     from its beginning: beyond the dedupe horizon no fold knows what was sealed.
+
+    Args:
+        deadline: for each answer of the broker, however long the log is.
 
     Raises:
         BrokerUnavailable: the log was not read.
     """
     try:
         groups = list(_groups(context, address, offset, request))
-        return _compared(context, where, offset, groups)
+        return _compared(context, where, offset, groups, deadline)
     except BrokerUnavailable:
         raise
     except Exception as error:  # noqa: BLE001, anybody may ask for anything, and no sealer ends
@@ -78,14 +80,16 @@ def _compared(
     where: TopicPartition,
     offset: int,
     groups: Sequence[tuple[str, DueGroup, int]],
+    deadline: Deadline,
 ) -> StagedGroups:
     """Finds what the log has of the groups of the request at this offset."""
     wanted = {name for name, _, _ in groups}
     sealed: set[str] = set()
     done: set[str] = set()  # By a predecessor, for this request.
-    deadline = Deadline(READ_TIMEOUT_S, context.clock)
+    deadline.restart()
     with closing(Follower(context.broker, {where: 0})) as follower:
         for one in follower.read_to_end(deadline, ends_within_s=context.ask_s):
+            deadline.restart()
             if isinstance(one.event, Flushed):
                 found = wanted.intersection(group.group_id for group in one.event.groups)
                 (done if one.event.request == offset else sealed).update(found)

@@ -119,11 +119,16 @@ class FlushRequests:
         self._answering: _Answering | None = None
         self._next_offset = -1
         self._staged: set[str] = set()  # Files of requests that were found.
+        self._reading = context.deadline()  # What is staged, and the log that it is compared with.
 
     @property
     def waits_for_flush(self) -> bool:
         """Whether what is decided is to be flushed without waiting for more."""
         return self._answering is not None and self._answering.committed is not None
+
+    def abandon(self) -> None:
+        """What is read for a request ends soon, as another owner reads it again."""
+        self._reading.end()
 
     def look(self, deadline: Deadline) -> Job:
         """A job: an owner that appends nothing looks for requests. An append folds those before
@@ -187,7 +192,8 @@ class FlushRequests:
         context = self._context
         if staged_in(self._address, request.event.staged):  # No request has other files deleted.
             self._staged.add(request.event.staged)
-        read = partial(read_staged, context, self._address, self._log.where, offset, request)
+        where = self._log.where
+        read = partial(read_staged, context, self._address, where, offset, request, self._reading)
         return Asked(context.threads.beside, read)
 
     def _answer(self, offset: int, *, detail: str = "", refused: bool = False) -> Future[int]:

@@ -327,8 +327,8 @@ class Partition:
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
         self.intake = Intake(self._context, self._reader, self.source, fold)
-        self._requests = FlushRequests(self._context, self.address, self._log)
         self._abandon_chores()
+        self._requests = FlushRequests(self._context, self.address, self._log)
         self._chores = owned_chores(
             self._context, self.address, self._log, self.intake, self._requests
         )
@@ -336,6 +336,7 @@ class Partition:
         _log.info("%s: reading from %d, epoch %d", self.source, fold.watermark, self._log.epoch)
 
     def _abandon_chores(self) -> None:
+        self._requests.abandon()
         for chores in self._chores:
             if turn := chores.abandon():  # It keeps the thread of all such jobs.
                 self._context.threads.abandon(turn, chores.hanging)
