@@ -81,6 +81,13 @@ class PartitionFiles:
     left: bool = False
     warned: str = ""
 
+    @property
+    def staged_before_us(self) -> int:
+        """When a file was staged by a writer that was killed since: it is old by the machine's
+        clock, which the file has its time from, and by log time."""
+        now_us = min(self.context.clock.now_us(), self.log_now_us())
+        return now_us - round(STAGED_AGE_S * 1e6)
+
     def project(self, offset: int, deadline: Deadline) -> None:
         """Readers leave out what was retired up to the event at ``offset``, unless they do."""
         if offset == self.projected:
@@ -228,9 +235,7 @@ def _delete_unneeded(
     yield from asking_log(context, files.log.check_still_owner)
     found.delete(context.blobs)
     if orphans_too and files.address.partition == 0:
-        # Their times are of a machine's clock: files go that are old by it and by log time.
-        now_us = min(context.clock.now_us(), files.log_now_us())
-        staged = context.blobs.delete_staged(now_us - round(STAGED_AGE_S * 1e6))
+        staged = context.blobs.delete_staged(files.staged_before_us)
     unfinished = f"unfinished files: {staged:,}" if staged else ""
     deleted = ", ".join(filter(None, (str(found), unfinished)))
     if not deleted:
@@ -301,7 +306,6 @@ def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool)
                 answer_s=context.ask_s,
             )
     manifests = unneeded_manifests(blobs, address)
-    before_us = context.clock.now_us() - round(STAGED_AGE_S * 1e6)
-    staged = abandoned_groups(blobs, address, before_us) if orphans_too else set()
+    staged = abandoned_groups(blobs, address, files.staged_before_us) if orphans_too else set()
     staged -= {request.event.staged for request in files.log.fold.requests.values()}
     return Unneeded(manifests=manifests, batches=batches, orphans=unnamed, staged=sorted(staged))
