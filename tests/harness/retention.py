@@ -75,10 +75,10 @@ class RetentionWorld(SealWorld):
             entropy=SeededEntropy(seed),
         )
 
-    def ask(self, older_than_s: float | None = 0.0, *, kind: str = "retain", **caps: int) -> None:
+    def ask(self, older_than_s: float | None = 0.0, *, kind: str = "retain", **more: Any) -> None:
         """A request in every partition."""
         writer = self.broker.writer(linger_ms=0.0)
-        value = codec.encode(requested(older_than_s, kind=kind, **caps))
+        value = codec.encode(requested(older_than_s, kind=kind, **more))
         for partition in range(self.environment.partitions):
             writer.append(self.layout.groups("math"), value, partition=partition)
         assert writer.flush(TIMEOUT_S) == 0
