@@ -222,7 +222,7 @@ def test_a_log_that_is_not_read_to_compare_it_with_manifests_is_told_as_no_store
         world.run(before, seconds=5)
     broker, claimers = HangingReads(world), ThreadPoolExecutor(1)
     threads = SealerThreads(inline, claimers, inline, inline, inline, inline)
-    monkeypatch.setattr(SealerThreads, "of", lambda workers: threads)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
     sealer = world.sealer(broker=broker)
     broker.silent = TopicPartition(world.layout.groups("math"), 0)
     world.run(sealer)
