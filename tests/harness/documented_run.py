@@ -73,6 +73,11 @@ class DocumentedRun:
     def producer(self) -> RolloutProducer:
         return RolloutProducer(environment="math", broker=self.broker, clock=self.clock)
 
+    def train_on(self, checkpointed_step: int, end: int) -> None:
+        """Resumes after a checkpoint, and serves the steps before ``end``."""
+        with self.sampler() as sampler:
+            self._train(sampler, sampler.resume(checkpointed_step), end)
+
     def seal(self, groups: int) -> None:
         """Seals that many more."""
         with Sealer(

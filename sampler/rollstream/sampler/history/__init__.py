@@ -8,6 +8,7 @@
 - ``recorded``   what samplers decided, by their logs, or by files where there are none
 - ``report``     what was trained on and what was dropped, by environment, length, lag and step
 - ``report_fold``, ``report_rows``  the fold over the logs for it, and its counters (pure)
+- ``run``        a run over its steps and its rollouts, by files alone
 - ``uses``       which batches had a group, and what became of it there (pure)
 - ``decisions``  a decision log, read by who does not own it
 - ``without_logs``, ``batch_files``  what is known of a sampler whose logs are gone, by its files

@@ -3,7 +3,7 @@ where there are no logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -84,12 +84,16 @@ class RecordedInLogs:
 
 class RecordedInFiles:
     """By the batches that were written as files: those of the newest choice of each step. Drops,
-    acks and checkpoints stand in none."""
+    acks and checkpoints stand in none.
+
+    Args:
+        steps: that ``of_groups`` looks at, where it is known which had them; None: all.
+    """
 
     whole = False
 
-    def __init__(self, store: Blobs) -> None:
-        self._store = store
+    def __init__(self, store: Blobs, steps: Collection[int] | None = None) -> None:
+        self._store, self._steps = store, steps
 
     def of_step(self, name: str, step: int, trainer_epoch: int | None) -> list[Use]:
         epoch = newest_epoch(self._store, name, step) if trainer_epoch is None else trainer_epoch
@@ -99,6 +103,8 @@ class RecordedInFiles:
     def of_groups(
         self, name: str, groups: Mapping[GroupRef, str]
     ) -> tuple[list[Use], Mapping[GroupRef, Drop]]:
+        if self._steps is not None and not self._steps:
+            return [], {}
         listed = [blob.path for blob in self._store.list(batches_prefix(name))]
         found = [one for path in listed if (one := batch_in(path)) is not None]
         if not found:
@@ -106,6 +112,8 @@ class RecordedInFiles:
         ids = [group_id.encode() for group_id in groups.values()]
         uses: list[Use] = []
         for step, epoch in sorted(standing_files(found).items()):
+            if self._steps is not None and step not in self._steps:
+                continue
             path = batch_path(name, epoch, step)
             try:
                 data = self._store.read(path)

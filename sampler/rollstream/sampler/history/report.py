@@ -45,6 +45,7 @@ class SamplerReport:
             after # s"). "" has those beyond 256 reasons of an environment, or 64 of a flush.
         carry_lost: groups that a step would have carried if their files were not lost, each with
             the reason: the newest 256. Nobody trains on the rest of them.
+        ready: by step, how many known groups were neither taken nor dropped once it was decided.
         aside: seal logs that cannot be read to their ends, each with the reason; their rest is not
             counted.
     """
@@ -58,6 +59,7 @@ class SamplerReport:
     by_steps: Mapping[Bounds, ReportRow]
     failures: Mapping[str, Mapping[str, int]]
     carry_lost: Mapping[str, str]
+    ready: Mapping[int, int]
     aside: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,8 +82,7 @@ def report_of(
     Args:
         name: of the sampler; it need not be configured any more.
         config: the configuration, or the path of its file.
-        first: the first step that is counted.
-        stop: the first step that is not; None: all are.
+        first, stop: the first step that is counted, and the first that is not; None: all are.
         environment: that is counted alone; None: all are.
         steps_a_row: of ``by_steps``; None: so many that there are at most 12 rows.
         broker: instead of the configured one; the caller closes it.
@@ -129,6 +130,7 @@ def report_of(
         by_steps=counters.by_steps(steps_a_row),
         failures=counters.failures(),
         carry_lost=counters.carry_lost(),
+        ready=counters.ready(),
         aside=sealed.unreadable(),
     )
 

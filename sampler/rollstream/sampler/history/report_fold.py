@@ -39,7 +39,7 @@ from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
-_NO_END = frozenset(
+NO_END = frozenset(
     {
         SettleReason.DISPATCHED,
         SettleReason.ALIVE,
@@ -156,6 +156,8 @@ class ReportFold:
                 clock = event.step if event.current_step < 0 else event.current_step
                 self._newest_of[event.step] = max(self._clock(clock), event.policy_step)
                 self._counters.add_carry_lost(event.step, self._life.batches[event.step].lost)
+                left = len(self._groups) - len(self._held() & self._groups.keys())
+                self._counters.add_ready(event.step, left)
             case PolicyPublished():
                 newest = max(event.step, self._published.get(event.policy_epoch, UNKNOWN_STEP))
                 self._published[event.policy_epoch] = newest
@@ -206,7 +208,7 @@ class ReportFold:
             self._unsealed(log, ranges.reason, int((ranges.stops - ranges.firsts).sum()))
 
     def _unsealed(self, log: PartitionAddress, reason: str, count: int) -> None:
-        if count and reason not in _NO_END:
+        if count and reason not in NO_END:
             outcome = Outcome("unsealed", reason)
             self._counters.add(Cell(log.environment, self.next_step, None, None, outcome), count)
 

@@ -142,6 +142,7 @@ class ReportCounters:
         self._by_step: dict[int, Counter[Outcome]] = {}
         self._failures: dict[str, Counter[str]] = {}
         self._carry_lost: dict[str, str] = {}
+        self._ready: dict[int, int] = {}
 
     def add(self, cell: Cell, count: int = 1) -> None:
         """So many more rollouts."""
@@ -165,6 +166,15 @@ class ReportCounters:
                 self._carry_lost[group_id] = why
             for group_id in list(self._carry_lost)[:-CARRY_LOST_MAX]:
                 del self._carry_lost[group_id]
+
+    def add_ready(self, step: int, groups: int) -> None:
+        """So many groups were left when the step was decided; a later decision of it counts."""
+        if self._within(step):
+            self._ready[step] = groups
+
+    def ready(self) -> dict[int, int]:
+        """By step."""
+        return dict(sorted(self._ready.items()))
 
     def carry_lost(self) -> dict[str, str]:
         """By group id, why; the newest last."""

@@ -45,6 +45,7 @@ class AskedRollouts:
 
     Attributes:
         uid: of one rollout, or of the trajectories that writers of steps gave it; empty: of any.
+        file: the one that has it, where that is known; None: all are searched.
         sampler, step, trainer_epoch: those of the newest batch of a sampler's step, or of that
             trainer epoch; None: of none.
         order, count: those that come first, so many; None: all, as they stand.
@@ -52,6 +53,7 @@ class AskedRollouts:
     """
 
     uid: str = ""
+    file: VisibleFile | None = None
     sampler: str | None = None
     step: int | None = None
     trainer_epoch: int | None = None
@@ -158,7 +160,7 @@ def find_rollouts(
     """
     flushes = _Flushes(store)
     if asked.step is None:
-        files = named_files(store)
+        files = named_files(store) if asked.file is None else [asked.file]
         if asked.environment is not None:
             files = [one for one in files if one.address.environment == asked.environment]
         parts: Sequence[_Part] = [_Part(file) for file in files]
