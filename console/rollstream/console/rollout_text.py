@@ -88,6 +88,11 @@ def rollout_object(found: FoundRollout, decode: Decode | None) -> dict[str, Any]
     }
 
 
+def rollout_head(found: FoundRollout) -> list[str]:
+    """Where it is from and what became of it, a line each, as ``rollout_view`` begins."""
+    return [line.plain for line in _head(found) if isinstance(line, Text)]
+
+
 def failures_told(origin: GroupOrigin) -> Iterator[str]:
     """Lines on members of the group that never came."""
     for reason, members in origin.failures.items():

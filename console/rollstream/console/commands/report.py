@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from rollstream.console.options import (
     SamplerOption,
     TimeoutOption,
 )
+from rollstream.console.page.look import page_of
 from rollstream.console.rollout_text import one_line
 from rollstream.console.services import services_of
 from rollstream.console.showing import show, table_of
@@ -43,6 +45,14 @@ def report(
         int | None, typer.Option(help="Steps in a row of the last table.", min=1, metavar="STEPS")
     ] = None,
     environment: Annotated[str | None, typer.Option(help="Of it alone.", metavar="NAME")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the page of the whole run there instead, from files alone where no broker "
+            "answers.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Counts rollouts by what became of them: trained, served, waiting, dropped and why, or ended
@@ -53,6 +63,10 @@ def report(
     """
     first, stop = _range_of(steps)
     services, settings = services_of(context), load_config(config)
+    if html is not None:
+        html.write_bytes(page_of(services, settings, sampler, timeout_s=timeout_s))
+        typer.echo(f"wrote {html}")
+        return
     with services.connected(settings, min(timeout_s, settings.kafka.timeout_s)) as broker:
         found = report_of(
             sampler,
