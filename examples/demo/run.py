@@ -18,6 +18,8 @@ from examples.demo.tasks import TASK_NAMES
 from examples.demo.trainer import Trainer
 from rollstream.console.broker.embedded import EmbeddedKafka
 from rollstream.console.fetching import Fetching
+from rollstream.console.page.look import page_of
+from rollstream.console.services import Services
 from rollstream.consumers import audit, create_deployment
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
@@ -61,6 +63,8 @@ def run_demo(folder: Path, *, chaos: bool, console: Console | None = None) -> bo
             evaluations = sampler.evaluations()
         history.save(folder / "history.json")
         draw_curve(history, TASK_NAMES, folder / "learning_curve.png")
+        page = page_of(Services(), config, settings.SAMPLER, timeout_s=settings.PAGE_S)
+        (folder / "page.html").write_bytes(page)
         console.print("reading every log and file once more for the audit …")
         report = audit(config)
     return print_summary(console, history, evaluations, report, killed, folder)

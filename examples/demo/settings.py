@@ -30,6 +30,7 @@ REWARD_FLOOR = 0.8  # Below it the demo has failed.
 REWARD_WINDOW = 20
 CHECKPOINT_EVERY = 10
 BATCH_TIMEOUT_S = 60.0
+PAGE_S = 60.0  # For the logs of the run's page.
 
 
 def config_text(bootstrap: str, root: Path) -> str:

@@ -79,6 +79,7 @@ def print_summary(
     for problem in report.problems:
         console.print(f"  {problem}", markup=False)
     console.print(f"learning curve: {folder / 'learning_curve.png'}", highlight=False)
+    console.print(f"page of the run: {folder / 'page.html'}", highlight=False)
     console.print("\nWhat to look at next (the files open in any Parquet reader):")
     console.print(duckdb_line(folder / "data"), soft_wrap=True, highlight=False, markup=False)
     return learned and report.holds
