@@ -18,6 +18,7 @@
     if (value === null || value === undefined) return "–";
     return Number.isInteger(value) ? value.toLocaleString("en") : String(+value.toPrecision(digits));
   }
+  const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
   const time = (us) => new Date(us / 1000).toISOString().slice(0, 19).replace("T", " ") + " UTC";
   async function answer(path) {
     const response = await fetch(path);
@@ -44,27 +45,28 @@
   function options(chart, width) {
     const text = colour("--dim"), grid = { stroke: colour("--line"), width: 1 };
     const stacked = chart.kind === "stacked", labels = chart.labels;
-    const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui", size: 46, values: (_, ticks) => ticks.map((one) => one === null ? "" : number(one)) };
+    const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui", size: 46, values: (_, ticks) => ticks.map((one) => one === null ? "" : short.format(one)) };
     const x = chart.axis === "time" ? { ...axis, values: undefined, size: 40 } : { ...axis, size: 30, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6] };
     if (labels) x.values = (_, ticks) => ticks.map((one) => labels[one] ?? "");
     const name = labels ? "tokens" : chart.axis;
     const bars = uPlot.paths.bars({ size: [0.85, 60] });
     return {
       width, height: 230, cursor: { drag: { x: true, y: false } },
+      hooks: { setSelect: [(plot) => { plot.zoomed = plot.select.width > 0; }] },
       scales: {
-        x: { time: chart.axis === "time", range: (_, low, high) => stacked ? [low - 0.6 * gap(chart.x), high + 0.6 * gap(chart.x)] : low === high ? [low - 1, high + 1] : [low, high] },
+        x: { time: chart.axis === "time", range: (plot, low, high) => stacked ? [low - 0.6 * gap(plot.data[0]), high + 0.6 * gap(plot.data[0])] : low === high ? [low - 1, high + 1] : [low, high] },
         y: chart.kind === "logarithmic" ? { distr: 3 } : stacked ? { range: (_, low, high) => [0, high || 1] } : {},
       },
       axes: [x, axis],
       series: [
         { label: name, value: (_, one) => one === null ? "–" : labels ? labels[one] : chart.axis === "time" ? time(one * 1e6) : number(one) },
-        ...chart.lines.map(([label, values], place) => {
+        ...chart.lines.map(([label], place) => {
           // An environment has one colour in all charts.
           const index = environments.includes(label) ? environments.indexOf(label) : place, stroke = colour(`--c${index % 6}`);
           return {
             label, stroke, spanGaps: true, width: 1.5, dash: index > 5 ? [4, 3] : undefined,
             ...(stacked ? { paths: bars, fill: stroke, width: 0, points: { show: false } } : {}),
-            value: (_plot, _value, _series, row) => row === null ? "–" : number(values[row]),
+            value: (plot, _value, series, row) => row === null ? "–" : number(plot.shown.lines[series - 1][1][row]),
           };
         }),
       ],
@@ -80,6 +82,21 @@
     for (const line of [...lines].reverse()) { line.forEach((one, i) => { sums[i] += one || 0; }); stacks.unshift([...sums]); }
     return [chart.x, ...stacks];
   }
+  // New points of the same lines: what a reader zoomed into stays.
+  function drawPoints(all) {
+    const drawn = all.filter((one) => one.x.length && one.lines.length);
+    const same = drawn.length === charts.length && drawn.every((one, index) => {
+      const before = charts[index].shown, names = (chart) => JSON.stringify([chart.title, chart.labels, chart.lines.map(([name]) => name)]);
+      return names(one) === names(before);
+    });
+    if (!same) return drawCharts(all);
+    drawn.forEach((one, index) => {
+      const plot = charts[index];
+      plot.shown = one;
+      plot.setData(values(one), !plot.zoomed);
+      if (plot.zoomed) plot.redraw();
+    });
+  }
   function drawCharts(all) {
     charts.forEach((one) => one.destroy());
     charts = [];
@@ -92,7 +109,10 @@
     all.forEach((chart, index) => {
       const place = cards[index].lastChild;
       if (!chart.x.length || !chart.lines.length) { place.append(made("p", "nothing yet", "empty")); return; }
-      charts.push(new uPlot(options(chart, place.clientWidth), values(chart), place));
+      const plot = new uPlot(options(chart, place.clientWidth), values(chart), place);
+      plot.shown = chart;
+      plot.over.addEventListener("dblclick", () => { plot.zoomed = false; });
+      charts.push(plot);
     });
     root.dataset.charts = charts.length;
   }
@@ -124,7 +144,7 @@
     });
     if (run.knows_stuck && !stuck.length) stuck.push(made("div", "No stage is stuck.", "card good"));
     at("stuck").replaceChildren(...(stuck.length ? [made("h2", "What is stuck"), ...stuck] : []));
-    if (!same) drawCharts(run.charts);
+    if (!same) drawPoints(run.charts);
     const table = made("table"), body = made("tbody"), box = made("div", null, "wide");
     for (const one of run.failures.slice(0, 100)) {
       const row = made("tr");

@@ -110,16 +110,16 @@ class _Calls(BaseHTTPRequestHandler):
     server_version, sys_version = "rollstream", ""
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         try:
             self._check_host()
+            path, _, asked = self.path.partition("?")
+            query = {name: values[-1] for name, values in parse_qs(asked).items()}
             if self._lets_in(query):
                 return
-            if parts.path == "/":
+            if path == "/":
                 self._send(HTTPStatus.OK, html_of(None), "text/html; charset=utf-8")
             else:
-                self._send_json(HTTPStatus.OK, self._answer(parts.path, query))
+                self._send_json(HTTPStatus.OK, self._answer(path, query))
         except _Refused as refused:
             self._send_json(refused.status, {"error": str(refused)})
         except RollstreamError as error:
@@ -143,7 +143,10 @@ class _Calls(BaseHTTPRequestHandler):
     def _check_host(self) -> None:
         if self.server.token is not None:
             return
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            host = ""
         if not is_loopback(host):
             raise _Refused(
                 HTTPStatus.MISDIRECTED_REQUEST, "this page is at 127.0.0.1 or localhost alone"

@@ -82,7 +82,7 @@ def named_by(key: str) -> tuple[VisibleFile, str] | None:
     """The file and the uid that a key names; None: it is none."""
     try:
         environment, generation, partition, offset, path, uid = json.loads(key)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     return VisibleFile(PartitionAddress(environment, generation, partition), offset, path), uid
 
