@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("ray", "pyarrow", "pydantic", "typer", "rich")
+HEAVY = ("ray", "pyarrow", "pydantic", "prometheus_client", "typer", "rich")
 PROGRAM = """
 import json, sys
 import rollstream.{package}

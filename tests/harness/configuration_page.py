@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from harness.source_tree import ROOT
 from rollstream.runtime.config import sections
 from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.metrics import MetricsConfig
 from rollstream.runtime.config.ready_packs import ChannelBConfig, ReadyPacksConfig, ScheduleConfig
 from rollstream.runtime.config.store import StoreConfig
 
@@ -57,6 +58,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("[samplers.NAME.ready_packs.schedule]", ScheduleConfig),
     ("[samplers.NAME.ready_packs.channel_b]", ChannelBConfig),
     ("[gateway]", GatewayConfig),
+    ("[metrics]", MetricsConfig),
 )
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _TYPES = {str: "text", int: "an integer", float: "a number"}

@@ -30,11 +30,12 @@ from rollstream.consumers.importing import (
     write_rollout_groups,
 )
 from rollstream.consumers.sealed_groups import SealedGroups
-from rollstream.consumers.sealing import PartitionStats, Sealer, SealerStats
+from rollstream.consumers.sealing import EnvironmentStats, PartitionStats, Sealer, SealerStats
 
 __all__ = [
     "AuditReport",
     "Created",
+    "EnvironmentStats",
     "ImportReport",
     "ImportUnfinished",
     "InlineExecutor",

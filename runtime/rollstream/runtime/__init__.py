@@ -12,5 +12,6 @@ Map, a line a file:
 - ``addresses``  of brokers and of a store's root, checked
 - ``client_properties``  which librdkafka properties users may set
 - ``extras``     how to install an extra, for error messages
+- ``metrics/``   what a process shows to Prometheus, ``/healthz`` and ``/readyz``
 - ``config/``    the TOML file, a pydantic model for each section (needs the ``consumer`` extra)
 """

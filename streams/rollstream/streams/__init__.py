@@ -7,6 +7,7 @@ Map:
 - ``partitioning``  which partition a key belongs to
 - ``kafka/``      ``KafkaBroker``: the interfaces over confluent-kafka
 - ``memory/``     ``MemoryBroker``: the same in memory, for tests (public)
+- ``timed``       a broker whose appends and questions are timed
 - ``topics/``     names, layout, creation, checks
 - ``reading``     a stretch of one log, record by record
 - ``dead_letters``  what sealers could not read, and whether it was published again

@@ -100,7 +100,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         scratch=Scratch(clock),
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
-        counters=SealerCounters(),
+        counters=SealerCounters("math"),
         decisions=DecisionLogs(config, broker),
     )
 

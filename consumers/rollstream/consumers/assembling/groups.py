@@ -101,6 +101,15 @@ class PendingGroups:
         """The group that began first; None without any."""
         return next(iter(self.by_key.values()), None)
 
+    def oldest_ts(self) -> int | None:
+        """Log time of its first record; None without any. Any thread may call it."""
+        while True:
+            try:
+                group = self.oldest()
+            except RuntimeError:  # Another group came, or ended, just now.
+                continue
+            return None if group is None else group.first_ts
+
     def due_us(self) -> int | None:
         """Log time from which a time-out may be due; None without any group or trajectory."""
         group = self.oldest()

@@ -23,12 +23,21 @@
 - ``rows``          from a plan to files and the event that names them
 - ``dead_letters``  keeps the rejected records for people
 - ``stats``         ``SealerStats``
+- ``metrics``       the same for Prometheus, and whether the sealer is alive
 - ``announced``       the newest policy of the sampler whose stale groups are settled
 - ``score_files``     writes late scores as files
 """
 
 from rollstream.consumers.sealing.flush import STEPS, Flush, FlushStep
 from rollstream.consumers.sealing.sealer import Sealer
-from rollstream.consumers.sealing.stats import PartitionStats, SealerStats
+from rollstream.consumers.sealing.stats import EnvironmentStats, PartitionStats, SealerStats
 
-__all__ = ["STEPS", "Flush", "FlushStep", "PartitionStats", "Sealer", "SealerStats"]
+__all__ = [
+    "STEPS",
+    "EnvironmentStats",
+    "Flush",
+    "FlushStep",
+    "PartitionStats",
+    "Sealer",
+    "SealerStats",
+]

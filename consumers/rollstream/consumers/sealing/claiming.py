@@ -6,6 +6,8 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.flush import project_missing
 from rollstream.consumers.sealing.lost_logs import newest_manifest, require_log_of
 from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.metrics import catalogue
+from rollstream.runtime.metrics.timings import timed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
@@ -45,7 +47,8 @@ class Claims:
             # Before anything is appended: whoever is refused leaves the log as it was.
             self._compare()
             self._is_compared = True
-        self._log.claim(context.deadline(), hint=hint)
+        with timed(context.observe, context.clock, catalogue.SEALER_CLAIM, context.environment):
+            self._log.claim(context.deadline(), hint=hint)
         self._answer_s = ANSWER_S
 
     def complete_manifests(self, *, is_new: bool) -> None:

@@ -13,6 +13,8 @@ from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.entropy import Entropy
+from rollstream.runtime.metrics.metric import Metric
+from rollstream.runtime.metrics.timings import Observe, observe_nothing
 from rollstream.streams.owned.clients import OwnerClients
 
 
@@ -29,6 +31,7 @@ class SealerContext(OwnerContext):
         reports: takes what holds now of each partition.
         decisions: of its samplers; only what runs in ``threads.beside`` uses it.
         announced: the newest policy that groups are compared with; None: they are not.
+        observe: takes durations of claims and flushes.
         dead_letter_newer: records of newer producers become dead letters; else they stop their
             partition.
     """
@@ -44,4 +47,9 @@ class SealerContext(OwnerContext):
     counters: SealerCounters
     decisions: DecisionLogs
     announced: AnnouncedPolicy | None = None
+    observe: Observe = observe_nothing
     dead_letter_newer: bool = False
+
+    def observed(self, metric: Metric, begun_s: float) -> None:
+        """What is timed began then, by the monotonic clock, and has ended."""
+        self.observe(metric, self.clock.monotonic_s() - begun_s, self.environment)

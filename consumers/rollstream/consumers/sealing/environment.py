@@ -63,6 +63,7 @@ class EnvironmentSealer:
         self._announced = Chores(environment, context.clock, [policies], raises=True)
         self._scored: frozenset[int] = frozenset()  # Partitions.
         self._all_at_s = 0.0
+        self._has_joined = False
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -157,8 +158,15 @@ class EnvironmentSealer:
         return any(partition.busy() for partition in self._partitions.values())
 
     def hangs(self, seconds: float) -> str:
-        """Which call of the store has not ended for so long, in words; empty: none."""
-        return next(filter(None, (one.hangs(seconds) for one in self._partitions.values())), "")
+        """Which call of the store has not ended for so long, in words; empty: none. Any thread may
+        call it."""
+        partitions = [*self._partitions.values()]
+        return next(filter(None, (one.hangs(seconds) for one in partitions)), "")
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether its group assigned partitions to it, now or before."""
+        return self._has_joined
 
     def unended(self) -> Iterator[str]:
         """Yields what runs beside the loop now, in words."""
@@ -235,6 +243,7 @@ class EnvironmentSealer:
             for where in sorted(self._reader.assigned())
             if where not in self._partitions and now_s >= self._ask_at_s.get(where, now_s)
         ]
+        self._has_joined = self._has_joined or bool(new)
         committed = group_offsets(self._context, new)
         for where in new:
             # One that was relinquished, and that the group did not revoke, is doubted.

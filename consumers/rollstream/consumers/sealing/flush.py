@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rollstream.consumers.assembling import Plan
@@ -40,6 +40,7 @@ class Flush:
         log: the seal log.
         commit: commits this watermark as the consumer group's offset.
         rollups: of the partition.
+        begun_s: when it was made, by the monotonic clock.
         done: how many steps were done.
         event: set once the files are written.
         appending: the event that is on its way, if any.
@@ -55,12 +56,16 @@ class Flush:
     log: OwnedLog[SealFold]
     commit: Callable[[int], None]
     rollups: RollUps
+    begun_s: float = field(init=False)
     done: int = 0
     event: Flushed | None = None
     appending: Future[int] | None = None
     offset: int | None = None
     manifest_size: int | None = None
     committed: bool = False
+
+    def __post_init__(self) -> None:
+        self.begun_s = self.context.clock.monotonic_s()
 
     def run_steps(self, *, in_loop: bool) -> None:
         """Runs the next steps, up to the first that has to run elsewhere, or after one that

@@ -95,7 +95,7 @@ class Intake:
                 partition alone.
         """
         try:
-            self._context.counters.read += self._take_all(records)
+            self._context.counters.count_read(*self._take_all(records))
             self.log_clock.saw(self.assembler.now_us)
         except RollstreamError:
             # Else the reader would stand behind records that nobody took, as behind a marker.
@@ -276,9 +276,9 @@ class Intake:
     def _count_memory(self) -> None:
         self._context.memory.hold(self._source, self.assembler.memory)
 
-    def _take_all(self, records: Iterable[Record]) -> int:
-        """As ``take``; how many entries were taken."""
-        count = 0
+    def _take_all(self, records: Iterable[Record]) -> tuple[int, int]:
+        """As ``take``; how many entries were taken, and the bytes of their records."""
+        count = size = 0
         for record in records:
             position = self.assembler.position
             if record.offset != position:
@@ -288,12 +288,14 @@ class Intake:
             if known and len(settled) == known:
                 self.assembler.skip(position, record.timestamp_us, known)
                 count += known
+                size += len(record.value)
                 continue
             entries = self._take(record, known, settled)
             if not entries:
                 break
             count += entries
-        return count
+            size += len(record.value)
+        return count, size
 
     def _take(self, record: Record, known: int, settled: Collection[int]) -> int:
         """Assembles one record, of which these entries were settled before, and said to be of

@@ -23,6 +23,7 @@ from rollstream.consumers.sealing.retrying import RetryWatch
 from rollstream.consumers.sealing.rows import FlushTarget
 from rollstream.consumers.sealing.state import CLAIM_STATES, FINAL_STATES, STOPPED_STATES, State
 from rollstream.consumers.sealing.stats import PartitionStats
+from rollstream.runtime.metrics import catalogue
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
 from rollstream.store import RollUps, StoreError
@@ -176,11 +177,11 @@ class Partition:
         return None if self.state is State.REVOKED else self._offset.leave()
 
     def stats(self) -> PartitionStats:
-        """Position, watermark, and what is pending or decided."""
-        named = self.address.environment, self.address.partition
-        if self.intake is None:
-            return PartitionStats(*named, aside=self.aside)
-        assembler = self.intake.assembler
+        """Position, watermark, and what is pending or decided. Any thread may call it."""
+        named, intake = (self.address.environment, self.address.partition), self.intake
+        if intake is None:
+            return PartitionStats(*named, aside=self.aside, trouble=self._offset.told)
+        assembler, log_us = intake.assembler, intake.log_clock.now_us() or 0
         return PartitionStats(
             *named,
             position=assembler.position,
@@ -189,9 +190,11 @@ class Partition:
             pending_bytes=assembler.held.size,
             pending_groups=len(assembler.pending.by_key),
             decided=assembler.decided.entries,
-            waits_for_room=self.intake.waits_for_room,
+            backlog_s=max(0, log_us - (assembler.pending.oldest_ts() or log_us)) / 1e6,
+            waits_for_room=intake.waits_for_room,
             foreign=self._log.foreign,
             aside=self.aside,
+            trouble=self._offset.told,
         )
 
     # --- states ---
@@ -247,6 +250,7 @@ class Partition:
         if self._flush.appending is not None:
             self._job = self._flush.appending
         elif self._flush.finished():
+            self._context.observed(catalogue.SEALER_FLUSH, self._flush.begun_s)
             self._flush = None
             self._enter(State.READING)
         else:
@@ -442,7 +446,8 @@ class Partition:
         self.intake.assembler.commit(flush.plan)
         flush.committed = True
         self._chores[0].hurry()  # Groups that ended with it are open no more.
-        self._context.counters.count_flush(flush.plan, self._context.clock.now_us())
+        now_us = self._context.clock.now_us()
+        self._context.counters.count_flush(flush.plan, flush.event, now_us)
 
     # --- what `status` reads ---
 

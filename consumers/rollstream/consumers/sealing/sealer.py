@@ -17,9 +17,10 @@ from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, FlushStep
+from rollstream.consumers.sealing.metrics import SealerMetrics
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
-from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
+from rollstream.consumers.sealing.stats import SealerCounters, SealerStats, sealer_stats
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -92,13 +93,16 @@ class Sealer:
         kafka, entropy = config.kafka, entropy or SystemEntropy()
         self._clock, self._config = clock or SystemClock(), config
         named = owner or f"sealer-{entropy.token(4)}"
+        memory_max = config.sealers.memory_bytes
+        self._metrics = metrics = SealerMetrics(config.metrics, self._clock, memory_max)
         self._own = ExitStack()
         broker = broker or self._own.enter_context(KafkaBroker(kafka.bootstrap, kafka.client))
+        broker = metrics.timed_broker(broker)
         layout = Layout.of(kafka)
         partitions = {name: env.partitions for name, env in config.environments.items()}
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
-        blobs = store or open_store(config.store)
+        blobs = metrics.timed_store(store or open_store(config.store))
         root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
         self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
@@ -107,8 +111,11 @@ class Sealer:
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker, root)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
-        self._counters, self._scratch = SealerCounters(), Scratch(self._clock)
-        self._memory = MemoryBudget(config.sealers.memory_bytes)
+        self._counters = {
+            name: SealerCounters(name, metrics.observe) for name in config.environments
+        }
+        self._scratch = Scratch(self._clock)
+        self._memory = MemoryBudget(memory_max)
         self._environments = [
             EnvironmentSealer(
                 SealerContext(
@@ -129,7 +136,8 @@ class Sealer:
                     scratch=self._scratch,
                     letters=self._letters,
                     reports=ReportsLog(broker, layout.reports(name), self._clock),
-                    counters=self._counters,
+                    counters=self._counters[name],
+                    observe=metrics.observe,
                     decisions=self._decisions,
                     announced=AnnouncedPolicy.of(name, config, broker, layout),
                     dead_letter_newer=dead_letter_newer,
@@ -138,6 +146,7 @@ class Sealer:
             )
             for name, section in config.environments.items()
         ]
+        metrics.show(self.stats, self._hangs, self._unready)
 
     def step(self, deadline: Deadline) -> None:
         """Reads, and advances every partition, until there is nothing to do or the deadline is
@@ -150,6 +159,7 @@ class Sealer:
             StoreHangs: a call of the store has not ended for ``store.hang_timeout_s``.
         """
         while True:
+            self._metrics.loop.beat()
             self._appends.poll()
             self._clients.serve(self._clock.monotonic_s())
             self._check_hung()
@@ -203,9 +213,10 @@ class Sealer:
             self._end()
 
     def stats(self) -> SealerStats:
-        """Returns totals since the sealer began, and the partitions that it owns now."""
+        """Returns totals since the sealer began, and the partitions that it owns now. Any thread
+        may call it, also while another one steps the sealer."""
         partitions = [stats for env in self._environments for stats in env.stats()]
-        return self._counters.stats(self._letters.written, self._memory.used, partitions)
+        return sealer_stats(self._counters, self._letters.written, self._memory.used, partitions)
 
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""
@@ -231,17 +242,28 @@ class Sealer:
         self._letters.close()
         self._clients.close()
         self._own.close()
+        self._metrics.close()
 
     def _check_hung(self) -> None:
         longest_s = self._config.store.hang_timeout_s
-        for environment in self._environments:
-            hung = environment.hangs(longest_s)
-            if hung:
-                raise StoreHangs(
-                    f"{hung}; this sealer gives its partitions back and ends, since nothing went "
-                    f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
-                    "then start it again"
-                )
+        if hung := self._hangs(longest_s):
+            raise StoreHangs(
+                f"{hung}; this sealer gives its partitions back and ends, since nothing went "
+                f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
+                "then start it again"
+            )
+
+    def _hangs(self, seconds: float) -> str:
+        """As ``EnvironmentSealer.hangs``."""
+        return next(filter(None, (one.hangs(seconds) for one in self._environments)), "")
+
+    def _unready(self) -> str:
+        """Why it seals nothing so far, in words; empty: it does, or it ended what it began."""
+        if self._closed:
+            return "it ends"
+        if any(environment.has_joined for environment in self._environments):
+            return ""
+        return "its consumer group has given it no partition so far"
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +275,7 @@ class Sealer:
         """Returns whether all that is decided was committed in time. Reads nothing meanwhile:
         under load that would never end."""
         while True:
+            self._metrics.loop.beat()
             self._appends.poll()
             for environment in self._environments:
                 environment.advance(draining=True)

@@ -3,6 +3,7 @@
 - ``sections``   the models, with an explanation of each key
 - ``store``      the model of ``[store]``
 - ``gateway``    the model of ``[gateway]``
+- ``metrics``    the model of ``[metrics]``
 - ``ready_packs`` the models of ``[samplers.<name>.ready_packs]``
 - ``section``    what every model is
 - ``load``       reads the file and ``ROLLSTREAM_…`` variables

@@ -18,6 +18,7 @@ from pydantic import (
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.config.gateway import GatewayConfig
+from rollstream.runtime.config.metrics import MetricsConfig
 from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.runtime.config.section import Section
 from rollstream.runtime.config.store import StoreConfig
@@ -429,6 +430,7 @@ class RollstreamConfig(Section):
     environments: dict[str, EnvironmentConfig] = Field(min_length=1)
     samplers: dict[str, SamplerConfig] = Field(default_factory=dict)
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     tokenizer: str | None = None
     """A `tokenizer.json` of Hugging Face `tokenizers`, or a folder with one, for `rollstream show`
     (`'.[tokenizer]'`). None: it shows token ids."""
