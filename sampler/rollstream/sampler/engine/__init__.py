@@ -6,6 +6,7 @@
 - ``latencies``  how long calls for batches took
 - ``logs``  claims the decision log, reads the seal logs, and folds both
 - ``lost_logs``  whether the decision log is the one that the files follow from
+- ``metrics``  what it shows to Prometheus, and whether it is alive and ready
 - ``outages``  how long no broker could be reached
 - ``overdue``  says of batches that nobody acks
 - ``owner``  the engine: decide, append, wait until it is confirmed, reply

@@ -8,16 +8,25 @@ from functools import partial
 from typing import Any
 
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.metrics import catalogue
+from rollstream.runtime.metrics.timings import Observe
 
 KEPT = 512  # The newest calls.
 
 
 class Latencies:
     """Of the newest calls that were answered; one that failed, or was given up, is none of them.
-    May be shared between threads."""
+    May be shared between threads.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        sampler: its name.
+        observe: takes each of them.
+    """
+
+    def __init__(self, sampler: str, clock: Clock, observe: Observe) -> None:
+        self._sampler = sampler
         self._clock = clock
+        self._observe = observe
         self._took_ms: deque[float] = deque(maxlen=KEPT)
 
     def begin(self, answered: Future[Any]) -> None:
@@ -30,4 +39,6 @@ class Latencies:
 
     def _end(self, begun_s: float, answered: Future[Any]) -> None:
         if not answered.cancelled() and answered.exception() is None:
-            self._took_ms.append(1e3 * (self._clock.monotonic_s() - begun_s))
+            took_s = self._clock.monotonic_s() - begun_s
+            self._took_ms.append(1e3 * took_s)
+            self._observe(catalogue.SAMPLER_BATCH, took_s, self._sampler)

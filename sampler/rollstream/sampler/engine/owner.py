@@ -28,11 +28,13 @@ from rollstream.sampler.decide.command import (
     ResultContext,
     Unread,
 )
+from rollstream.sampler.decide.queries.looks import AskStats
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.sampler.engine.metrics import SamplerMetrics
 from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.outbox.admission import ShareGranter
 from rollstream.sampler.engine.outbox.announcing import Announcer
@@ -96,7 +98,9 @@ class Owner:
         if broker is None:
             broker = self._own_broker = KafkaBroker(config.kafka.bootstrap, config.kafka.client)
         self.name = name
-        self._store = open_store(config.store) if store is None else store
+        self._metrics = metrics = SamplerMetrics(name, config, clock)
+        broker = metrics.timed_broker(broker)
+        self._store = metrics.timed_store(open_store(config.store) if store is None else store)
         self._config = config
         self._broker = broker
         self._clock = clock
@@ -116,17 +120,23 @@ class Owner:
         )
         self._overdue = OverdueBatches(config, clock)
         self._outages = Outages(broker, clock)
-        self._latencies = Latencies(clock)
+        self._latencies = Latencies(name, clock, metrics.observe)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         self._announced_at = -1  # As ``announced_at`` when it was last handed in.
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
-        self._lock = threading.Condition(threading.Lock())
+        self._lock = threading.Condition(metrics.deciding)  # type: ignore[arg-type]
         self._waiting = WaitingCalls()
         self._decided: set[Hashable] = set()  # Keys of decisions that stand, since a change.
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
         self._granting = Granting(name, sampler)
         self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
+        metrics.show(
+            lambda: AskStats().result(self._logs.state, self._context()),
+            lambda: [call.shortage for call in self._waiting],
+            lambda: self._logs.ownership,
+            self.folding,
+        )
 
     @property
     def fenced(self) -> bool:
@@ -304,6 +314,7 @@ class Owner:
             if self._own_broker is not None:
                 self._own_broker.close()
                 self._own_broker = None
+        self._metrics.close()
 
     def _asks(self) -> bool:
         """Whether who reads the seal logs has something to ask the broker."""
@@ -335,7 +346,10 @@ class Owner:
         state = self._logs.state
         if isinstance(command, FromStore):
             return Reply(state.trainer_epoch, self._delivery.result(command, state))
-        context = ResultContext(
+        return Reply(state.trainer_epoch, command.result(state, self._context()))
+
+    def _context(self) -> ResultContext:
+        return ResultContext(
             os.getpid(),
             self._config,
             self._delivery.groups_read,
@@ -346,7 +360,6 @@ class Owner:
             self._logs.reported,
             lambda: self._granting.capacity(*self._logs.seen()),
         )
-        return Reply(state.trainer_epoch, command.result(state, context))
 
     def _serve_waiting(self, deadline: Deadline) -> None:
         """Looks at the calls that wait, as long as there is something new for them: in the order of
