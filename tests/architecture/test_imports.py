@@ -37,8 +37,11 @@ MAY_IMPORT = {
         *("streams", "store", "schemas", "runtime"),
     },
 }
-# The root of every error is in schemas, and configuration errors grow from it like all others.
-EXCEPTION = ("runtime/rollstream/runtime/config/", "rollstream.schemas.errors")
+# The root of every error is in schemas, and what these raise grows from it like all others.
+EXCEPTION = (
+    ("runtime/rollstream/runtime/config/", "runtime/rollstream/runtime/metrics/"),
+    "rollstream.schemas.errors",
+)
 
 BASE_INSTALL = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 LIGHT = ("producers", "streams", "schemas", "runtime")  # What an env worker loads.

@@ -13,6 +13,7 @@ from typing import Any
 from harness.producers import new_layout
 from harness.step_writers import gateway_config
 from rollstream.gateway import serve
+from rollstream.runtime.config.metrics import MetricsConfig
 from rollstream.streams.memory import MemoryBroker
 
 TIMEOUT_S = 60.0
@@ -32,14 +33,13 @@ class _Listening(logging.Handler):
 
 
 @contextmanager
-def served(**gateway: Any) -> Iterator[int]:
+def served(metrics: MetricsConfig | None = None, **gateway: Any) -> Iterator[int]:
     """The port on the loopback address at which it answers, over a broker in memory."""
     broker = MemoryBroker()
     layout = new_layout(broker, "math", "code")
     given = gateway_config(**{"shutdown_delay_s": 0.0, **gateway})
-    config = given.model_copy(
-        update={"kafka": given.kafka.model_copy(update={"namespace": layout.namespace})}
-    )
+    kafka = given.kafka.model_copy(update={"namespace": layout.namespace})
+    config = given.model_copy(update={"kafka": kafka, "metrics": metrics or given.metrics})
     listening, stopping, level = _Listening(), threading.Event(), _log.level
     _log.addHandler(listening)
     _log.setLevel(logging.INFO)

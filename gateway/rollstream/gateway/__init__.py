@@ -16,6 +16,7 @@ Map, a line a file:
 - ``problems``  errors as problem details, RFC 9457 (pure)
 - ``answers``   what is answered, and when to come again
 - ``tokens``    who may write to which environment (pure)
+- ``metrics``   its figures for Prometheus, at a port of their own
 - ``server``    runs it until a signal, then drains (``serve``)
 
 Needs the ``gateway`` extra; without it, importing it raises ``MissingExtra``.

@@ -395,4 +395,5 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     else:  # The server logs the traceback.
         remedy = "its log explains it; a retry of the call is harmless"
         found = Refused(Kind.DEFECT, "a defect of the gateway", remedy)
+    request.app.state.gateway.intake.refused[found.kind] += 1
     return problem_answer(found)

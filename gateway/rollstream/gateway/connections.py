@@ -203,6 +203,7 @@ class Connection(HttpToolsProtocol):
 
     def _answer(self, why: Refused) -> None:
         if self.cycle is None or not (self.cycle.response_started and self.cycle.more_body):
+            self._connections.intake.refused[why.kind] += 1
             answer = problem_answer(why.closing())
             lines = [b"%b: %b\r\n" % header for header in answer.raw_headers]
             parts = (STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body))

@@ -62,6 +62,8 @@ class Intake:
     Attributes:
         limits: of bytes, requests and connections.
         writer: what calls write to.
+        begun: calls that were begun, by environment.
+        refused: calls and connections that were answered with a problem, by its kind.
         undelivered: steps and ends of trajectories that were answered 202 and did not reach the
             log, or perhaps did not, by environment.
         stopping: whether the process is to end: it is not ready, and takes calls for some time.
@@ -76,6 +78,8 @@ class Intake:
         environments: int = 1,
     ) -> None:
         self.limits = Limits.of(config, environments)
+        self.begun: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.undelivered: Counter[str] = Counter()
         self.stopping = False
         self.writer = writer
@@ -96,6 +100,7 @@ class Intake:
         if self._draining:
             raise ends()
         self.limits.requests.take(environment)
+        self.begun[environment] += 1
         # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
         self.writer.take_failures()
         deadline = Deadline(self._config.timeout_s, self._clock)

@@ -31,7 +31,7 @@ class Limit:
 
     _setting: str
     _taken: str
-    _most: int
+    most: int
     _each: int
     _kept: int
     _shared: int
@@ -50,8 +50,8 @@ class Limit:
         Raises:
             Refused: it would be too much; nothing was counted.
         """
-        if self.in_all + size > self._most and self.in_all != own:
-            raise _full(self._kind, f"{self.in_all} {self._taken}", self._setting, self._most)
+        if self.in_all + size > self.most and self.in_all != own:
+            raise _full(self._kind, f"{self.in_all} {self._taken}", self._setting, self.most)
         held, setting = self._of[environment], f"{self._setting}_per_environment"
         more = self._more_beyond(environment, held, size)
         if environment and held != own:
@@ -60,7 +60,7 @@ class Limit:
                 raise _full(Kind.FULL, taken, setting, self._each)
             if more and self._beyond + more > self._shared:
                 taken = f"{self._beyond} {self._taken} beyond {self._kept} of each environment"
-                raise _full(Kind.FULL, taken, self._setting, self._most)
+                raise _full(Kind.FULL, taken, self._setting, self.most)
         self._of[environment] += size
         self._beyond += more
         self.in_all += size

@@ -77,6 +77,7 @@ class Refused(RollstreamError):
         headers: of the answer, besides those of the kind.
 
     Attributes:
+        kind: of the problem, as its ``type`` ends.
         problem: the answer.
         headers: of the answer.
         retry: whether it says when to send the request again.
@@ -91,6 +92,7 @@ class Refused(RollstreamError):
         value: str | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
+        self.kind = kind.uid
         self.problem = Problem(
             type=f"urn:rollstream:problem:{kind.uid}",
             title=kind.title,

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import ceil
 
@@ -21,11 +21,13 @@ from fastapi import FastAPI
 
 from rollstream.gateway.app import create_app
 from rollstream.gateway.connections import Connection
+from rollstream.gateway.metrics import show_metrics
 from rollstream.gateway.scores import LateScores
 from rollstream.producers import AsyncStepProducer, ScoreProducer, TopicMismatch
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.metrics.liveness import Heartbeat
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import Layout
@@ -152,9 +154,12 @@ def serve(
         shown = f"[{address}]" if ":" in address else address
         _log.info("listening on http://%s:%d, its API at /docs", shown, at)
         gc.freeze()  # Modules and routes stay: collections need not look at them again.
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = Heartbeat(clock or SystemClock())
+        end = show_metrics(config.metrics, app.state.gateway.intake, loop, broker)
+        with ExitStack() as shown, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            shown.callback(end)
             delay_s = config.gateway.shutdown_delay_s
-            runner.run(_until(stopping, _Server(settings), listening, app, delay_s))
+            runner.run(_until(stopping, _Server(settings), listening, app, delay_s, loop))
         scores.close()
 
 
@@ -196,8 +201,10 @@ async def _until(
     listening: socket.socket,
     app: FastAPI,
     delay_s: float,
+    loop: Heartbeat,
 ) -> None:
     serving = asyncio.create_task(server.serve([listening]))
+    beating = asyncio.create_task(_beat(loop))
     while not stopping.is_set() and not serving.done():
         await asyncio.sleep(_LOOK_S)
     app.state.gateway.intake.stopping = True
@@ -205,6 +212,13 @@ async def _until(
     await asyncio.wait([serving], timeout=delay_s)
     server.should_exit = True
     await serving
+    beating.cancel()
+
+
+async def _beat(loop: Heartbeat) -> None:
+    while True:
+        loop.beat()
+        await asyncio.sleep(_LOOK_S)
 
 
 class _Server(uvicorn.Server):

@@ -10,6 +10,7 @@ Map:
 - ``steps/``      single steps of trajectories
 - ``scores/``     late scores
 - ``admission/``  what samplers tell env workers: policies, and how much they may begin
+- ``metrics``     ``serve_metrics``, for Prometheus
 - ``errors``      the errors that a producer raises
 """
 
@@ -17,6 +18,7 @@ from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
 from rollstream.producers.admission.policies import FollowedPolicy
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
+from rollstream.producers.engine.stats import ProducerStats
 from rollstream.producers.errors import (
     Contradiction,
     DeliveryFailed,
@@ -36,6 +38,7 @@ from rollstream.producers.errors import (
     TooManyGroups,
     VersionConflict,
 )
+from rollstream.producers.metrics import serve_metrics
 from rollstream.producers.rollouts.group import AsyncGroup, Group
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.scores.producer import ScoreProducer
@@ -67,6 +70,7 @@ __all__ = [
     "ProducerClosed",
     "ProducerDied",
     "ProducerError",
+    "ProducerStats",
     "RolloutProducer",
     "RolloutTooLarge",
     "RunOver",
@@ -82,4 +86,5 @@ __all__ = [
     "Trajectory",
     "UnknownTopic",
     "VersionConflict",
+    "serve_metrics",
 ]

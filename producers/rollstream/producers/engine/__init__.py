@@ -10,6 +10,7 @@
 - ``sending``   sends records, and learns what became of each
 - ``topics``    which partition a key belongs to; asks the broker
 - ``waits``     calls that wait for the engine
+- ``stats``     ``ProducerStats``
 - ``failures``  failed deliveries that no caller was told of so far
 - ``process``   what becomes of producers when a process is forked, and when it ends
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 
 from rollstream.producers.engine.failures import Failures
@@ -12,6 +13,7 @@ from rollstream.producers.engine.holding import Holding
 from rollstream.producers.engine.hooks import IDLE_S, Hooks
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Sender
+from rollstream.producers.engine.stats import stats_of
 from rollstream.producers.engine.topics import Topics
 from rollstream.producers.engine.waits import Wait, Waiting
 from rollstream.producers.errors import ProducerDied
@@ -86,6 +88,7 @@ class Engine:
         )
         self._thread = StepThread(self._step, "rollstream-engine")
         self._waiting = Waiting(self._gatherer)
+        self.stats = partial(stats_of, self._gatherer, self._waiting, self.topics, failures)
         self._sleeps_s = IDLE_S
         self._poll_s = POLL_S
         self._linger_ends_s: float | None = None  # None: nothing is gathered.
@@ -449,6 +452,7 @@ class Engine:
         error: RollstreamError | None,
     ) -> None:
         self._hooks.settled(record, delivery, error)
+        self._failures.count(len(record), error)
         with self._lock:
             self._gatherer.forget(record)  # A flush ends no earlier than what failed is kept.
             kept, ended = self._waiting.answer(record, error)

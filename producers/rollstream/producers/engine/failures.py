@@ -17,17 +17,29 @@ _log = logging.getLogger("rollstream.producers")
 class Failures:
     """Keeps failed deliveries until a call raises them. Any thread may use it.
 
+    Attributes:
+        delivered: entries that are in the log.
+        failed: entries that are not, or perhaps not; both since the producer was made.
+
     Args:
         error_of: makes one error of several failures; ``outstanding`` and ``nothing_queued`` are
             those of ``DeliveryFailed``.
     """
 
     def __init__(self, error_of: Callable[[Failed, int, bool], RollstreamError]) -> None:
+        self.delivered = self.failed = 0
         self._error_of = error_of
         self._kept: deque[tuple[Outgoing, RollstreamError]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._kept)
+
+    def count(self, entries: int, error: RollstreamError | None) -> None:
+        """Counts entries that were settled; whoever works calls it."""
+        if error is None:
+            self.delivered += entries
+        else:
+            self.failed += entries
 
     def keep(self, failed: Failed) -> None:
         """For ``raise_all``. That the producer lives is told again soon, so it is left out."""

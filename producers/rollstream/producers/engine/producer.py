@@ -18,6 +18,7 @@ from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.hooks import Hooks
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.process import EXIT_S, watch
+from rollstream.producers.engine.stats import ProducerStats
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.errors import (
     DeliveryFailed,
@@ -89,6 +90,15 @@ class Connected(Hooks):
             gatherer=gatherer,
         )
         watch(self)
+
+    def stats(self) -> ProducerStats:
+        """Returns figures since the producer was made. Any thread may call it."""
+        return self._engine.stats()
+
+    @property
+    def refusal(self) -> RollstreamError | None:
+        """What every call is refused with, since it is closed or died; None: calls are taken."""
+        return self._engine.refusal
 
     def after_fork(self) -> None:
         """Runs in a forked child: the producer stays the parent's."""

@@ -8,6 +8,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.hooks import IDLE_S, Encoded
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Connected
+from rollstream.producers.engine.stats import ProducerStats
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.group import GroupBlock
@@ -314,6 +316,11 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         await self._read_shares(admission, topic, timeout_s)
         # It may be asleep for longer than a producer may be silent.
         self._engine.stay_awake(ALIVE_S)
+
+    def stats(self) -> ProducerStats:
+        stats, standings = super().stats(), [*self._outbox.standings.values()]
+        admission = sum(len(standing.waiting) for standing in standings)
+        return replace(stats, waiting={**stats.waiting, "admission": admission})
 
     def to_tell(self) -> tuple[Iterable[Outgoing], float]:
         if not self._admitting:

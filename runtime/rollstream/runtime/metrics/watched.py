@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rollstream.runtime.extras import how_to_install
 from rollstream.runtime.metrics.metric import Sample
+from rollstream.schemas.errors import MissingExtra
 
 if TYPE_CHECKING:
     from rollstream.runtime.metrics.server import MetricsServer
@@ -39,10 +40,6 @@ class Watched:
     unready: Callable[[], str] = _nothing
 
 
-class MetricsUnavailable(ImportError):
-    """Metrics are wanted, and ``prometheus_client`` is not installed."""
-
-
 _servers: dict[tuple[str, int], MetricsServer] = {}
 _lock = threading.Lock()
 
@@ -55,12 +52,12 @@ def expose(host: str, port: int | None, watched: Watched) -> Callable[[], None]:
         port: None: nothing is shown. 0: any that is free; the log names it.
 
     Raises:
-        MetricsUnavailable: the ``metrics`` extra is missing.
+        MissingExtra: ``prometheus_client`` is not installed.
     """
     if port is None:
         return lambda: None
     if find_spec("prometheus_client") is None:
-        raise MetricsUnavailable(
+        raise MissingExtra(
             f"metrics.port is {port} and prometheus_client is not installed: "
             f"{how_to_install('metrics')}, or leave metrics.port out"
         )
