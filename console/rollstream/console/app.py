@@ -25,6 +25,7 @@ COMMANDS = {
     "gateway": ("gateway", "gateway", "--port 8080"),
     "import": ("imports", "import_batches", "old/*.jsonl --environment math"),
     "lineage": ("lineage", "lineage", "--sampler trainer-a --step 7"),
+    "monitor": ("monitor", "monitor", "--every-s 60"),
     "page": ("page", "page", "--sampler trainer-a"),
     "replay": ("replay", "replay", "--sampler trainer-a --step 7"),
     "report": ("report", "report", "--sampler trainer-a --steps 100:200"),

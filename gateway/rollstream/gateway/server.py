@@ -155,7 +155,7 @@ def serve(
         _log.info("listening on http://%s:%d, its API at /docs", shown, at)
         gc.freeze()  # Modules and routes stay: collections need not look at them again.
         loop = Heartbeat(clock or SystemClock())
-        end = show_metrics(config.metrics, app.state.gateway.intake, loop, broker)
+        end = show_metrics(config, app.state.gateway.intake, loop, broker)
         with ExitStack() as shown, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             shown.callback(end)
             delay_s = config.gateway.shutdown_delay_s

@@ -7,9 +7,12 @@
 - ``decided``   what a sampler decided, from a hint on
 - ``sampling``  pure: one sampler's figures, over the fold that the sampler itself has
 - ``verdict``   pure: every stage that is stuck, with the likely reason
+- ``alarms``    what is stuck, as programs read it
+- ``metrics``   figures and stuck stages for Prometheus (pure)
 - ``letters``    counts the dead letters that nobody published again
 """
 
+from rollstream.status.alarms import Alarm
 from rollstream.status.figures import (
     AdmissionFigures,
     ContinuationFigures,
@@ -19,12 +22,14 @@ from rollstream.status.figures import (
     SamplerFigures,
 )
 from rollstream.status.measure import measure
+from rollstream.status.metrics import samples
 from rollstream.status.verdict import ERROR, WARNING, Verdict, stuck_stages
 
 __all__ = [
     "ERROR",
     "WARNING",
     "AdmissionFigures",
+    "Alarm",
     "ContinuationFigures",
     "DeadLetterFigures",
     "Figures",
@@ -32,5 +37,6 @@ __all__ = [
     "SamplerFigures",
     "Verdict",
     "measure",
+    "samples",
     "stuck_stages",
 ]

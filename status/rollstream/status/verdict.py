@@ -10,6 +10,7 @@ from rollstream.folds.remedies import describe_waiting, why_dropped, why_waiting
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.reasons import DropReason
+from rollstream.status.alarms import Alarm
 from rollstream.status.figures import (
     AdmissionFigures,
     Figures,
@@ -20,6 +21,7 @@ from rollstream.status.figures import (
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
 NAMED_MAX = 8  # Partitions that one sentence names.
 ERROR, WARNING = "error", "warning"
+BELONGS = " belongs to "  # In the words of a `Difference` whose root is another deployment's.
 LEFT_SHARE_MIN = 0.25  # Of the retention: with less left, what waits is an error.
 
 
@@ -27,12 +29,14 @@ class Verdict(NamedTuple):
     """A stage that is stuck; the likely reason, with what to do.
 
     Attributes:
+        alarm: the same for programs.
         level: ``WARNING`` where a partition is put aside and its rollouts are kept for long enough,
             or something fails while it is sealed; else ``ERROR``.
     """
 
     stage: str
     reason: str
+    alarm: Alarm
     level: str = ERROR
 
 
@@ -45,11 +49,21 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
     """
     if figures.missing_topics:
         missing = ", ".join(figures.missing_topics)
-        return (Verdict("topics", f"{missing} missing; run `rollstream topics create`"),)
-    verdicts = [Verdict("store", difference) for difference in figures.other_root]
-    verdicts += [Verdict("sampler", one.lost) for one in figures.samplers if one.lost]
+        told = f"{missing} missing; run `rollstream topics create`"
+        return (Verdict("topics", told, Alarm.MISSING_TOPICS),)
+    verdicts = [
+        Verdict("store", one, Alarm.FOREIGN_ROOT if BELONGS in one else Alarm.OTHER_ROOT)
+        for one in figures.other_root
+    ]
     verdicts += [
-        Verdict("sampler", f"{one.name} decides nothing, since its log cannot be read: {one.aside}")
+        Verdict("sampler", one.lost, Alarm.DECISIONS_LOST) for one in figures.samplers if one.lost
+    ]
+    verdicts += [
+        Verdict(
+            "sampler",
+            f"{one.name} decides nothing, since its log cannot be read: {one.aside}",
+            Alarm.DECISIONS_UNREADABLE,
+        )
         for one in figures.samplers
         if one.aside
     ]
@@ -60,6 +74,7 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
                 "env workers",
                 "nothing was ever published; start the env workers. If they run, give their "
                 f"producers namespace={kafka.namespace!r} and generation={kafka.generation}",
+                Alarm.NEVER_PUBLISHED,
             )
         )
     for name in sorted(config.environments):
@@ -86,16 +101,18 @@ def _sealing(
     if not figures.over:
         mine = [one for one in partitions if not one.put_aside]
         for trouble, names, owners in _told([(one.trouble, one) for one in mine]):
-            yield Verdict("sealers", f"nothing of {names} is sealed; {owners} says why: {trouble}")
+            told = f"nothing of {names} is sealed; {owners} says why: {trouble}"
+            yield Verdict("sealers", told, Alarm.SEALS_NOTHING)
         for trouble, names, owners in _told([(one.beside, one) for one in mine]):
             told = f"{names} is sealed; {owners} says what else fails: {trouble}"
-            yield Verdict("sealers", told, WARNING)
+            yield Verdict("sealers", told, Alarm.FAILS_BESIDE, WARNING)
     lost = [p for p in partitions if p.lost]
     if lost:
         yield Verdict(
             "sealers",
             f"retention deleted {sum(p.lost for p in lost)} records of {_names(lost)} before they "
             "were settled; run `rollstream audit`, and raise kafka.retention_hours",
+            Alarm.RECORDS_LOST,
         )
     waiting = [p for p in partitions if p.backlog and not p.put_aside]
     settled = sum(p.recent_settled for p in partitions)
@@ -107,12 +124,14 @@ def _sealing(
             f"{unreadable} of {settled} entries of {name} that were settled within the last minute "
             f"could not be read, more than max_unreadable_share ({share_max:g}) allows; "
             "`rollstream deadletters list` says why",
+            Alarm.UNREADABLE_SHARE,
         )
     if figures.over:
         return
     left = [p for p in waiting if p.held is False]
     if left:
-        yield Verdict("sealers", f"{_wait(left)}, and {_why_left(name, left, figures)}")
+        why, alarm = _why_left(name, left, figures)
+        yield Verdict("sealers", f"{_wait(left)}, and {why}", alarm)
     allowed_s = config.environments[name].expire_after_s + QUIET_S
     late = [p for p in waiting if p.held is not False and (p.oldest_age_s or 0.0) > allowed_s]
     if late:
@@ -121,6 +140,7 @@ def _sealing(
             "sealers",
             f"{_wait(late)}, longer than any group may; their sealer ({owners}) runs and settles "
             "nothing: its log says why",
+            Alarm.SETTLES_NOTHING,
         )
 
 
@@ -156,6 +176,7 @@ def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
         f"{_names([partition])} is put aside, and all other partitions go on: nothing is sealed "
         f"there{behind}.{waits} {told}{partition.put_aside}. Then run `rollstream seal --retry`, "
         "or start its sealer again where that was upgraded",
+        Alarm.PUT_ASIDE,
         level,
     )
 
@@ -166,24 +187,27 @@ def _hours(hours: float) -> str:
     return f"{left_h:.0f} hours" if left_h >= 2 else f"{left_h * 60:.0f} minutes"
 
 
-def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> str:
+def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> tuple[str, Alarm]:
     """Why no running sealer has these partitions, and what to do."""
     count = figures.sealers.get(name, 0)
     if count:
         return (
             f"none of the {count} sealers of {name} has them; do all name as many partitions in "
-            "their configuration? Restart them"
+            "their configuration? Restart them",
+            Alarm.HELD_BY_NO_SEALER,
         )
     others = sorted(other for other, sealers in figures.sealers.items() if sealers)
     if others:
         return (
             f"the sealers that run seal {', '.join(others)} only; restart one with a configuration "
-            f"that has [environments.{name}]"
+            f"that has [environments.{name}]",
+            Alarm.UNKNOWN_TO_SEALERS,
         )
     owners = sorted({p.owner for p in left if p.owner})
     if owners:
-        return f"no sealer runs: {', '.join(owners)} ended or died; run `rollstream seal`"
-    return "no sealer ever claimed them; run `rollstream seal`"
+        told = f"no sealer runs: {', '.join(owners)} ended or died; run `rollstream seal`"
+        return told, Alarm.NO_SEALER
+    return "no sealer ever claimed them; run `rollstream seal`", Alarm.NO_SEALER
 
 
 def _wait(partitions: Sequence[PartitionFigures]) -> str:
@@ -212,6 +236,7 @@ def _untold(
         "is away, or its trainer published no policy lately; see that a trainer runs and calls "
         f"publish_policy. Until then each producer may begin its share once in {idle} "
         "(admission_idle_s)",
+        Alarm.NO_SHARES,
     )
 
 
@@ -225,6 +250,7 @@ def _unacked(sampler: SamplerFigures, config: SamplerConfig) -> Verdict | None:
         f"the batch of step {sampler.unacked_step} of {sampler.name} was served {age_s:.0f} s ago "
         f"and is neither acked nor released (ack_timeout_s {config.ack_timeout_s:g}); it is given "
         "to nobody else: see that the trainer runs and calls ack(batch), or resume a new one",
+        Alarm.NOT_ACKED,
     )
 
 
@@ -237,6 +263,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             "trainer",
             f"{sampler.open_batches} batches of {name} are open, as many as max_open_batches "
             "allows; call checkpointed(step) after saving",
+            Alarm.OPEN_BATCHES,
         )
     if (sampler.decision_age_s or 0.0) <= QUIET_S:
         return None
@@ -251,6 +278,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             f"{sampler.ready} groups are ready for {name} and none was served for "
             f"{sampler.decision_age_s:.0f} s; is the trainer still running, or does it ask for "
             "more than that?",
+            Alarm.NOT_SERVED,
         )
     if dropped or sampler.waiting_since:
         return _unserved(sampler, choosing)
@@ -265,6 +293,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             f"a batch of {name} was served and is not acked, nothing was decided for "
             f"{sampler.decision_age_s:.0f} s and nothing published for {min(ages):.0f} s; is the "
             "trainer still running?",
+            Alarm.TRAINER_SILENT,
         )
     if ages and min(ages) > QUIET_S and not _all_wait(sampler, figures):
         return Verdict(
@@ -272,6 +301,7 @@ def _sampling(sampler: SamplerFigures, figures: Figures, choosing: Choosing) -> 
             f"nothing was published to {', '.join(sampler.environments)} for {min(ages):.0f} s "
             f"and {name} has {_ready(sampler)}{_waiting(sampler, choosing)}; are the env workers "
             "still running?",
+            Alarm.NOTHING_PUBLISHED,
         )
     return None
 
@@ -303,13 +333,18 @@ def _unwanted(sampler: SamplerFigures) -> dict[DropReason, int]:
     return {reason: count for reason, count in dropped if reason != DropReason.BY_TRAINER}
 
 
+_OVER = ("sampler", Alarm.OVER_CAPACITY)
+_UNSERVABLE = ("env workers", Alarm.UNSERVABLE)
+_UNSCORED = ("verifiers", Alarm.UNSCORED)
+
+
 def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
     """Names the commonest reason why no group that came could be served."""
     ends = [
         (
             count,
             f"were dropped as {reason}",
-            "sampler" if reason == DropReason.CAPACITY else "env workers",
+            *(_OVER if reason == DropReason.CAPACITY else _UNSERVABLE),
             why_dropped(reason, sampler.name, choosing, sampler.policy_epoch),
         )
         for reason, count in _unwanted(sampler).items()
@@ -318,16 +353,17 @@ def _unserved(sampler: SamplerFigures, choosing: Choosing) -> Verdict:
         (
             count,
             "wait",
-            "verifiers" if why == "reward" else "env workers",
+            *(_UNSCORED if why == "reward" else _UNSERVABLE),
             why_waiting(why, sampler.name, choosing),
         )
         for why, count in sampler.waiting_since.items()
     ]
-    count, end, stage, remedy = max(ends)
+    count, end, stage, alarm, remedy = max(ends)
     return Verdict(
         stage,
         f"{sampler.name} served nothing for {sampler.decision_age_s:.0f} s; of "
         f"{sum(one[0] for one in ends)} groups {count} {end}: {remedy}",
+        alarm,
     )
 
 

@@ -56,14 +56,15 @@ class TimedBlobs:
         return self._inner.address(path)
 
     def _timed(self, call: str, run: Callable[[], T]) -> T:
-        begun_s = self._clock.monotonic_s()
+        begun_s, failed = self._clock.monotonic_s(), 1
         try:
-            return run()
+            result = run()
+            failed = 0
+            return result
         except (BlobExists, BlobMissing):
-            raise
-        except Exception:
-            self._timings.count(catalogue.STORE_FAILURES, call)
+            failed = 0
             raise
         finally:
+            self._timings.count(catalogue.STORE_FAILURES, call, times=failed)
             took_s = self._clock.monotonic_s() - begun_s
             self._timings.observe(catalogue.STORE_CALL, took_s, call)

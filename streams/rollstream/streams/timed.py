@@ -82,8 +82,8 @@ class _TimedWriter(Writer):
         def delivered(delivery: Delivery) -> None:
             took_s = self._clock.monotonic_s() - begun_s
             self._timings.observe(catalogue.BROKER_APPEND, took_s, topic)
-            if delivery.error is not None:
-                self._timings.count(catalogue.BROKER_FAILURES, topic)
+            failed = int(delivery.error is not None)
+            self._timings.count(catalogue.BROKER_FAILURES, topic, times=failed)
             if on_delivery is not None:
                 on_delivery(delivery)
 

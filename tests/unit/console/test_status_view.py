@@ -13,6 +13,7 @@ from rollstream.consumers.audit import AuditReport, PartitionAudit
 from rollstream.schemas.choosing import Choosing, ServedEnvironment
 from rollstream.status import (
     AdmissionFigures,
+    Alarm,
     DeadLetterFigures,
     Figures,
     PartitionFigures,
@@ -200,7 +201,10 @@ def test_dead_letters_and_the_end_of_a_run_are_told() -> None:
 
 
 def test_every_stuck_stage_is_a_line() -> None:
-    stuck = (Verdict("sealers", "one"), Verdict("trainer", "two"))
+    stuck = (
+        Verdict("sealers", "one", Alarm.NO_SEALER),
+        Verdict("trainer", "two", Alarm.NOT_ACKED),
+    )
     lines = shown(status_view(Figures(), stuck, {})).splitlines()
     assert lines == ["stuck: sealers – one", "stuck: trainer – two"]
 

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
-from harness import commands_page, configuration_page
+from harness import commands_page, configuration_page, metrics_page
 from rollstream.runtime.config.sections import SamplerConfig
 
-PAGES = (commands_page, configuration_page)
+PAGES = (commands_page, configuration_page, metrics_page)
 
 
 @pytest.mark.parametrize("made", PAGES, ids=lambda made: Path(made.PAGE).stem)

@@ -19,7 +19,7 @@ def publish(to: RolloutProducer, count: int) -> None:
         to.publish(
             example_id="ex-0",
             prompt_tokens=[1],
-            response_tokens=[2],
+            output_tokens=[2],
             logprobs=[-0.5],
             reward=1.0,
             policy_version="step-0",

@@ -16,6 +16,7 @@ from rollstream.runtime.config.sections import (
 from rollstream.runtime.config.store import StoreConfig
 from rollstream.status import (
     AdmissionFigures,
+    Alarm,
     Figures,
     PartitionFigures,
     SamplerFigures,
@@ -315,7 +316,9 @@ def test_partitions_of_one_environment_share_a_sentence_that_stays_short() -> No
 
 def test_missing_topics_are_named_alone() -> None:
     (verdict,) = stuck_stages(Figures(missing_topics=("a", "b")), CONFIG)
-    assert verdict == Verdict("topics", "a, b missing; run `rollstream topics create`")
+    assert verdict == Verdict(
+        "topics", "a, b missing; run `rollstream topics create`", Alarm.MISSING_TOPICS
+    )
 
 
 def stuck(
@@ -351,7 +354,7 @@ def test_producers_that_wait_while_no_sampler_tells_them_are_named() -> None:
     figures = Figures(
         partitions=(HEALTHY_PARTITION,), samplers=(HEALTHY_SAMPLER,), admission=(waiting,)
     )
-    ((stage, reason, _),) = stuck_stages(figures, CONFIG)
+    ((stage, reason, *_),) = stuck_stages(figures, CONFIG)
     assert stage == "sampler"
     assert reason.startswith("4 of 9 producers of math wait to begin groups")
     assert "(t)" in reason

@@ -153,7 +153,7 @@ PRODUCER_FAILED = _counter("producer_failed_entries", "Entries that are, perhaps
 PRODUCER_WAITS = _gauge("producer_waiting_calls", "Calls that wait, by cause", "cause")
 
 # ``rollstream monitor``: the whole deployment, as `rollstream status` sees it.
-STUCK = _gauge("stuck", "Stages that are stuck, by the row of the alarms' table", "stage", "alarm")
+STUCK = _gauge("stuck", "Stages that are stuck, by alarm", "stage", "alarm", "level")
 LOOK_AGE = _gauge("look_age_seconds", "Seconds since it read the logs last")
 LOOK = _seconds("look", "How long it took to read the logs")
 SEALERS = _gauge("sealers", "Sealers that run", *_ENVIRONMENT)

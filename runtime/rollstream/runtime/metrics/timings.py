@@ -37,10 +37,11 @@ class Timings:
         with self._lock:
             self._durations[metric, labels].add(max(0.0, seconds))
 
-    def count(self, metric: Metric, *labels: str) -> None:
-        """It happened once more."""
+    def count(self, metric: Metric, *labels: str, times: int = 1) -> None:
+        """It happened so many times more. 0 shows that it did not happen so far: Prometheus sees no
+        rise of what it sees first."""
         with self._lock:
-            self._counts[metric, labels] += 1
+            self._counts[metric, labels] += times
 
     def samples(self) -> Iterator[Sample]:
         """Yields a sample for each metric and its labels."""
