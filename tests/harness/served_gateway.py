@@ -33,7 +33,7 @@ class _Listening(logging.Handler):
 
 
 @contextmanager
-def served(metrics: MetricsConfig | None = None, **gateway: Any) -> Iterator[int]:
+def served(metrics: MetricsConfig | None = None, /, **gateway: Any) -> Iterator[int]:
     """The port on the loopback address at which it answers, over a broker in memory."""
     broker = MemoryBroker()
     layout = new_layout(broker, "math", "code")

@@ -14,9 +14,9 @@ from harness.scraping import ANY_PORT, addresses, get, scraped
 from rollstream.runtime.clock import ManualClock
 from rollstream.sampler import Sampler
 from rollstream.store import MemoryBlobs
-from rollstream.streams.broker import Writer
 from rollstream.streams.errors import Fenced
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.memory.writer import MemoryWriter
 from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 10.0
@@ -29,7 +29,7 @@ class HangingBroker(MemoryBroker):
         super().__init__(MemoryLogs())
         self.hangs, self.called, self.free = (threading.Event() for _ in range(3))
 
-    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> MemoryWriter:
         if self.hangs.is_set():
             self.called.set()
             self.free.wait(WAIT_S)

@@ -100,7 +100,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         scratch=Scratch(clock),
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),
         reports=ReportsLog(broker, Layout().reports("math"), clock),
-        counters=SealerCounters("math"),
+        counters=SealerCounters(),
         decisions=DecisionLogs(config, broker),
     )
 

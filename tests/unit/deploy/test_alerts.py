@@ -124,7 +124,6 @@ def test_every_alarm_of_status_has_an_alert_and_a_row_of_the_page() -> None:
     assert named == [alarm.value for alarm in Alarm]
 
 
-
 # What makes each alert of a process fire: series, and the minute by which it has fired.
 FIRING: dict[str, tuple[list[tuple[str, str]], int]] = {
     "RollstreamMonitorBlind": ([("rollstream_look_age_seconds", "301x10")], 3),

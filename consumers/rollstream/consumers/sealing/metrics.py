@@ -95,6 +95,7 @@ def samples(stats: SealerStats) -> Iterator[Sample]:
         yield of.SEALER_GROUPS.sample(one.groups, name)
         yield of.SEALER_FLUSHES.sample(one.flushes, name)
         yield of.SEALER_WRITTEN_BYTES.sample(one.written_bytes, name)
+        yield of.SEALER_SEAL.sample(one.seal_times, name)
         yield of.SEALER_OWNED.sample(sum(p.environment == name for p in stats.partitions), name)
         for reason, entries in one.settled.items():
             yield of.SEALER_SETTLED.sample(entries, name, reason)

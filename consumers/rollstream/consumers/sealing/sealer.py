@@ -111,9 +111,7 @@ class Sealer:
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker, root)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
-        self._counters = {
-            name: SealerCounters(name, metrics.observe) for name in config.environments
-        }
+        self._counters = {name: SealerCounters() for name in config.environments}
         self._scratch = Scratch(self._clock)
         self._memory = MemoryBudget(memory_max)
         self._environments = [

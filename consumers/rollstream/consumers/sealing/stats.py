@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollstream.consumers.assembling import Plan
-from rollstream.runtime.metrics import catalogue
-from rollstream.runtime.metrics.timings import Observe, observe_nothing
+from rollstream.runtime.metrics.metric import Durations
 from rollstream.schemas.events import Flushed
 
 SEAL_TIMES_MAX = 8_192  # The newest groups, over which percentiles are taken.
@@ -70,6 +69,7 @@ class EnvironmentStats:
         flushes: that were committed.
         written_bytes: of the files of these flushes.
         settled: by reason, the entries that ended without a group.
+        seal_times: from each group's first record to its commit.
     """
 
     read: int
@@ -79,6 +79,7 @@ class EnvironmentStats:
     flushes: int
     written_bytes: int
     settled: Mapping[str, int]
+    seal_times: Durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,18 +137,14 @@ class SealerStats:
 class SealerCounters:
     """Counts what was read and committed of one environment. The loop counts; any thread may ask
     for the totals.
-
-    Args:
-        observe: takes how long each group took.
     """
 
-    def __init__(self, environment: str, observe: Observe = observe_nothing) -> None:
-        self._environment = environment
-        self._observe = observe
+    def __init__(self) -> None:
         self._read = self._read_bytes = 0
         self._segments = self._groups = self._flushes = self._written_bytes = 0
         self._settled: Counter[str] = Counter()
         self._seal_times_ms: deque[float] = deque(maxlen=SEAL_TIMES_MAX)
+        self._seal_times = Durations()
 
     def count_read(self, entries: int, size: int) -> None:
         """Counts entries that were read, and the bytes of their records."""
@@ -165,7 +162,7 @@ class SealerCounters:
                 self._segments += len(decision.group.rows)
                 took_ms = max(0, now_us - decision.group.first_ts) / 1e3
                 self._seal_times_ms.append(took_ms)
-                self._observe(catalogue.SEALER_SEAL, took_ms / 1e3, self._environment)
+                self._seal_times.add(took_ms / 1e3)
             for settlement in decision.settled:
                 self._settled[settlement.reason] += 1
             if decision.unread is not None:
@@ -188,6 +185,7 @@ class SealerCounters:
             flushes=self._flushes,
             written_bytes=self._written_bytes,
             settled=dict(self._settled),
+            seal_times=self._seal_times.copy(),
         )
 
 

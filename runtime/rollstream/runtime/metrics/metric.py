@@ -35,7 +35,7 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"  # Durations in seconds, since the process began.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # Each is one object, and found by that.
 class Metric:
     """One row of the catalogue.
 

@@ -82,8 +82,9 @@ class MetricsServer:
                     *(host, port, error.strerror or error, AGAIN_S),
                 )
             return
-        self.address = self._server.server_address[:2]  # type: ignore[assignment]
-        _log.info("metrics at http://%s:%d/metrics, with /healthz and /readyz", *self.address)
+        at, port = self._server.socket.getsockname()[:2]
+        self.address = at, port
+        _log.info("metrics at http://%s:%d/metrics, with /healthz and /readyz", at, port)
 
 
 class _Server(ThreadingHTTPServer):

@@ -48,8 +48,10 @@ class Timings:
         with self._lock:
             durations = [(key, one.copy()) for key, one in self._durations.items()]
             counts = [*self._counts.items()]
-        for (metric, labels), value in (*durations, *counts):
-            yield metric.sample(value, *labels)
+        for (metric, labels), duration in durations:
+            yield metric.sample(duration, *labels)
+        for (metric, labels), count in counts:
+            yield metric.sample(count, *labels)
 
 
 @contextmanager
