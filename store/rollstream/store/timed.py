@@ -24,6 +24,10 @@ class TimedBlobs:
         self._timings = timings
         self._clock = clock
 
+    @property
+    def requests_at_once(self) -> int:
+        return self._inner.requests_at_once
+
     def create(self, path: str, data: Bytes | Pieces) -> None:
         self._timed("create", lambda: self._inner.create(path, data))
 

@@ -158,10 +158,8 @@ class EnvironmentSealer:
         return any(partition.busy() for partition in self._partitions.values())
 
     def hangs(self, seconds: float) -> str:
-        """Which call of the store has not ended for so long, in words; empty: none. Any thread may
-        call it."""
-        partitions = [*self._partitions.values()]
-        return next(filter(None, (one.hangs(seconds) for one in partitions)), "")
+        """Which call of the store has not ended for so long, in words; empty: none."""
+        return next(filter(None, (one.hangs(seconds) for one in self._partitions.values())), "")
 
     @property
     def has_joined(self) -> bool:

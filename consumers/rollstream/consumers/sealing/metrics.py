@@ -26,12 +26,12 @@ class SealerMetrics:
         memory_max: ``sealers.memory_bytes``.
 
     Attributes:
-        loop: beats whenever the sealer's loop comes round.
         observe: takes durations.
     """
 
     def __init__(self, config: MetricsConfig, clock: Clock, memory_max: int) -> None:
-        self.loop = Heartbeat(clock)
+        self._loop = Heartbeat(clock)
+        self._hung = ""
         self._config = config
         self._clock = clock
         self._memory_max = memory_max
@@ -49,25 +49,28 @@ class SealerMetrics:
         timings = self._timings
         return blobs if timings is None else TimedBlobs(blobs, timings, self._clock)
 
-    def show(
-        self,
-        stats: Callable[[], SealerStats],
-        hangs: Callable[[float], str],
-        unready: Callable[[], str],
-    ) -> None:
-        """Opens the port. All three are called by other threads.
+    def came_round(self, hangs: Callable[[float], str]) -> None:
+        """The sealer's loop came round.
 
         Args:
             hangs: which call of the store has not ended for so many seconds; empty: none.
+        """
+        self._loop.beat()
+        if self._timings is not None:
+            self._hung = hangs(self._config.stalled_after_s)
+
+    def show(self, stats: Callable[[], SealerStats], unready: Callable[[], str]) -> None:
+        """Opens the port. Both are called by other threads.
+
+        Args:
             unready: why it seals nothing so far; empty: it does.
         """
-        after_s = self._config.stalled_after_s
 
         def stalled() -> str:
-            age_s = self.loop.age_s()
-            if age_s > after_s:
+            age_s = self._loop.age_s()
+            if age_s > self._config.stalled_after_s:
                 return f"the loop has not come round for {age_s:.0f} s"
-            return hangs(after_s)
+            return self._hung
 
         watched = Watched("sealer", lambda: self._samples(stats()), stalled, unready)
         self._end = expose(self._config.host, self._config.port, watched)
@@ -77,7 +80,7 @@ class SealerMetrics:
         self._end()
 
     def _samples(self, stats: SealerStats) -> Iterator[Sample]:
-        yield of.SEALER_LOOP_AGE.sample(self.loop.age_s())
+        yield of.SEALER_LOOP_AGE.sample(self._loop.age_s())
         yield of.SEALER_MEMORY_MAX.sample(self._memory_max)
         yield from samples(stats)
         if self._timings is not None:

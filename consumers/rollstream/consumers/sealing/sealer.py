@@ -144,7 +144,7 @@ class Sealer:
             )
             for name, section in config.environments.items()
         ]
-        metrics.show(self.stats, self._hangs, self._unready)
+        metrics.show(self.stats, self._unready)
 
     def step(self, deadline: Deadline) -> None:
         """Reads, and advances every partition, until there is nothing to do or the deadline is
@@ -157,7 +157,7 @@ class Sealer:
             StoreHangs: a call of the store has not ended for ``store.hang_timeout_s``.
         """
         while True:
-            self._metrics.loop.beat()
+            self._metrics.came_round(self._hangs)
             self._appends.poll()
             self._clients.serve(self._clock.monotonic_s())
             self._check_hung()
@@ -273,7 +273,7 @@ class Sealer:
         """Returns whether all that is decided was committed in time. Reads nothing meanwhile:
         under load that would never end."""
         while True:
-            self._metrics.loop.beat()
+            self._metrics.came_round(self._hangs)
             self._appends.poll()
             for environment in self._environments:
                 environment.advance(draining=True)
