@@ -11,7 +11,9 @@ from typing import Protocol
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.metrics.timings import Timings
 from rollstream.streams.broker import (
     EARLIEST,
     Broker,
@@ -24,6 +26,7 @@ from rollstream.streams.broker import (
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.reading import read_between
+from rollstream.streams.timed import TimedBroker
 
 TIMEOUT_S = 30.0  # Nothing in a healthy test takes so long; a loaded machine is slow.
 COMPACT_TIMEOUT_S = 120.0  # Kafka's cleaner looks every 15 s.
@@ -84,6 +87,13 @@ class MemoryWorld:
     def close(self) -> None:
         for broker in self._brokers:
             broker.close()
+
+
+class TimedWorld(MemoryWorld):
+    """Brokers in memory, whose calls are timed."""
+
+    def broker(self) -> Broker:
+        return TimedBroker(super().broker(), Timings(), SystemClock())
 
 
 class KafkaWorld:

@@ -8,6 +8,8 @@ from threading import Barrier, Thread
 import pytest
 
 from harness.stores import KINDS, opened
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.metrics.timings import Timings
 from rollstream.store import (
     BlobExists,
     BlobInfo,
@@ -15,14 +17,18 @@ from rollstream.store import (
     Blobs,
     Bytes,
     CorruptFile,
+    LocalBlobs,
     Pieces,
     StoreError,
     create_or_compare,
 )
+from rollstream.store.timed import TimedBlobs
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, "timed"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    if request.param == "timed":
+        return TimedBlobs(LocalBlobs(tmp_path), Timings(), SystemClock())
     return opened(request, tmp_path)
 
 

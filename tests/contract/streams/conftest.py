@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.brokers import KafkaWorld, MemoryWorld, World
+from harness.brokers import KafkaWorld, MemoryWorld, TimedWorld, World
 from rollstream.streams.broker import TopicPartition
 
 
-@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.fixture(params=["memory", "timed", pytest.param("kafka", marks=pytest.mark.broker)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    made: World = (
-        MemoryWorld()
-        if request.param == "memory"
-        else KafkaWorld(request.getfixturevalue("kafka_bootstrap"))
-    )
+    made: World
+    if request.param == "kafka":
+        made = KafkaWorld(request.getfixturevalue("kafka_bootstrap"))
+    else:
+        made = MemoryWorld() if request.param == "memory" else TimedWorld()
     yield made
     made.close()
 
