@@ -22,7 +22,7 @@ FILTER = re.compile(r'"!\^\(([\w|]+)\)\$"')
 BLOCK = re.compile(r"^::: rollstream\.[\w.]+\.(\w+)$", re.MULTILINE)
 OF_A_NAME = "rollstream."  # Such anchors the reference has by itself, and the build checks them.
 COMMAND_LINE = "console"  # It has no interface for programs.
-MADE = {"commands", "configuration"}  # Of the command line, and of the sections' models.
+MADE = {"commands", "configuration", "metrics"}  # Of the command line, models, the catalogue.
 
 
 def test_navigation_names_every_page_once_and_no_other() -> None:

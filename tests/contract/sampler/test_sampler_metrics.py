@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from harness.groups import GroupSpec
+from harness.ray_world import RayWorld
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from harness.scraping import ANY_PORT, addresses, get, scraped
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.config.metrics import MetricsConfig
+from rollstream.runtime.metrics.watched import LOOPBACK
 from rollstream.sampler import Sampler
 from rollstream.store import MemoryBlobs
 from rollstream.streams.errors import Fenced
@@ -133,3 +138,21 @@ def test_a_fenced_sampler_is_not_ready(world: LocalWorld) -> None:
 def world_topic(world: LocalWorld) -> str:
     """Of its decision log."""
     return Layout.of(world.config.kafka).sampler_log(world.name).topic
+
+
+@pytest.mark.broker
+def test_a_sampler_over_ray_shows_them_in_its_actor(kafka_bootstrap: str, tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = free.getsockname()[1]
+    world = RayWorld(kafka_bootstrap, tmp_path)
+    world.config = world.config.model_copy(update={"metrics": MetricsConfig(port=port)})
+    try:
+        sampler = world.open()
+        sampler.publish_policy(0, policy_version="step-0")
+        at = f"http://{LOOPBACK}:{port}"
+        assert get("/readyz", at) == get("/healthz", at) == (200, "ok\n")
+        values = scraped(at)
+        assert values["rollstream_sampler_policy_step", world.name] == 0
+        assert addresses() == []  # This process shows nothing.
+    finally:
+        world.close()
