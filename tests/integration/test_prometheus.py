@@ -64,7 +64,7 @@ class Prometheus:
 
     def value(self, expression: str, wanted: float) -> None:
         """Returns once the expression has this value."""
-        deadline, seen = Deadline(TIMEOUT_S), []
+        deadline, seen = Deadline(TIMEOUT_S), list[dict[str, Any]]()
         while not (seen and float(seen[0]["value"][1]) == wanted):
             assert not deadline.passed(), f"{expression} is {seen}, not {wanted}"
             seen = self.ask("query", query=expression)["result"]
