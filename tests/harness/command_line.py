@@ -7,6 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
+from harness.kept_logging import kept_logging
 from rollstream.console.app import build
 from rollstream.console.services import Services
 from rollstream.consumers import create_deployment
@@ -75,4 +76,5 @@ class CommandLine:
             stopping=lambda: self.stopping,
         )
         command = [*arguments, "--config", str(self.config_file)]
-        return CliRunner().invoke(build(), command, obj=services, env={"COLUMNS": columns})
+        with kept_logging():
+            return CliRunner().invoke(build(), command, obj=services, env={"COLUMNS": columns})

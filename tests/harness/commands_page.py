@@ -22,8 +22,14 @@ Each command has `--help`. Commands that need a deployment take `--config FILE`;
 install the command line, see [Install](../install.md).
 
 An error is one line on stderr, with exit code 1. A wrong option gives exit code 2.
+
+Every command takes `--log-format json`: each log line and error on stderr is then a JSON object.
+It has `time` (UTC), `level`, `logger`, `message` and `process`. Where they exist, it also has
+`exception` and fields such as `topic` and `partition`. Your own programs call
+`rollstream.runtime.logs.configure("json")`; a sampler's actor that they start logs likewise.
 """
-_COMPLETION = {"install_completion", "show_completion", "help"}
+# Each command has them.
+_EVERYWHERE = {"install_completion", "show_completion", "help", "log_format"}
 
 
 def page() -> str:
@@ -56,7 +62,7 @@ def _section(name: str, command: Any) -> str:
     options = [
         one
         for one in command.params
-        if one.param_type_name == "option" and one.name not in _COMPLETION
+        if one.param_type_name == "option" and one.name not in _EVERYWHERE
     ]
     usage = [name, *(["[OPTIONS]"] if options else []), *map(_shown_argument, arguments)]
     lines = [f"## {name}", "", _paragraphs(command.help), "", "```text", " ".join(usage), "```", ""]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
+import logging
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from rollstream.console.options import LogFormatOption
+from rollstream.runtime import logs
 from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
@@ -41,6 +47,8 @@ COMMANDS = {
     "topics create": ("topics", "create", "--config rollstream.toml"),
     "topics check": ("topics", "check", "--config rollstream.toml"),
 }
+# These log what they do, as text unless told otherwise; all others log warnings, without a time.
+SERVICES = {"gateway", "seal"}
 GROUPS = {
     "deadletters": "Entries that sealers could not read.",
     "topics": "The topics of the configured environments and samplers.",
@@ -58,10 +66,31 @@ class OneLineErrors(TyperGroup):
             message = _explained(error)
             if message is None:
                 raise
-            stderr = Console(stderr=True, soft_wrap=True, highlight=False)
-            stderr.print("[red]rollstream:[/red]", end=" ")
-            stderr.print(message, markup=False)
+            if logs.configured() == "json":
+                logging.getLogger("rollstream").error("%s", message)
+            else:
+                stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+                stderr.print("[red]rollstream:[/red]", end=" ")
+                stderr.print(message, markup=False)
             raise typer.Exit(1) from error
+
+
+def _with_logs(command: Callable[..., None], *, logs_always: bool) -> Callable[..., None]:
+    """The command, which takes ``--log-format`` beside its own options."""
+
+    @wraps(command)
+    def run(*arguments: Any, log_format: logs.LogFormat | None, **options: Any) -> None:
+        if log_format or logs_always:
+            logs.configure(log_format or "text")
+        command(*arguments, **options)
+
+    own = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter(
+        "log_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=LogFormatOption
+    )
+    parameters = [*own.parameters.values(), option]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def _explained(error: RollstreamError | OSError | ModuleNotFoundError) -> str | None:
@@ -96,7 +125,8 @@ def build(first: str = "") -> typer.Typer:
         *group, name = words.split()
         found = getattr(importlib.import_module(f"rollstream.console.commands.{file}"), function)
         to = groups[group[0]] if group else app
-        to.command(name, epilog=f"Example: rollstream {words} {example}")(found)
+        logging_too = _with_logs(found, logs_always=words in SERVICES)
+        to.command(name, epilog=f"Example: rollstream {words} {example}")(logging_too)
     for name, one in groups.items():
         app.add_typer(one, name=name, no_args_is_help=True)
     return app

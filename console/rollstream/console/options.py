@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rollstream.runtime.logs import LogFormat
+
 
 def _timeout(seconds: float) -> float:
     if not 0 < seconds < math.inf:
@@ -19,6 +21,14 @@ ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        help="Of log lines, on stderr: json is an object a line.",
+        show_default=False,
+    ),
+]
 TimeoutOption = Annotated[
     float,
     typer.Option(

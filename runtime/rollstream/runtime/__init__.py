@@ -7,6 +7,7 @@ Map, a line a file:
 - ``deadline``   time-outs that nested waits share, and log lines about long waits
 - ``collection``  no search for reference cycles while much is made that stays
 - ``at_once``    coroutines that run to their end at once, for those who do not await
+- ``logs``       log lines on stderr, as text or as JSON
 - ``stepping``   a daemon thread that calls a method again and again
 - ``shutdown``   SIGTERM and Ctrl-C as an event
 - ``addresses``  of brokers and of a store's root, checked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from ray.exceptions import ObjectLostError
 from harness.brokers import until
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra
 from harness.kafka import KafkaFactory
+from harness.kept_logging import kept_logging
 from harness.ray_world import RayWorld
+from rollstream.runtime import logs
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import AsyncSamplerClient, Batch, Fenced, NotEnoughGroups, UnknownSampler
@@ -32,7 +35,9 @@ from rollstream.sampler.actor.pickled import Stored, stored_in
 from rollstream.sampler.api.client import SamplerClient
 from rollstream.sampler.decide.batches.next_batch import PayloadsBy
 from rollstream.status import measure
+from rollstream.store.layout import snapshot_path
 from rollstream.streams.errors import BrokerError, TopicMismatch
+from rollstream.streams.topics.layout import Layout
 
 pytestmark = pytest.mark.broker
 WAIT_S = 30.0
@@ -341,6 +346,19 @@ def test_attach_refuses_what_cannot_work(world: RayWorld) -> None:
     config = world.config.model_copy(update={"kafka": kafka})
     with pytest.raises(TopicMismatch, match="topics create"):
         SamplerClient.attach(world.name, config=config)
+
+
+def test_an_actor_logs_in_the_format_of_the_process_that_starts_it(world: RayWorld) -> None:
+    log = Layout.of(world.config.kafka).sampler(world.name)
+    damaged = snapshot_path(world.name, log, 0)
+    world.store.create(damaged, b"no snapshot")
+    with kept_logging():
+        logs.configure("json")
+        pid = world.open().stats().pid
+    (file,) = Path(tempfile.gettempdir()).rglob(f"worker-*-{pid}.err")
+    lines = [line for line in file.read_text().splitlines() if damaged in line]
+    (logged,) = map(json.loads, lines)
+    assert (logged["logger"], logged["process"]) == ("rollstream.sampler", pid)
 
 
 def test_what_the_ranks_of_a_large_batch_share_crosses_once(world: RayWorld) -> None:

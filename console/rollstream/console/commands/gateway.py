@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import Annotated
 
 import typer
@@ -28,7 +27,6 @@ def gateway(
     """
     services, settings = services_of(context), load_config(config)
     serving = importlib.import_module("rollstream.gateway")  # Needs the extra of its name.
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     serving.check_open_to_all(settings.gateway, host)
     stopping = services.stopping()
     with services.connected(settings) as broker:

@@ -83,7 +83,6 @@ def seal(
 def _seal(
     services: Services, settings: RollstreamConfig, name: str | None, *, dead_letter: bool
 ) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     keep_memory_warm()
     stopping = services.stopping()
     with services.connected(settings) as broker:

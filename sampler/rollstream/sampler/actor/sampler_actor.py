@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import ray
 
+from rollstream.runtime import logs
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -79,8 +80,15 @@ class SamplerActor:
     """
 
     def __init__(
-        self, name: str, config: RollstreamConfig, broker: Broker | None, store: Blobs | None
+        self,
+        name: str,
+        config: RollstreamConfig,
+        broker: Broker | None,
+        store: Blobs | None,
+        log_format: logs.LogFormat | None = None,
     ) -> None:
+        if log_format is not None:
+            logs.configure(log_format)
         allow_get_beside_event_loop()
         keep_memory_warm()
         lanes: dict[Lane, ThreadPoolExecutor] = {

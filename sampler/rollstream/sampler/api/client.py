@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import ray
 
+from rollstream.runtime import logs
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
@@ -89,7 +90,7 @@ class SamplerClient(SamplerApi):
         folder, deadline = folder_of_user(), Deadline(START_TIMEOUT_S, clock)
         with one_at_a_time(folder, deadline):
             connect(folder, actor_name(name, loaded), address, deadline)
-            actor = actor.remote(name, loaded, broker, store)
+            actor = actor.remote(name, loaded, broker, store, logs.configured())
             record(folder, actor_name(name, loaded))
         reader = RankReader(store or loaded.store, settings.cache_bytes)
         client = cls(name, actor, clock, settings.timeout_s, reader)

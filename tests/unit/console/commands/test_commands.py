@@ -171,6 +171,20 @@ def test_seal_without_topics_names_the_remedy(line: CommandLine) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_logs_and_errors_are_json_lines_if_asked_for(line: CommandLine) -> None:
+    (refused,) = line.run("seal", "--log-format", "json").stderr.splitlines()
+    told = json.loads(refused)
+    assert told["level"] == "ERROR"
+    assert "rollstream topics create" in told["message"]
+    line.create_topics()
+    line.stopping.set()
+    done = line.run("seal", "--log-format", "json")
+    sealing, *_, ended = map(json.loads, done.stderr.splitlines())
+    assert sealing["message"] == "sealing math from unused:9092"
+    assert (ended["logger"], ended["level"]) == ("rollstream.seal", "INFO")
+    assert line.run("status", "--log-format", "json").exit_code == 0
+
+
 def test_stopped_seal_exits_0(line: CommandLine) -> None:
     line.create_topics()
     line.stopping.set()

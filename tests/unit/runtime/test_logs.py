@@ -1,0 +1,117 @@
+"""Log lines as JSON: what stands in a line, and that nothing but such lines is written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from harness.kept_logging import kept_logging
+from rollstream.runtime import logs
+from rollstream.schemas.ids import PartitionAddress
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays() -> Iterator[None]:
+    with kept_logging():
+        yield
+
+
+def logged(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The only line on stderr."""
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_line_has_time_level_logger_message_and_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("json")
+    logging.getLogger("rollstream.sealer").info("sealed %d\ngroups", 7)
+    found = logged(capsys)
+    time = datetime.fromisoformat(found.pop("time"))
+    assert time.utcoffset() == timedelta(0)
+    assert datetime.now(UTC) - time < timedelta(minutes=5)
+    assert isinstance(found.pop("process"), int)
+    assert found == {"level": "INFO", "logger": "rollstream.sealer", "message": "sealed 7\ngroups"}
+
+
+def test_microseconds_are_there_if_they_are_0() -> None:
+    record = logging.makeLogRecord({"created": 1_700_000_000.0, "msg": "x"})
+    found = json.loads(logs.JsonFormatter().format(record))
+    assert found["time"] == "2023-11-14T22:13:20.000000+00:00"
+
+
+def test_extra_and_named_tuples_are_fields_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("json")
+    address = PartitionAddress("math", 1, 3)
+    logging.getLogger("x").warning("%s: put aside", address, extra={"offset": 12, "of": {"a": [1]}})
+    found = logged(capsys)
+    named = {"environment": "math", "generation": 1, "partition": 3, "offset": 12, "of": {"a": [1]}}
+    assert {name: found[name] for name in named} == named
+    assert found["message"] == f"{address}: put aside"
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"\xff", {(1, 2): 3}])
+def test_a_field_that_is_no_json_is_text(value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json")
+    logging.getLogger("x").warning("m", extra={"field": value, "level": "mine"})
+    found = logged(capsys)
+    assert found["field"] == str(value)
+    assert found["level"] == "WARNING"
+
+
+def test_an_exception_is_text_in_the_same_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("json")
+    try:
+        raise ValueError("no such group")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    found = logged(capsys)
+    assert found["exception"].startswith("Traceback")
+    assert found["exception"].endswith("ValueError: no such group")
+
+
+def test_a_later_call_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert logs.configured() is None
+    logs.configure("text", level=logging.WARNING)
+    assert logs.configured() == "text"
+    logs.configure("json", level=logging.DEBUG)
+    assert logs.configured() == "json"
+    logging.getLogger("x").debug("once")
+    assert logged(capsys)["message"] == "once"
+
+
+PROGRAM = """
+import threading, warnings
+from rollstream.runtime import logs
+
+logs.configure("json")
+warnings.warn("soon gone")
+thread = threading.Thread(target=lambda: 1 / 0, name="reader")
+thread.start()
+thread.join()
+raise KeyError("unknown")
+"""
+
+
+def test_warnings_and_what_ends_a_thread_or_the_process_are_lines_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    warned, thread, process = map(json.loads, done.stderr.splitlines())
+    assert "soon gone" in warned["message"]
+    assert thread["message"] == "thread reader ends"
+    assert thread["exception"].endswith("ZeroDivisionError: division by zero")
+    assert process["exception"].endswith("KeyError: 'unknown'")
+    assert done.returncode == 1
