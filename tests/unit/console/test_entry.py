@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from rollstream.console import entry
 from rollstream.console.app import build
-from rollstream.console.commands.status import age
 from rollstream.console.fetching import Fetching
+from rollstream.console.status_view import age
 
 
 def test_missing_extra_is_named_with_what_to_run(

@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
+from importlib import import_module
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
 from rollstream.console.services import Services, root_of, services_of
-from rollstream.console.showing import show, table_of
+from rollstream.console.showing import show
+from rollstream.console.status_view import Look, status_view
 from rollstream.folds.choosing import choosing_of
-from rollstream.folds.remedies import describe_waiting, given_up_without_bound
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.choosing import Choosing
-from rollstream.status import (
-    ERROR,
-    AdmissionFigures,
-    ContinuationFigures,
-    Figures,
-    PartitionFigures,
-    SamplerFigures,
-    Verdict,
-    measure,
-    stuck_stages,
-)
+from rollstream.status import measure, stuck_stages
 from rollstream.store import StoreError
 from rollstream.store.probe import probe_reading
 from rollstream.streams.errors import BrokerUnavailable
 
 WATCH_EVERY_S = 2.0
 EXIT_STUCK = 2  # Of ``--check``; 1 is the exit code of errors.
-_BACKLOG = "backlog: records read again at a restart; entries: what is open in them"
-PARTITIONS_MAX = 16  # Beyond it a screen shows environments, and of partitions those in trouble.
 
 
 def status(
@@ -50,7 +35,11 @@ def status(
     timeout_s: TimeoutOption = TIMEOUT_S,
     as_json: AsJson = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every 2 s, until Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Look again every 2 s, until Ctrl-C: in a terminal on a full screen.",
+        ),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="End with exit code 2 once a stage is stuck.")
@@ -58,290 +47,68 @@ def status(
 ) -> None:
     """Shows how far each stage is, and every one that is stuck with the likely reason."""
     services, settings = services_of(context), load_config(config)
-    stopping = services.stopping() if watch else threading.Event()
-    with _Screen(as_json=as_json, watch=watch) as screen:
-        while True:
-            try:
-                figures = _look(services, settings, timeout_s)
-            except BrokerUnavailable as error:
-                if not watch:
-                    raise
-                screen.show_error(str(error))
-            else:
-                stuck = stuck_stages(figures, settings)
-                screen.show(figures, stuck, settings)
-                if check and stuck:
-                    raise typer.Exit(EXIT_STUCK)
-            if not watch or services.clock.wait(stopping, WATCH_EVERY_S):
-                return
+    look = partial(_look, services, settings, timeout_s)
+    if not watch:
+        found: Look | None = _shown(look(), as_json=as_json)
+    elif not as_json and Console().is_terminal:
+        # Loaded only here, since it takes longer than a look.
+        screen = import_module("rollstream.console.watching").WatchStatus(
+            look,
+            settings.kafka.bootstrap,
+            clock=services.clock,
+            stopping=services.stopping(),
+            every_s=WATCH_EVERY_S,
+            until_stuck=check,
+        )
+        found = screen.run()
+        screen.raise_defect()
+        if found is not None:
+            _shown(found)
+    else:
+        found = _looks(services, look, as_json=as_json, until_stuck=check)
+    if check and found is not None and found.stuck:
+        raise typer.Exit(EXIT_STUCK)
 
 
-def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Figures:
+def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Look:
     with services.connected(settings, timeout_s) as broker:
         deadline = Deadline(timeout_s, services.clock)
         try:
             root = root_of(services, settings)
             probe_reading(services.store(settings))
         except StoreError as error:  # The logs tell how far each stage is all the same.
-            return replace(measure(broker, settings, deadline), other_root=(str(error),))
-        return measure(broker, settings, deadline, root=root)
-
-
-class _Screen:
-    """Where looks go: a terminal is drawn anew at each, everything else gets one after another."""
-
-    def __init__(self, *, as_json: bool, watch: bool) -> None:
-        self._as_json = as_json
-        self._indent = None if watch else 2  # A look is a line for programs that read many.
-        self._live: Live | None = None
-        console = Console()
-        if watch and not as_json and console.is_terminal:
-            self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-
-    def __enter__(self) -> _Screen:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, figures: Figures, stuck: Sequence[Verdict], settings: RollstreamConfig) -> None:
-        if self._as_json:
-            verdicts = [verdict._asdict() for verdict in stuck]
-            found = {**asdict(figures), "over": figures.over, "stuck": verdicts}
-            typer.echo(json.dumps(found, indent=self._indent))
+            figures = replace(measure(broker, settings, deadline), other_root=(str(error),))
         else:
-            environments = settings.environments
-            samplers = {n: choosing_of(s, environments) for n, s in settings.samplers.items()}
-            self._draw(status_view(figures, stuck, samplers))
+            figures = measure(broker, settings, deadline, root=root)
+    environments = settings.environments
+    samplers = {name: choosing_of(one, environments) for name, one in settings.samplers.items()}
+    return Look(figures, stuck_stages(figures, settings), samplers)
 
-    def show_error(self, message: str) -> None:
-        if self._as_json:
-            typer.echo(json.dumps({"error": message}))
+
+def _looks(
+    services: Services, look: Callable[[], Look], *, as_json: bool, until_stuck: bool
+) -> Look | None:
+    """Prints one look after another; a look is a line for programs that read many."""
+    stopping = services.stopping()
+    while True:
+        try:
+            found = look()
+        except BrokerUnavailable as error:
+            away = json.dumps({"error": str(error)}) if as_json else str(error)
+            typer.echo(away)
         else:
-            self._draw(Text(message, style="bold red"))
-
-    def _draw(self, view: RenderableType) -> None:
-        if self._live is None:
-            show(view)
-        else:
-            self._live.update(view, refresh=True)
+            _shown(found, as_json=as_json, indent=None)
+            if until_stuck and found.stuck:
+                return found
+        if services.clock.wait(stopping, WATCH_EVERY_S):
+            return None
 
 
-def status_view(
-    figures: Figures, stuck: Sequence[Verdict], samplers: Mapping[str, Choosing]
-) -> RenderableType:
-    """Tables of publishing, sealing and sampling (by samplers as they are configured), what else
-    is to be known, and the stages that are stuck, a line each."""
-    parts: list[RenderableType] = []
-    if figures.partitions:
-        parts += [_publishing(figures), _sealing(figures)]
-        if any(row.backlog for row in figures.partitions):
-            # No caption: rich wraps those to the width of the table.
-            parts.append(Text(_BACKLOG))
-    if figures.samplers:
-        parts.append(_sampling(figures))
-        parts += [
-            Text(line) for row in figures.samplers for line in _notes(row, samplers[row.name])
-        ]
-        if given_up := given_up_without_bound({s.name: samplers[s.name] for s in figures.samplers}):
-            parts.append(Text(given_up))
-    parts += [Text(_admission(one)) for one in figures.admission if one.waiting and one.told_by]
-    parts += [Text(f"off: {line}", style="yellow") for line in figures.topics_off]
-    parts += [
-        Text(
-            f"retention: sealers with this configuration retire no files: sampler {name!r} has a "
-            f"decision log and may need them; add [samplers.{name}], or, where it is gone for "
-            "good, delete its topic",
-            style="yellow",
-        )
-        for name in figures.unnamed_samplers
-    ]
-    parts += [
-        Text(
-            f"foreign: no sealer wrote {row.foreign:,} records of the seal log of {row.environment}"
-            f"[{row.partition}], and they are passed over; take the right to write to it from "
-            "whoever did",
-            style="yellow",
-        )
-        for row in figures.partitions
-        if row.foreign
-    ]
-    parts += [
-        Text(_continuations(row), style="yellow") for row in figures.partitions if row.continuations
-    ]
-    letters = figures.dead_letters
-    if letters.kept:
-        newest = (
-            ""
-            if letters.newest_age_s is None
-            else f", the newest {age(letters.newest_age_s)} ago: {letters.newest_from}: "
-            f"{letters.newest_reason}"
-        )
-        line = f"dead letters: {letters.kept:,}{newest}; see `rollstream deadletters list`"
-        parts.append(Text(line, style="yellow"))
-    parts += [
-        Text.assemble(
-            (f"stuck: {verdict.stage}", "bold red" if verdict.level == ERROR else "yellow"),
-            f" – {verdict.reason}",
-        )
-        for verdict in stuck
-    ]
-    if not stuck:
-        over = "the run is over" if figures.over else "nothing is stuck"
-        parts.append(Text(over, style="green"))
-    return Group(*parts)
-
-
-def _by_environment(figures: Figures) -> dict[str, list[PartitionFigures]]:
-    rows: dict[str, list[PartitionFigures]] = {}
-    for row in figures.partitions:
-        rows.setdefault(row.environment, []).append(row)
-    return rows
-
-
-def _publishing(figures: Figures) -> Table:
-    numbers = ("records", "entries/s", "newest", "lost")
-    table = table_of("Publishing", "environment", *numbers, last="sealers")
-    for name, rows in _by_environment(figures).items():
-        rate = sum(row.records_per_s * row.entries_per_record for row in rows)
-        # Where records have more than one entry each, that is the mean of those that were read.
-        exact = all(row.entries_per_record == 1.0 for row in rows)
-        table.add_row(
-            name,
-            f"{sum(row.ingest_end for row in rows):,}",
-            f"{'' if exact else '~'}{rate:,.1f}",
-            age(_newest([row.published_age_s for row in rows])),
-            f"{sum(row.lost for row in rows):,}",
-            f"{figures.sealers.get(name, 0):,}",
-        )
-    return table
-
-
-def _sealing(figures: Figures) -> Table:
-    numbers = ("backlog", "entries", "groups", "groups/s", "flushed")
-    table = table_of("Sealing", "partition", *numbers, last="sealer")
-    every = len(figures.partitions) <= PARTITIONS_MAX
-    for name, rows in _by_environment(figures).items():
-        for row in rows:
-            if every or row.put_aside or (row.backlog and row.held is False):
-                _add(table, f"{name}[{row.partition}]", [row], _sealer(row))
-        if len(rows) > 1:
-            _add(table, name, rows, Text(""), "bold")
-    return table
-
-
-def _add(
-    table: Table, name: str, rows: Sequence[PartitionFigures], sealer: Text, style: str = ""
-) -> None:
-    backlog = sum(row.backlog for row in rows)
-    table.add_row(
-        name,
-        Text(f"{backlog:,}", style="yellow" if backlog else ""),
-        _waiting(rows),
-        f"{sum(row.groups for row in rows):,}",
-        f"{sum(row.groups_per_s for row in rows):,.1f}",
-        age(_newest([row.flush_age_s for row in rows])),
-        sealer,
-        style=style,
-    )
-
-
-def _sealer(row: PartitionFigures) -> Text:
-    if row.put_aside:
-        return Text(f"{row.owner or 'none'}, put aside", style="red")
-    if row.held is None:
-        return Text(f"{row.owner or 'none'}, changing", style="yellow")
-    if row.held or not row.owner:
-        return Text(row.owner or ("claiming" if row.held else "none"))
-    return Text(f"{row.owner}, gone", style="red")
-
-
-def _waiting(rows: Sequence[PartitionFigures]) -> str:
-    """Entries of the backlog; ~ where only the mean of other records is known, ? without any."""
-    known = [row.waiting for row in rows if row.waiting is not None]
-    if len(known) < len(rows):
-        return "?"
-    return f"{'~' if any(row.unread for row in rows) else ''}{sum(known):,}"
-
-
-def _newest(ages_s: Sequence[float | None]) -> float | None:
-    return min((age_s for age_s in ages_s if age_s is not None), default=None)
-
-
-def _sampling(figures: Figures) -> Table:
-    numbers = ("ready", "batches", "/min", "open", "next", "policy", "decided")
-    table = table_of("Sampling", "sampler", *numbers, last="owner")
-    for row in figures.samplers:
-        table.add_row(
-            Text(row.name),
-            f"{row.ready:,}",
-            f"{row.batches:,}",
-            f"{row.batches_per_minute:,}",
-            f"{row.open_batches:,}",
-            f"{row.trainer_step:,}",
-            "none" if row.policy_step < 0 else f"{row.policy_step:,}",
-            age(row.decision_age_s),
-            Text(row.owner or "none"),
-        )
-    return table
-
-
-def _notes(row: SamplerFigures, choosing: Choosing) -> list[str]:
-    lines = [
-        f"{row.name}: {sentence}" for sentence in describe_waiting(row.waiting, row.name, choosing)
-    ]
-    if row.older:
-        lines.append(
-            f"{row.name}: {row.older:,} groups from before the dedupe horizon were neither served "
-            "nor dropped; whether they are ready, or evaluations, is not looked up here"
-        )
-    if row.ready and not row.owner and not row.lost:
-        lines.append(
-            f"{row.name}: was never started, and {row.ready:,} groups are ready for it; attach a "
-            "trainer to it, or remove its section"
-        )
-    if row.over:
-        lines.append(f"{row.name}: the run was finished {age(row.decision_age_s)} ago")
-    return lines
-
-
-def _continuations(row: PartitionFigures) -> str:
-    named = [
-        f"segment {one.segment_idx} of {one.uid} ({_whose(one)}) waits for {one.continues} since "
-        f"{age(one.age_s)}"
-        for one in row.continuing
-    ]
-    more = row.continuations - len(named)
-    rest = f"; and {more:,} more" if more else ""
-    return (
-        f"{row.environment}[{row.partition}]: {row.continuations:,} trajectories wait for a "
-        "rollout that they continue, and end as broken_chain if it does not come within "
-        "expire_after_s: "
-        f"{'; '.join(named)}{rest}"
-    )
-
-
-def _whose(one: ContinuationFigures) -> str:
-    return f"group {one.group_uid}" if one.group_uid else f"example {one.example_id}"
-
-
-def _admission(row: AdmissionFigures) -> str:
-    by = " and ".join(f"{name} by {limit or 'its limits'}" for name, limit in row.told_by.items())
-    return (
-        f"{row.environment}: {row.waiting} of {row.producers} producers wait for admission, which "
-        f"grants no more: {by}"
-    )
-
-
-def age(seconds: float | None) -> str:
-    """A span of seconds in the unit that fits; "never" for None."""
-    if seconds is None:
-        return "never"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+def _shown(look: Look, *, as_json: bool = False, indent: int | None = 2) -> Look:
+    if not as_json:
+        show(status_view(*look))
+        return look
+    stuck = [verdict._asdict() for verdict in look.stuck]
+    found = {**asdict(look.figures), "over": look.figures.over, "stuck": stuck}
+    typer.echo(json.dumps(found, indent=indent))
+    return look
