@@ -16,6 +16,8 @@ from harness.kept_logging import kept_logging
 from rollstream.runtime import logs
 from rollstream.schemas.ids import PartitionAddress
 
+NAME = "rollstream.test_logs"
+
 
 @pytest.fixture(autouse=True)
 def _logging_stays() -> Iterator[None]:
@@ -24,9 +26,9 @@ def _logging_stays() -> Iterator[None]:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The only line on stderr."""
-    (line,) = capsys.readouterr().err.splitlines()
-    found = json.loads(line)
+    """The only line of our logger: threads of other tests may log meanwhile."""
+    lines = map(json.loads, capsys.readouterr().err.splitlines())
+    (found,) = [line for line in lines if line["logger"] == NAME]
     assert isinstance(found, dict)
     return found
 
@@ -35,13 +37,13 @@ def test_a_line_has_time_level_logger_message_and_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logs.configure("json")
-    logging.getLogger("rollstream.sealer").info("sealed %d\ngroups", 7)
+    logging.getLogger(NAME).info("sealed %d\ngroups", 7)
     found = logged(capsys)
     time = datetime.fromisoformat(found.pop("time"))
     assert time.utcoffset() == timedelta(0)
     assert datetime.now(UTC) - time < timedelta(minutes=5)
     assert isinstance(found.pop("process"), int)
-    assert found == {"level": "INFO", "logger": "rollstream.sealer", "message": "sealed 7\ngroups"}
+    assert found == {"level": "INFO", "logger": NAME, "message": "sealed 7\ngroups"}
 
 
 def test_microseconds_are_there_if_they_are_0() -> None:
@@ -55,7 +57,9 @@ def test_extra_and_named_tuples_are_fields_of_their_own(
 ) -> None:
     logs.configure("json")
     address = PartitionAddress("math", 1, 3)
-    logging.getLogger("x").warning("%s: put aside", address, extra={"offset": 12, "of": {"a": [1]}})
+    logging.getLogger(NAME).warning(
+        "%s: put aside", address, extra={"offset": 12, "of": {"a": [1]}}
+    )
     found = logged(capsys)
     named = {"environment": "math", "generation": 1, "partition": 3, "offset": 12, "of": {"a": [1]}}
     assert {name: found[name] for name in named} == named
@@ -65,7 +69,7 @@ def test_extra_and_named_tuples_are_fields_of_their_own(
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"\xff", {(1, 2): 3}])
 def test_a_field_that_is_no_json_is_text(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
-    logging.getLogger("x").warning("m", extra={"field": value, "level": "mine"})
+    logging.getLogger(NAME).warning("m", extra={"field": value, "level": "mine"})
     found = logged(capsys)
     assert found["field"] == str(value)
     assert found["level"] == "WARNING"
@@ -76,7 +80,7 @@ def test_an_exception_is_text_in_the_same_line(capsys: pytest.CaptureFixture[str
     try:
         raise ValueError("no such group")
     except ValueError:
-        logging.getLogger("x").exception("failed")
+        logging.getLogger(NAME).exception("failed")
     found = logged(capsys)
     assert found["exception"].startswith("Traceback")
     assert found["exception"].endswith("ValueError: no such group")
@@ -88,7 +92,7 @@ def test_a_later_call_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]
     assert logs.configured() == "text"
     logs.configure("json", level=logging.DEBUG)
     assert logs.configured() == "json"
-    logging.getLogger("x").debug("once")
+    logging.getLogger(NAME).debug("once")
     assert logged(capsys)["message"] == "once"
 
 
