@@ -31,7 +31,9 @@ class JsonFormatter(logging.Formatter):
         for argument in record.args if isinstance(record.args, tuple) else ():
             if isinstance(argument, tuple) and hasattr(argument, "_asdict"):
                 found |= argument._asdict()
-        found |= {name: of for name, of in vars(record).items() if name not in _OF_EVERY_RECORD}
+        given = vars(record).keys() - _OF_EVERY_RECORD
+        # Ray has a record factory that adds `_ray_timestamp_ns`.
+        found |= {name: vars(record)[name] for name in given if not name.startswith("_")}
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,

@@ -37,7 +37,7 @@ def test_a_line_has_time_level_logger_message_and_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logs.configure("json")
-    logging.getLogger(NAME).info("sealed %d\ngroups", 7)
+    logging.getLogger(NAME).info("sealed %d\ngroups", 7, extra={"_added_by_ray": 1})
     found = logged(capsys)
     time = datetime.fromisoformat(found.pop("time"))
     assert time.utcoffset() == timedelta(0)
