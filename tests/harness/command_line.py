@@ -39,7 +39,7 @@ class CommandLine:
         config_file: passed as ``--config``.
         logs: of the broker.
         blobs: of the store.
-        store: what commands open instead of it; None: it is that.
+        opened: what commands open instead of it; None: it is that.
         clock: of the command and the broker.
         stopping: once set, commands that run until they are stopped end at once.
     """
@@ -52,7 +52,7 @@ class CommandLine:
         self.clock = ManualClock()
         self.logs = MemoryLogs(self.clock)
         self.blobs = LocalBlobs(folder / "store")
-        self.store: Blobs | None = None
+        self.opened: Blobs | None = None
         self.stopping = threading.Event()
 
     def broker(self) -> MemoryBroker:
@@ -71,7 +71,7 @@ class CommandLine:
         """
         services = Services(
             broker=lambda _: self.broker(),
-            store=lambda _: self.store or self.blobs,
+            store=lambda _: self.opened or self.blobs,
             clock=self.clock,
             stopping=lambda: self.stopping,
         )

@@ -54,7 +54,7 @@ COMMANDS = {
     "topics check": ("topics", "check", "--config rollstream.toml"),
 }
 # These log what they do, as text unless told otherwise; all others log warnings, without a time.
-SERVICES = {"gateway", "seal"}
+SERVICES = {"gateway", "monitor", "page", "seal"}
 GROUPS = {
     "deadletters": "Entries that sealers could not read.",
     "topics": "The topics of the configured environments and samplers.",

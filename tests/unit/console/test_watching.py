@@ -15,10 +15,14 @@ from harness.shown_figures import PARTITION, SAMPLER, SAMPLERS
 from rollstream.console.status_view import Look
 from rollstream.console.watching import WatchStatus
 from rollstream.runtime.clock import Clock, ManualClock, SystemClock
-from rollstream.status import Figures, Verdict
+from rollstream.status import Alarm, Figures, Verdict
 from rollstream.streams.errors import BrokerUnavailable
 
-STUCK = Verdict("sealers", "no sealer holds math[1], and 78 records wait; run `rollstream seal`")
+STUCK = Verdict(
+    "sealers",
+    "no sealer holds math[1], and 78 records wait; run `rollstream seal`",
+    Alarm.HELD_BY_NO_SEALER,
+)
 WAIT_S = 30.0
 
 

@@ -45,7 +45,6 @@ def monitor(
             "metrics.port is not set, so that nobody could read what is stuck; write port = 9464 "
             "under [metrics], or set ROLLSTREAM_METRICS__PORT"
         )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stopping = services.stopping()
     monitored = Monitor(services, settings, every_s)
     watched = Watched("monitor", monitored.samples, monitored.stalled, monitored.unready)

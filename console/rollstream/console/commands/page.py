@@ -51,7 +51,6 @@ def page(
     throughput, drops, what is stuck, and every sealed rollout with a search and a page of its own.
     """
     services, settings = services_of(context), load_config(config)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     look = RunLook(services, settings, sampler, from_files=from_files, timeout_s=timeout_s)
     token = None if is_loopback(host) else SystemEntropy().token(24)
     stopping = services.stopping()

@@ -46,7 +46,7 @@ def without(blobs: Blobs, *methods: str) -> Blobs:
 def test_topics_are_not_created_over_a_store_that_does_not_do_everything(
     line: CommandLine, broken: Callable[[Blobs], Blobs], named: str
 ) -> None:
-    line.store = broken(line.blobs)
+    line.opened = broken(line.blobs)
     done = line.run("topics", "create")
     assert done.exit_code == 1
     assert named in done.stderr
@@ -56,7 +56,7 @@ def test_topics_are_not_created_over_a_store_that_does_not_do_everything(
 def test_topics_check_names_what_this_machine_may_not(line: CommandLine) -> None:
     line.create_topics()
     assert line.run("topics", "check").exit_code == 0
-    line.store = without(line.blobs, "create", "delete")
+    line.opened = without(line.blobs, "create", "delete")
     done = line.run("topics", "check", "--json")
     assert done.exit_code == 1
     found = [one for one in json.loads(done.stdout) if one["what"] == "store"]
@@ -80,7 +80,7 @@ def test_topics_check_writes_nothing_to_a_folder_that_is_no_root(
 
 def test_status_works_without_the_right_to_write(line: CommandLine) -> None:
     line.create_topics()
-    line.store = without(line.blobs, "create", "replace", "delete")
+    line.opened = without(line.blobs, "create", "replace", "delete")
     done = line.run("status")
     assert done.exit_code == 0
     assert "stuck: store" not in done.stdout
@@ -91,7 +91,7 @@ def test_status_shows_the_logs_and_why_the_store_cannot_be_read(
     line: CommandLine, method: str
 ) -> None:
     line.create_topics()
-    line.store = without(line.blobs, method)
+    line.opened = without(line.blobs, method)
     done = line.run("status", "--json")
     assert done.exit_code == 0
     figures = json.loads(done.stdout)
@@ -110,7 +110,7 @@ def test_no_secret_is_printed(
     line.create_topics()
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secrets[0])
     monkeypatch.setenv("AWS_SESSION_TOKEN", secrets[1])
-    line.store = open_store(s3.store(uuid4().hex))
+    line.opened = open_store(s3.store(uuid4().hex))
     printed = ""
     for command in (["topics", "create"], ["topics", "check"], ["status"], ["files"], ["audit"]):
         for how in ([], ["--json"]):
@@ -118,4 +118,4 @@ def test_no_secret_is_printed(
             printed += done.output + repr(done.exception)
     assert "InvalidToken; the session's token is wrong" in printed
     for secret in secrets:
-        assert secret not in printed + caplog.text + repr(line.store)
+        assert secret not in printed + caplog.text + repr(line.opened)
