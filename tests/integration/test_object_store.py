@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import ray
 
+from harness.importing import group
 from harness.s3_server import S3Server
 from harness.whole_way import (
     GROUP_SIZE,
@@ -25,6 +26,7 @@ from harness.whole_way import (
     publish,
     train,
 )
+from rollstream.consumers import write_rollout_groups
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.load import load_config
@@ -153,3 +155,23 @@ def test_without_its_logs_the_files_say_what_was_decided(deployment: Deployment)
     assert [(one["first"], one["last"], one["known"]) for one in found["steps"]] == [
         (batches[0].step, batches[1].step, "in_file")
     ]
+
+
+@pytest.mark.broker
+@pytest.mark.proves("A9", "A23")
+def test_groups_that_a_program_has_in_hand_are_served_once(deployment: Deployment) -> None:
+    deployment.run("topics", "create")
+    config = load_config(deployment.config)
+    groups = [group(str(number)) for number in range(3)]
+    with deployment.sealer():
+        for imported in (3, 0):
+            report = write_rollout_groups(config.store.root, groups, config=config)
+            assert (report.imported, report.skipped) == (imported, 3 - imported)
+        with deployment.attach() as sampler:
+            sampler.resume(None)
+            batch = sampler.next_batch(0, 3)
+            assert sorted(batch.uids) == sorted(
+                one.rollout_uid for group in groups for one in group.rollouts
+            )
+        deployment.run("audit", "--digests")
+    assert next(opened(deployment).list("staging/", limit=1), None) is None
