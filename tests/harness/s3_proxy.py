@@ -29,6 +29,7 @@ class Fault:
             passes it on and closes after half of the answer; ``lose_answer`` passes it on and
             answers nothing; ``drop_condition`` passes it on without ``If-None-Match``.
         times: how many requests.
+        prolog: of the XML that a refusal answers.
     """
 
     method: str
@@ -36,6 +37,7 @@ class Fault:
     times: int = ALWAYS
     status: int = 403
     code: str = "AccessDenied"
+    prolog: str = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 @dataclass(slots=True)
@@ -163,4 +165,4 @@ def _refusal(fault: Fault, headers: Iterable[tuple[str, str]]) -> bytes:
     """As S3 has it, which repeats the headers that were signed."""
     signed = "".join(f"{name}:{value}&#xA;" for name, value in headers)
     text = f"<Code>{fault.code}</Code><CanonicalRequest>{signed}</CanonicalRequest>"
-    return f'<?xml version="1.0" encoding="UTF-8"?><Error>{text}</Error>'.encode()
+    return f"{fault.prolog}<Error>{text}</Error>".encode()

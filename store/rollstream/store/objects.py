@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -34,6 +35,8 @@ LISTED_AT_ONCE = 1000  # Names of one request, as S3 has it.
 ATTEMPTS_MAX = 8
 REQUESTS_AT_ONCE = 32  # Each takes up to 0.2 s, and mostly waits.
 _FULL = ("507 ", "QuotaExceeded", "StorageFull")
+_BEYOND_END = "416 "
+_ANSWER = re.compile(r":\s*(?=[<{])")  # What begins it: XML, with or without a prolog, or JSON.
 _RIGHTS = ("AccessDenied", "403 Forbidden")
 _REMEDIES = {
     "NoSuchBucket": "there is no such bucket; make it, or correct store.root",
@@ -41,6 +44,7 @@ _REMEDIES = {
     "InvalidAccessKeyId": "the store does not know this access key; correct the credentials",
     "InvalidToken": "the session's token is wrong; log in again",
     "ExpiredToken": "the session's token has expired; log in again",
+    "RequestTimeTooSkewed": "this machine's clock is wrong; set it",
     **dict.fromkeys(_RIGHTS, "give the credentials this right (the guide on object stores)"),
     "501 Not Implemented": "the store must know conditional writes (If-None-Match)",
     "TimedOut": "the store did not answer in time; check it, or raise store.timeout_s",
@@ -76,17 +80,17 @@ class ObjectBlobs:
         return f"ObjectBlobs({self.root!r})"
 
     def create(self, path: str, data: Bytes | Pieces) -> None:
-        try:
-            self._put(path, data, "create")
-        except AlreadyExistsError as error:
-            if self.info(path) is None:  # Another one was writing it, too, and did not.
-                raise StoreError(
-                    f"{self.root}/{path} was not written: {_told(str(error))}"
-                ) from None
-            raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
+        with self._as_store_errors(path):
+            try:
+                self._put(path, data, "create")
+            except AlreadyExistsError:
+                if self.info(path) is None:  # Another one was writing it, too, and did not.
+                    raise
+                raise BlobExists(f"{path} exists below {self.root}; it was left as it is") from None
 
     def replace(self, path: str, data: Bytes | Pieces) -> None:
-        self._put(path, data, "overwrite")
+        with self._as_store_errors(path):
+            self._put(path, data, "overwrite")
 
     def read(self, path: str) -> bytes:
         names_of(path)
@@ -97,8 +101,8 @@ class ObjectBlobs:
         """Spans up to ``RANGE_GAP`` bytes apart are read by one request."""
         names_of(path)
         asked = [span for span in spans if span[0] < span[1]]
-        try:
-            with self._as_store_errors(path):
+        with self._as_store_errors(path):
+            try:
                 found = obstore.get_ranges(
                     self._store,
                     path,
@@ -106,9 +110,10 @@ class ObjectBlobs:
                     ends=[stop for _, stop in asked],
                     coalesce=RANGE_GAP,
                 )
-        except StoreError:
-            self._compare_size(path, spans)
-            raise
+            except BaseError as error:
+                if _BEYOND_END in str(error):
+                    self._compare_size(path, spans)
+                raise
         parts = iter(found)
         read = [memoryview(next(parts) if start < stop else b"") for start, stop in spans]
         if any(len(data) < b - a for data, (a, b) in zip(read, spans, strict=True)):
@@ -128,7 +133,7 @@ class ObjectBlobs:
 
     def delete(self, path: str) -> None:
         names_of(path)
-        with self._as_store_errors(path):
+        with suppress(BlobMissing), self._as_store_errors(path):  # GCS says that it is missing.
             obstore.delete(self._store, path)
 
     def delete_staged(self, before_us: int) -> int:
@@ -154,9 +159,8 @@ class ObjectBlobs:
     def _put(self, path: str, data: Bytes | Pieces, mode: Any) -> None:
         names_of(path)
         content = list(data.buffers) if isinstance(data, Pieces) else data
-        with self._as_store_errors(path):
-            # In one request: several parts could replace what exists.
-            obstore.put(self._store, path, content, mode=mode, use_multipart=False)
+        # In one request: several parts could replace what exists.
+        obstore.put(self._store, path, content, mode=mode, use_multipart=False)
 
     def _listed(self, prefix: str, after: str) -> Iterator[BlobInfo]:
         # Object stores of this library list by whole names; keys are in the order of their bytes.
@@ -188,8 +192,6 @@ class ObjectBlobs:
         where = f"{self.root}/{path}" if path else self.root
         try:
             yield
-        except AlreadyExistsError:
-            raise
         except (BaseError, OSError, ValueError, UnicodeError) as error:
             text = str(error)
             code = next((code for code in _REMEDIES if code in text), "")
@@ -206,7 +208,8 @@ class ObjectBlobs:
 def _told(text: str) -> str:
     """The library's message and the store's code. Not the rest of the answer: it repeats what was
     signed, with the session's token."""
-    told, _, answer = text.partition(": <?xml")
+    told, *rest = _ANSWER.split(text, maxsplit=1)
+    answer = "".join(rest)
     code = answer.partition("<Code>")[2].partition("</Code>")[0]
     first = told.partition("\n")[0].strip().rstrip(":")[:300]
     return f"{first} {code}".strip()

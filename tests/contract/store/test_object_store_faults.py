@@ -14,6 +14,7 @@ from rollstream.runtime.config.store import StoreConfig
 from rollstream.store import (
     BlobExists,
     BlobInfo,
+    BlobMissing,
     Blobs,
     CorruptFile,
     StoreError,
@@ -149,6 +150,35 @@ def test_a_conflict_of_two_writers_is_no_blob_that_exists(stores: Stores) -> Non
     with pytest.raises(BlobExists):
         stores.through(timeout_s=2.0).create("a/b", CONTENT)
     assert stores.past.info("new") is None
+
+
+@pytest.mark.parametrize("call", [*CALLS, "replace"])
+@pytest.mark.parametrize("prolog", ['<?xml version="1.0" encoding="UTF-8"?>', ""])
+def test_a_conflict_is_an_error_of_the_store_that_repeats_nothing_that_was_signed(
+    stores: Stores, call: str, prolog: str
+) -> None:
+    method = "PUT" if call == "replace" else call
+    stores.proxy.faults.append(
+        Fault(method, "refuse", status=409, code="OperationAborted", prolog=prolog)
+    )
+    blobs = stores.through()
+    with pytest.raises(StoreError, match="409 Conflict") as raised:
+        CALLS[call](blobs) if call in CALLS else blobs.replace("a/c", CONTENT)
+    assert not isinstance(raised.value, BlobExists)
+    assert "x-amz" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(404, "NoSuchBucket"), (400, "ExpiredToken"), (503, "SlowDown")]
+)
+def test_ranges_that_are_refused_say_why_and_nothing_is_asked_besides(
+    stores: Stores, status: int, code: str
+) -> None:
+    stores.proxy.faults.append(Fault("GET", "refuse", status=status, code=code))
+    with pytest.raises(StoreError, match=code) as raised:
+        stores.through(timeout_s=1.0).read_ranges("a/b", [(0, 10)])
+    assert not isinstance(raised.value, BlobMissing)
+    assert set(stores.proxy.asked) == {"GET"}
 
 
 def test_a_bucket_at_its_quota_is_a_full_store(stores: Stores) -> None:
