@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,11 +51,13 @@ _REMEDIES = {
     "TimedOut": "the store did not answer in time; check it, or raise store.timeout_s",
     "error sending request": "the store cannot be reached; check store.endpoint and the network",
 }
+_users = set[int]()  # The process that opened a store first.
 
 
 class ObjectBlobs:
     """Keeps blobs as objects of a bucket. A blob is durable once ``create`` returns, and no reader
-    sees any part of it before. Methods: see ``Blobs``. Threads and processes may share a bucket.
+    sees any part of it before. Methods: see ``Blobs``. Threads and processes may share a bucket,
+    but for a process that was forked off one that opened any: it is refused.
 
     A request is tried again after a failure that may pass, with growing, random pauses, until
     ``timeout_s`` is over. Whether a write that failed was carried out is not known; repeating it
@@ -190,6 +193,7 @@ class ObjectBlobs:
     @contextmanager
     def _as_store_errors(self, path: str) -> Iterator[None]:
         where = f"{self.root}/{path}" if path else self.root
+        _refuse_fork(where)
         try:
             yield
         except (BaseError, OSError, ValueError, UnicodeError) as error:
@@ -203,6 +207,17 @@ class ObjectBlobs:
             kind = StoreRefused if code in _RIGHTS else StoreError
             remedy = _REMEDIES.get(code, "check the store, and `rollstream topics check`")
             raise kind(f"{where}: {_told(text)}; {remedy}") from None
+
+
+def _refuse_fork(where: str) -> None:
+    """A forked child has the library's memory and none of its threads: a request never ends."""
+    if os.getpid() not in _users:
+        if _users:
+            raise StoreError(
+                f"{where}: this process was forked off one that had opened an object store, where "
+                "no request ends; start it by multiprocessing.get_context('spawn')"
+            )
+        _users.add(os.getpid())
 
 
 def _told(text: str) -> str:

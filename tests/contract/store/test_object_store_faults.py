@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from uuid import uuid4
@@ -24,6 +25,7 @@ from rollstream.store import (
     open_store,
 )
 
+ENDED_S = 60.0  # None takes a second; one that hangs is killed.
 CONTENT = bytes(range(256)) * 1024
 CALLS: dict[str, Callable[[Blobs], object]] = {
     "PUT": lambda blobs: blobs.create("new", CONTENT),
@@ -179,6 +181,27 @@ def test_ranges_that_are_refused_say_why_and_nothing_is_asked_besides(
         stores.through(timeout_s=1.0).read_ranges("a/b", [(0, 10)])
     assert not isinstance(raised.value, BlobMissing)
     assert set(stores.proxy.asked) == {"GET"}
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_forked_process_is_refused_and_does_not_hang(stores: Stores, *, opens: bool) -> None:
+    here, there = multiprocessing.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            (open_store(stores.direct) if opens else stores.past).read("a/b")
+        except StoreError as error:
+            there.send(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    try:
+        assert here.poll(ENDED_S), "it hangs"
+        assert "get_context('spawn')" in here.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert stores.past.read("a/b") == CONTENT
 
 
 def test_a_bucket_at_its_quota_is_a_full_store(stores: Stores) -> None:
