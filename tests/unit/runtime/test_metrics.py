@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,11 +13,14 @@ import pytest
 from harness.scraping import addresses, get, scraped
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.metrics import catalogue as of
+from rollstream.runtime.metrics import server as server_module
 from rollstream.runtime.metrics.liveness import HeldLock
 from rollstream.runtime.metrics.metric import BUCKETS_S, Kind, Sample
+from rollstream.runtime.metrics.server import MetricsServer
 from rollstream.runtime.metrics.timings import Timings, timed
 from rollstream.runtime.metrics.watched import LOOPBACK, Watched, expose
 
+WAIT_S = 10.0
 Show = Callable[[Watched], Callable[[], None]]
 
 
@@ -116,6 +120,33 @@ def test_an_address_that_is_taken_stops_nobody_and_is_named(
         end()
     assert f"port {port}" in caplog.text
     assert "ROLLSTREAM_METRICS__PORT" in caplog.text
+
+
+def test_a_port_that_opens_while_it_is_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, closing = threading.Event(), threading.Event()
+    opened = MetricsServer._open
+
+    def opens_late(self: MetricsServer, *, again: bool = False) -> None:
+        if again:
+            opening.set()
+            assert closing.wait(WAIT_S)
+            opened(self, again=True)
+
+    monkeypatch.setattr(MetricsServer, "_open", opens_late)
+    monkeypatch.setattr(server_module, "AGAIN_S", 0.0)
+    server = MetricsServer(LOOPBACK, 0)
+    assert opening.wait(WAIT_S)
+    join = server._thread.join
+
+    def joins() -> None:
+        closing.set()
+        join()
+
+    monkeypatch.setattr(server._thread, "join", joins)
+    end = threading.Thread(target=server.close, daemon=True)
+    end.start()
+    end.join(WAIT_S)
+    assert not end.is_alive()
 
 
 def test_other_paths_name_those_that_there_are(show: Show) -> None:

@@ -18,6 +18,7 @@ from rollstream.runtime.metrics.exposition import Exposition
 REQUESTS_MAX = 8  # At once; a further one is closed unanswered, and the scraper comes again.
 CLIENT_S = 5.0  # For the headers of a request, and for each part of the answer to be taken.
 AGAIN_S = 5.0  # How often an address that is taken is tried again.
+POLL_S = 0.1  # How soon it notices that it is closed.
 _log = logging.getLogger("rollstream.metrics")
 _all: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
 
@@ -50,8 +51,6 @@ class MetricsServer:
     def close(self) -> None:
         """Closes the port. Idempotent."""
         self._closing.set()
-        if self._server is not None:
-            self._server.shutdown()
         self._thread.join()
         if self._server is not None:
             self._server.server_close()
@@ -67,7 +66,9 @@ class MetricsServer:
             if self._closing.wait(AGAIN_S):
                 return
             self._open(again=True)
-        self._server.serve_forever(poll_interval=0.1)
+        # Not serve_forever: a port that opens while it is closed would not notice.
+        while not self._closing.is_set():
+            self._server.handle_request()
 
     def _open(self, *, again: bool = False) -> None:
         host, port = self._wanted
@@ -92,6 +93,7 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    timeout = POLL_S
 
     def __init__(self, address: tuple[str, int], exposition: Exposition) -> None:
         self.exposition = exposition
