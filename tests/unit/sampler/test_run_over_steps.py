@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from harness.documented_run import GROUPS, NAME, RELEASED_FROM, TURNS, DocumentedRun
@@ -138,6 +139,34 @@ def test_a_damaged_file_is_passed_over_and_named(tmp_path: Path) -> None:
     files.refresh()
     assert set(files.columns().unreadable) == {batch, manifest}
     assert files.columns().rollouts > 0
+
+
+def test_a_file_that_is_json_and_says_what_cannot_be_is_passed_over(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    for damage in (
+        lambda event: event["groups"][0].update(file=99),
+        lambda event: event["segments"].update(rewards=event["segments"]["rewards"][:1]),
+        lambda event: event.update(groups=[3]),
+    ):
+        paths = [blob.path for blob in run.store.list(f"{MANIFESTS}/")]
+        files = RunFiles(run.store, run.config, NAME)
+        whole = run.store.read(paths[0])
+        content = orjson.loads(whole)
+        damage(content["event"])
+        run.store.replace(paths[0], orjson.dumps(content))
+        assert files.refresh()
+        assert set(files.columns().unreadable) == {paths[0]}
+        assert not files.refresh(), "nothing came"
+        run.store.replace(paths[0], whole)
+        assert files.refresh()
+        assert not files.columns().unreadable
+    batch = next(iter(run.store.list(f"{batches_prefix(NAME)}trainer_epoch="))).path
+    content = orjson.loads(run.store.read(batch))
+    content["groups"][0]["index"] = 1 << 40
+    run.store.replace(batch, orjson.dumps(content))
+    files = RunFiles(run.store, run.config, NAME)
+    files.refresh()
+    assert series_of(files.columns()).rollouts > 0
 
 
 @pytest.mark.parametrize("order", ["lowest_reward", "highest_reward", "longest"])

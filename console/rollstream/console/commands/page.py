@@ -86,5 +86,7 @@ def _read(look: RunLook, services: Services, stopping: threading.Event) -> None:
                 logs_at_s = ended_s + LOGS_SHARE * (ended_s - begun_s)
         except RollstreamError as error:
             _log.warning("the page stays as it is, until the next look: %s", error)
+        except Exception:  # noqa: BLE001 - a page that stays as it is for ever would look well
+            _log.exception("the page stays as it is, until the next look")
         if services.clock.wait(stopping, FILES_EVERY_S):
             return

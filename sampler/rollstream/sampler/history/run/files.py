@@ -32,6 +32,8 @@ from rollstream.store.manifests import FlushColumns, read_columns
 from rollstream.store.rollups import VisibleFile
 
 REREAD = 64  # The newest batches: as long as one is open, groups in it may give way to others.
+# What a file that is JSON, and yet not what it should be, raises while it is counted.
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SEGMENTS = ("uids", "segment_idxs", "weight_steps", "token_counts", "rewards", "created_ts")
 
 
@@ -106,13 +108,13 @@ class RunFiles:
         Raises:
             StoreError: the store does not answer.
         """
-        self._unreadable.clear()
+        before, self._unreadable = self._unreadable, {}
         # A batch is listed before the manifests of its groups, which were there before it.
         half_s = 0.0 if deadline is None else deadline.left_s() / 2
         batches = self._read_batches(lambda: deadline is None or deadline.left_s() > half_s)
         flushes = self._read_flushes(lambda: deadline is None or deadline.left_s() > 0)
         scores = self._list_scores()
-        return batches or flushes or scores
+        return batches or flushes or scores or self._unreadable != before
 
     def columns(self) -> RunColumns:
         """All that was read so far."""
@@ -171,16 +173,19 @@ class RunFiles:
             if self._environments is None or address.environment in self._environments:
                 left.append((offset, path, address))
         left.sort()
-        before = len(left)
+        new, before = False, len(left)
         while left and (len(left) == before or go_on()):
             offset, path, address = left.pop()
             try:
                 event = read_columns(self._store, path, _SEGMENTS)
                 self._flushes[path] = _flush_of(address, offset, event)
+                new = True
             except (BlobMissing, CorruptFile, NewerFile) as error:
                 self._unreadable[path] = str(error)
+            except _DAMAGED as error:
+                self._unreadable[path] = f"it is damaged: {error!r}"
         self._unread += len(left)
-        return len(left) < before
+        return new
 
     def _read_batches(self, go_on: Callable[[], bool]) -> bool:
         listed = [blob.path for blob in self._store.list(batches_prefix(self._name))]
@@ -202,7 +207,7 @@ class RunFiles:
             batch = self._batch_of(self._store.read(path))
         except BlobMissing:
             return False  # It was deleted since it was listed.
-        except (ValueError, KeyError, TypeError) as error:
+        except _DAMAGED as error:
             self._unreadable[path] = f"it is damaged: {error!r}"
             return False
         before = self._batches.get(path)
@@ -225,7 +230,7 @@ class RunFiles:
         current = content.get("current_step")
         clock = content["step"] if current is None or current < 0 else current
         return _Batch(
-            content["ts"],
+            int(content["ts"]),
             max(clock, content["policy_step"]),
             len(content["groups"]),
             np.array(refs, np.int64).reshape(-1, 3),
@@ -321,9 +326,11 @@ class RunFiles:
             offsets = np.array([flushes[at].offset for at in of_log])
             chosen = np.flatnonzero(refs[:, 0] == log)
             at = np.minimum(np.searchsorted(offsets, refs[chosen, 1]), len(offsets) - 1)
-            there = offsets[at] == refs[chosen, 1]
+            counts = np.array([len(flushes[at].examples) for at in of_log])
+            indexes = refs[chosen, 2]
+            there = (offsets[at] == refs[chosen, 1]) & (indexes >= 0) & (indexes < counts[at])
             firsts = first_groups[np.array(of_log)[at]]
-            numbers[chosen[there]] = (firsts + refs[chosen, 2])[there]
+            numbers[chosen[there]] = (firsts + indexes)[there]
         return numbers
 
 
@@ -342,7 +349,7 @@ def _flush_of(address: PartitionAddress, offset: int, event: FlushColumns) -> _F
     return _Flush(
         address=address,
         offset=offset,
-        ts=event.now_ts,
+        ts=int(event.now_ts),
         uids=joined(uids),
         files=[files[group["file"]] for group in groups],
         examples=[group["example_id"] for group in groups],
