@@ -167,7 +167,8 @@ class RunLook:
             store=self._store,
             recorded=RecordedInFiles(self._store, columns.steps_of(at)),
         )
-        (one,) = (one for one in found if one.rollout_uid == uid)
+        # Others may have the uid as that of their trajectory, and one may stand there twice.
+        one = next(one for one in found if one.rollout_uid == uid)
         return rollout_page(one, self._decode(file.address.environment))
 
     def whole(self) -> dict[str, Any]:
@@ -179,8 +180,8 @@ class RunLook:
         for row, shown in zip(found.rows, rows, strict=True):
             try:
                 page = self.rollout(row.file, row.uid)
-            except StoreError:
-                continue  # The file is gone, or damaged: others are not.
+            except (StoreError, UnknownRollout):
+                continue  # The file is gone, or damaged, or the uid has lines: others are not.
             left -= len(as_json(page))
             if left < 0:
                 break

@@ -101,7 +101,10 @@ class RunColumns:
         if not groups:
             return None
         first, stop = np.searchsorted(self.group_of, [groups[0], groups[-1] + 1]).tolist()
-        return next((at for at in range(first, stop) if self.uid(at) == uid), None)
+        flush = int(np.searchsorted(self.flush_starts, first, side="right")) - 1
+        begin, wanted = int(self.flush_starts[flush]), uid.encode(errors="replace")
+        lines = self.uids[flush].split(_SEPARATOR)[first - begin : stop - begin]
+        return first + lines.index(wanted) if wanted in lines else None
 
     def steps_of(self, rollout: int) -> list[int]:
         """The steps whose batches had its group."""
