@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import typer
 
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
-from rollstream.store import Blobs, Followed, open_store, read_root_id
-from rollstream.store.probe import probe_store
+from rollstream.status import Figures, measure
+from rollstream.store import Blobs, Followed, StoreError, open_store, read_root_id
+from rollstream.store.probe import probe_reading, probe_store
 from rollstream.streams.broker import Broker, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.check import Difference
@@ -81,3 +83,20 @@ def root_of(services: Services, config: RollstreamConfig) -> StoreRoot:
     """The store's root as this machine has it."""
     store = services.store(config)
     return StoreRoot(config.store.root, read_root_id(store), Followed(store))
+
+
+def figures_of(
+    services: Services, config: RollstreamConfig, broker: Broker, deadline: Deadline
+) -> Figures:
+    """The deployment's figures. A store that does not answer is one of them: the logs tell how far
+    each stage is all the same.
+
+    Raises:
+        BrokerUnavailable: not within the deadline.
+    """
+    try:
+        root = root_of(services, config)
+        probe_reading(services.store(config))
+    except StoreError as error:
+        return replace(measure(broker, config, deadline), other_root=(str(error),))
+    return measure(broker, config, deadline, root=root)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, ConfigOption, TimeoutOption
-from rollstream.console.services import Services, root_of, services_of
+from rollstream.console.services import Services, figures_of, services_of
 from rollstream.runtime.config.load import ConfigError, load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -19,7 +19,7 @@ from rollstream.runtime.metrics.metric import Sample
 from rollstream.runtime.metrics.timings import Timings, timed
 from rollstream.runtime.metrics.watched import Watched, expose
 from rollstream.schemas.errors import RollstreamError
-from rollstream.status import measure, samples, stuck_stages
+from rollstream.status import samples, stuck_stages
 
 EVERY_S = 30.0
 _log = logging.getLogger("rollstream.monitor")
@@ -46,12 +46,12 @@ def monitor(
             "under [metrics], or set ROLLSTREAM_METRICS__PORT"
         )
     stopping = services.stopping()
-    monitored = Monitor(services, settings, every_s)
+    monitored = Monitor(services, settings, every_s, timeout_s)
     watched = Watched("monitor", monitored.samples, monitored.stalled, monitored.unready)
     end = expose(settings.metrics.host, settings.metrics.port, watched)
     try:
         while not stopping.is_set():
-            monitored.look(timeout_s)
+            monitored.look()
             services.clock.wait(stopping, every_s)
     finally:
         end()
@@ -60,31 +60,35 @@ def monitor(
 class Monitor:
     """The newest look at a deployment. One thread looks; others read what it saw."""
 
-    def __init__(self, services: Services, settings: RollstreamConfig, every_s: float) -> None:
+    def __init__(
+        self, services: Services, settings: RollstreamConfig, every_s: float, timeout_s: float
+    ) -> None:
         self._services = services
         self._settings = settings
-        self._every_s = every_s
+        self._every_s, self._timeout_s = every_s, timeout_s
         self._timings = Timings()
         self._lock = threading.Lock()
         self._seen: tuple[Sample, ...] = ()
         self._why_not = "it has not looked so far"
         self._turn_s = self._seen_s = services.clock.monotonic_s()
 
-    def look(self, timeout_s: float) -> None:
+    def look(self) -> None:
         """Reads the logs, or keeps what it saw last, and says why, where that fails."""
         services, settings = self._services, self._settings
         self._turn_s = services.clock.monotonic_s()
+        deadline = Deadline(self._timeout_s, services.clock)
         try:
             with (
                 timed(self._timings.observe, services.clock, of.LOOK),
-                services.connected(settings, timeout_s) as broker,
+                services.connected(settings, self._timeout_s) as broker,
             ):
-                deadline = Deadline(timeout_s, services.clock)
-                figures = measure(broker, settings, deadline, root=root_of(services, settings))
+                figures = figures_of(services, settings, broker, deadline)
         except RollstreamError as error:
             self._why_not = str(error)
             _log.warning("it cannot look: %s; it is tried again in %g s", error, self._every_s)
             return
+        finally:
+            self._turn_s = services.clock.monotonic_s()
         stuck = stuck_stages(figures, settings)
         with self._lock:
             self._seen = tuple(samples(figures, stuck))
@@ -103,7 +107,8 @@ class Monitor:
     def stalled(self) -> str:
         """Why it is not alive; empty: it is."""
         turn_s = self._services.clock.monotonic_s() - self._turn_s
-        late = turn_s > self._every_s + self._settings.metrics.stalled_after_s
+        may_s = max(self._every_s, self._timeout_s)  # It waits for its next look, or looks.
+        late = turn_s > may_s + self._settings.metrics.stalled_after_s
         return f"a look has not ended for {turn_s:.0f} s" if late else ""
 
     def unready(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from typing import Annotated
@@ -13,16 +13,14 @@ import typer
 from rich.console import Console
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import Services, root_of, services_of
+from rollstream.console.services import Services, figures_of, services_of
 from rollstream.console.showing import show
 from rollstream.console.status_view import Look, status_view
 from rollstream.folds.choosing import choosing_of
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.status import measure, stuck_stages
-from rollstream.store import StoreError
-from rollstream.store.probe import probe_reading
+from rollstream.status import stuck_stages
 from rollstream.streams.errors import BrokerUnavailable
 
 WATCH_EVERY_S = 2.0
@@ -72,14 +70,7 @@ def status(
 
 def _look(services: Services, settings: RollstreamConfig, timeout_s: float) -> Look:
     with services.connected(settings, timeout_s) as broker:
-        deadline = Deadline(timeout_s, services.clock)
-        try:
-            root = root_of(services, settings)
-            probe_reading(services.store(settings))
-        except StoreError as error:  # The logs tell how far each stage is all the same.
-            figures = replace(measure(broker, settings, deadline), other_root=(str(error),))
-        else:
-            figures = measure(broker, settings, deadline, root=root)
+        figures = figures_of(services, settings, broker, Deadline(timeout_s, services.clock))
     environments = settings.environments
     samplers = {name: choosing_of(one, environments) for name, one in settings.samplers.items()}
     return Look(figures, stuck_stages(figures, settings), samplers)

@@ -8,7 +8,7 @@ from typing import Any
 from rollstream.console.page.document import as_json, html_of
 from rollstream.console.page.rollout import rollout_page
 from rollstream.console.page.shown import FromLogs, row_object, run_object
-from rollstream.console.services import Services, root_of
+from rollstream.console.services import Services, figures_of
 from rollstream.console.tokens import Decode, configured_tokenizer, decoder_of
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -30,7 +30,7 @@ from rollstream.sampler.history.run import (
     find_rows,
     series_of,
 )
-from rollstream.status import measure, stuck_stages
+from rollstream.status import stuck_stages
 from rollstream.store.errors import StoreError
 from rollstream.store.rollups import VisibleFile
 from rollstream.streams.errors import BrokerUnavailable
@@ -110,9 +110,7 @@ class RunLook:
         deadline = Deadline(self._timeout_s, self._services.clock)
         try:
             with self._services.connected(self._config, reach_s) as broker:
-                figures = measure(
-                    broker, self._config, deadline, root=root_of(self._services, self._config)
-                )
+                figures = figures_of(self._services, self._config, broker, deadline)
                 stuck = stuck_stages(figures, self._config)
                 report = report_of(
                     self._name,
