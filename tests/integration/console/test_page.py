@@ -191,7 +191,7 @@ def test_with_a_token_nothing_is_answered_without_it(look: RunLook) -> None:
     with served(look, TOKEN) as url:
         for path in ("/", "/api/run", "/api/rollouts", "/?token=wrong", "/?token="):
             assert get(url, path)[0] == 401
-        assert get(url, "/", Cookie="rollstream_page=wrong")[0] == 401
+        assert get(url, "/", Cookie=f"rollstream_page_{urlsplit(url).port}=wrong")[0] == 401
         status, headers, _ = get(url, f"/?token={TOKEN}")
         assert (status, headers["Location"]) == (303, "/")
         assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
@@ -199,6 +199,12 @@ def test_with_a_token_nothing_is_answered_without_it(look: RunLook) -> None:
         assert get(url, "/api/run", Cookie=cookie)[0] == 200
         assert get(url, "/api/run", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert get(url, "/", Cookie=cookie, Host="a.name")[0] == 200
+        with served(look, "0ther") as other:
+            given = get(other, "/?token=0ther")[1]["Set-Cookie"].partition(";")[0]
+            # A browser sends all cookies of a host, also those of servers at other ports.
+            of_host = f'mode={{"a": [1, 2]}}; {given}; {cookie}'
+            assert get(url, "/", Cookie=of_host)[0] == get(other, "/", Cookie=of_host)[0] == 200
+        assert get(url, "/", Cookie=given, Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
 def test_answers_may_not_be_framed_sniffed_or_kept(url: str) -> None:

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,7 +23,6 @@ from rollstream.schemas.errors import RollstreamError
 CONNECTIONS_MAX = 64  # One more is closed unanswered: a browser opens six.
 _IDLE_S = 15.0  # Until a connection that sends no request is closed.
 _FIRST_S = 60.0  # That a call waits for the files to be read the first time.
-_COOKIE = "rollstream_page"
 _log = logging.getLogger("rollstream.page")
 
 
@@ -60,6 +58,7 @@ class PageServer(ThreadingHTTPServer):
         assert token is not None or is_loopback(host), host
         self.look = look
         self.token = None if token is None else _digest(token)
+        self.cookie = ""
         self._open = threading.BoundedSemaphore(CONNECTIONS_MAX)
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -70,6 +69,8 @@ class PageServer(ThreadingHTTPServer):
                 f"cannot listen at {host} port {port}: {error.strerror or error}; end what listens "
                 "there, or use another --host or --port"
             ) from error
+        # Browsers send a cookie to every port of a host: each page has its own.
+        self.cookie = f"rollstream_page_{self.server_address[1]}"
 
     @property
     def url(self) -> str:
@@ -163,19 +164,18 @@ class _Calls(BaseHTTPRequestHandler):
             return False
         if hmac.compare_digest(_digest(query.get("token", "")), known):
             self.send_response(HTTPStatus.SEE_OTHER)
-            token = query["token"]
-            self.send_header("Set-Cookie", f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/")
+            cookie = f"{self.server.cookie}={query['token']}"
+            self.send_header("Set-Cookie", f"{cookie}; HttpOnly; SameSite=Strict; Path=/")
             self.send_header("Location", "/")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return True
-        try:
-            cookie = SimpleCookie(self.headers.get("Cookie", "")).get(_COOKIE)
-        except CookieError:
-            cookie = None
-        bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = bearer if cookie is None else cookie.value
-        if not hmac.compare_digest(_digest(given), known):
+        # SimpleCookie reads nothing behind another server's cookie that it dislikes.
+        cookies = [one.strip() for one in self.headers.get("Cookie", "").split(";")]
+        mine = f"{self.server.cookie}="
+        given = [one.removeprefix(mine) for one in cookies if one.startswith(mine)]
+        given.append(self.headers.get("Authorization", "").removeprefix("Bearer "))
+        if not any(hmac.compare_digest(_digest(one), known) for one in given):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED,
                 "a token is missing or wrong; open the address that `rollstream page` printed",
