@@ -13,6 +13,7 @@ from harness.documented_run import GROUPS, NAME, RELEASED_FROM, TURNS, Documente
 from harness.eventful_run import LATE, LATE_REWARD, STEPS, EventfulRun
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler.history.report_rows import FAILED_REASONS_MAX
 from rollstream.sampler.history.run import (
     RunColumns,
     RunFiles,
@@ -21,6 +22,7 @@ from rollstream.sampler.history.run import (
     find_rows,
     series_of,
 )
+from rollstream.sampler.history.run.columns import Ended
 from rollstream.sampler.history.run.series import POINTS_MAX
 from rollstream.store.layout import MANIFESTS, batches_prefix
 from rollstream.store.manifests import list_manifests, read_columns
@@ -88,6 +90,17 @@ def test_lag_waits_and_failures_are_those_of_the_run(eventful: EventfulRun) -> N
     assert np.nanmin(series.waits.lines["batch to batch"]) >= 2.0
     assert series.failures == {"web": {"left early": STEPS // 4}}
     assert sum(taken + left for _, taken, left in series.by_length) == 186 + 96
+
+
+def test_reasons_of_failures_are_bounded(eventful: EventfulRun) -> None:
+    columns = columns_of(eventful)
+    each = [
+        Ended(environment="web", ts=columns.batch_ts[0], reason=f"at {at}", members=1, failed=True)
+        for at in range(FAILED_REASONS_MAX + 10)
+    ]
+    failures = series_of(replace(columns, ended=each)).failures["web"]
+    assert len(failures) < FAILED_REASONS_MAX
+    assert sum(failures.values()) == len(each)
 
 
 def test_more_steps_than_points_are_merged_evenly() -> None:

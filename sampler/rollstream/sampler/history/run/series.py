@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.sampler.history.report_rows import Bounds, bounds_of
+from rollstream.folds.group.failure_reasons import count_reason
+from rollstream.sampler.history.report_rows import FAILED_REASONS_MAX, Bounds, bounds_of
 from rollstream.sampler.history.run.columns import NO_STEP, RunColumns
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -50,7 +52,8 @@ class RunSeries:
         throughput: rollouts a second, over time: ``made``, ``sealed``, ``served``.
         ended: members that were settled before they were sealed, by reason.
         by_length: by output tokens, in powers of two: rollouts in a batch, and in none.
-        failures: why members never came: environment to reason to members, the most first.
+        failures: why members never came: environment to reason to members, the most first, and
+            bounded as those of a report.
         first_ts, sealed_ts, served_ts: of the first rollout, the newest flush and the newest batch,
             in microseconds; 0: there is none.
     """
@@ -259,11 +262,11 @@ def _by_length(
 
 
 def _failures(run: RunColumns) -> dict[str, dict[str, int]]:
-    failures: dict[str, dict[str, int]] = {}
+    failures: dict[str, Counter[str]] = {}
     for one in run.ended:
-        if one.failed:
-            reasons = failures.setdefault(one.environment, {})
-            reasons[one.reason] = reasons.get(one.reason, 0) + one.members
+        if one.failed:  # A reason is any text, of a worker.
+            reasons = failures.setdefault(one.environment, Counter())
+            count_reason(reasons, one.reason, one.members, FAILED_REASONS_MAX)
     return {
         environment: dict(sorted(reasons.items(), key=lambda item: -item[1]))
         for environment, reasons in sorted(failures.items())
