@@ -12,6 +12,7 @@ Map, a line a file:
 - ``shutdown``   SIGTERM and Ctrl-C as an event
 - ``addresses``  of brokers and of a store's root, checked
 - ``client_properties``  which librdkafka properties users may set
+- ``few_calls``  an HTTP server whose calls, at once and in time, are bounded
 - ``extras``     how to install an extra, for error messages
 - ``metrics/``   what a process shows to Prometheus, ``/healthz`` and ``/readyz``
 - ``config/``    the TOML file, a pydantic model for each section (needs the ``consumer`` extra)

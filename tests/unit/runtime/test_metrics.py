@@ -7,11 +7,13 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from harness.scraping import addresses, get, scraped
-from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.metrics import catalogue as of
 from rollstream.runtime.metrics import server as server_module
 from rollstream.runtime.metrics.liveness import HeldLock
@@ -147,6 +149,30 @@ def test_a_port_that_opens_while_it_is_closed_is_closed(monkeypatch: pytest.Monk
     end.start()
     end.join(WAIT_S)
     assert not end.is_alive()
+
+
+def test_a_request_that_comes_byte_by_byte_keeps_no_place(
+    show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module._Handler, "timeout", 0.2)
+    show(Watched("sealer", flushes(1)))
+    [address] = addresses()
+    host, _, port = address.removeprefix("http://").partition(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(server_module.REQUESTS_MAX)]
+    with ExitStack() as all_slow:
+        for one in slow:
+            all_slow.enter_context(one)
+        clock = SystemClock()
+        deadline = Deadline(WAIT_S, clock)
+        while slow and not deadline.passed():
+            for one in [*slow]:
+                try:
+                    one.sendall(b"G")
+                except OSError:
+                    slow.remove(one)
+            clock.wait(threading.Event(), 0.01)
+        assert not slow
+        assert get("/healthz") == (200, "ok\n")
 
 
 def test_other_paths_name_those_that_there_are(show: Show) -> None:

@@ -8,20 +8,19 @@ import ipaddress
 import logging
 import socket
 import sys
-import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rollstream.console.page.document import as_json, html_of, policy
 from rollstream.console.page.look import RunLook
 from rollstream.console.page.shown import named_by, row_object
+from rollstream.runtime.few_calls import FewCallsServer, TimelyCalls
 from rollstream.sampler.history.run import ORDERS, TableQuery
 from rollstream.schemas.errors import RollstreamError
 
 CONNECTIONS_MAX = 64  # One more is closed unanswered: a browser opens six.
-_IDLE_S = 15.0  # Until a connection that sends no request is closed.
+_CALL_S = 15.0  # For a call to come, and for its answer to be taken.
 _FIRST_S = 60.0  # That a call waits for the files to be read the first time.
 _log = logging.getLogger("rollstream.page")
 
@@ -38,7 +37,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(FewCallsServer):
     """Answers on threads of its own until ``shutdown``. It reads, and changes nothing.
 
     Args:
@@ -51,19 +50,13 @@ class PageServer(ThreadingHTTPServer):
         CannotListen: something else listens there, or the address is none of this machine.
     """
 
-    daemon_threads = True
-    block_on_close = False
-
     def __init__(self, look: RunLook, host: str, port: int, token: str | None) -> None:
         assert token is not None or is_loopback(host), host
         self.look = look
         self.token = None if token is None else _digest(token)
         self.cookie = ""
-        self._open = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        if ":" in host:
-            self.address_family = socket.AF_INET6
         try:
-            super().__init__((host, port), _Calls)
+            super().__init__((host, port), _Calls, CONNECTIONS_MAX)
         except OSError as error:
             raise CannotListen(
                 f"cannot listen at {host} port {port}: {error.strerror or error}; end what listens "
@@ -79,18 +72,6 @@ class PageServer(ThreadingHTTPServer):
         shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else host
         return f"http://{shown!s}:{port}/"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._open.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.release()
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no event; anything else is a defect."""
         if not isinstance(sys.exception(), OSError):
@@ -105,9 +86,9 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Calls(BaseHTTPRequestHandler):
+class _Calls(TimelyCalls):
     server: PageServer
-    timeout = _IDLE_S
+    timeout = _CALL_S
     server_version, sys_version = "rollstream", ""
 
     def do_GET(self) -> None:
@@ -200,9 +181,6 @@ class _Calls(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Calls are not logged: they may hold the token."""
 
 
 def _known(value: Any) -> Any:

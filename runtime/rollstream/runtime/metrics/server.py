@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import weakref
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
+from rollstream.runtime.few_calls import FewCallsServer, TimelyCalls
 from rollstream.runtime.metrics.exposition import Exposition
 
 REQUESTS_MAX = 8  # At once; a further one is closed unanswered, and the scraper comes again.
-CLIENT_S = 5.0  # For the headers of a request, and for each part of the answer to be taken.
+CLIENT_S = 5.0  # For a request to come, and for its answer to be taken.
 AGAIN_S = 5.0  # How often an address that is taken is tried again.
 POLL_S = 0.1  # How soon it notices that it is closed.
 _log = logging.getLogger("rollstream.metrics")
@@ -88,43 +87,18 @@ class MetricsServer:
         _log.info("metrics at http://%s:%d/metrics, with /healthz and /readyz", at, port)
 
 
-class _Server(ThreadingHTTPServer):
-    """Answers ``REQUESTS_MAX`` requests at once."""
-
-    daemon_threads = True
-    block_on_close = False
+class _Server(FewCallsServer):
     timeout = POLL_S
 
     def __init__(self, address: tuple[str, int], exposition: Exposition) -> None:
         self.exposition = exposition
-        self._places = threading.BoundedSemaphore(REQUESTS_MAX)
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Binds; the base asks for the host's name, which may wait for a name server."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+        super().__init__(address, _Handler, REQUESTS_MAX)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a request to the metrics was not answered", exc_info=True)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TimelyCalls):
     timeout = CLIENT_S
     server: _Server
 
@@ -155,9 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *values: Any) -> None:
-        """Nothing: a probe comes every few seconds."""
 
 
 def _after_fork() -> None:
