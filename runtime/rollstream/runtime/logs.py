@@ -109,6 +109,8 @@ def _log_uncaught(
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    if issubclass(ended.exc_type, SystemExit):
+        return  # It was meant to end.
     name = "?" if ended.thread is None else ended.thread.name
     error = ended.exc_value or ended.exc_type()
     logging.getLogger("rollstream").critical("thread %s ends", name, exc_info=error)

@@ -97,14 +97,16 @@ def test_a_later_call_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]
 
 
 PROGRAM = """
-import threading, warnings
+import sys, threading, warnings
 from rollstream.runtime import logs
 
 logs.configure("json")
 warnings.warn("soon gone")
 thread = threading.Thread(target=lambda: 1 / 0, name="reader")
-thread.start()
-thread.join()
+meant = threading.Thread(target=sys.exit, name="meant")
+for each in (meant, thread):
+    each.start()
+    each.join()
 raise KeyError("unknown")
 """
 

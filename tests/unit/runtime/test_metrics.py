@@ -104,11 +104,15 @@ def test_a_part_whose_figures_fail_hides_no_other(show: Show) -> None:
     def fails() -> Iterator[Sample]:
         raise RuntimeError("the test's figures fail")
 
+    def cannot_say() -> str:
+        raise RuntimeError("the test's probe fails")
+
     show(Watched("sampler a", fails))
+    show(Watched("gateway", flushes(1), cannot_say))
     show(Watched("sealer", flushes(4)))
     values = scraped()
     assert values["rollstream_sealer_flushes_total", "math"] == 4
-    assert values["rollstream_scrape_failures_total",] == 1
+    assert values["rollstream_scrape_failures_total",] == 2
 
 
 def test_an_address_that_is_taken_stops_nobody_and_is_named(

@@ -163,6 +163,7 @@
       select.append(option);
     }
     at("run").setAttribute("aria-busy", "false");
+    return !same;
   }
 
   // The table.
@@ -278,8 +279,9 @@
     try {
       const run = whole || await answer("api/run");
       const before = shown && shown.facts[1][1];
-      drawRun(run);
-      if (before !== run.facts[1][1] && (first === 0 || before === null)) await drawRows();
+      // Late scores and new batches change rows that are shown; new rollouts move those behind.
+      const changed = drawRun(run);
+      if (changed && (first === 0 || before === run.facts[1][1])) await drawRows();
     } catch (error) {
       at("from").textContent = `${error.message}; this page tries again`;
     }

@@ -78,9 +78,10 @@ class Exposition(Collector):
     def _samples(self) -> Iterator[Sample]:
         alive, ready = dict[str, bool](), dict[str, bool]()
         for one in self._now():
-            alive[one.name] = alive.get(one.name, True) and not one.stalled()
-            ready[one.name] = ready.get(one.name, True) and not one.unready()
             try:
+                stalled, unready = one.stalled(), one.unready()
+                alive[one.name] = alive.get(one.name, True) and not stalled
+                ready[one.name] = ready.get(one.name, True) and not unready
                 samples = [*one.samples()]
             except Exception:  # noqa: BLE001 - one part never hides the others.
                 self._failures += 1
