@@ -6,7 +6,7 @@ import io
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from rollstream.runtime.clock import SystemClock
 
@@ -48,7 +48,7 @@ class FewCallsServer(ThreadingHTTPServer):
 class TimelyCalls(BaseHTTPRequestHandler):
     """A call has ``timeout`` seconds to come, however slowly, and as many to be taken."""
 
-    timeout: float
+    timeout: ClassVar[float]
 
     def setup(self) -> None:
         """Reads by a deadline: a time-out of the socket begins anew with each byte."""

@@ -129,7 +129,7 @@ FIRING: dict[str, tuple[list[tuple[str, str]], int]] = {
     "RollstreamMonitorBlind": ([("rollstream_look_age_seconds", "301x10")], 3),
     "RollstreamDown": ([('up{job="rollstream"}', "0x10")], 3),
     "RollstreamStalled": ([('rollstream_alive{part="sealer"}', "0x10")], 2),
-    "RollstreamNotReady": ([('rollstream_ready{part="sealer"}', "0x20")], 11),
+    "RollstreamNotReady": ([('rollstream_ready{part="gateway"}', "0x20")], 11),
     "RollstreamScrapeFails": ([("rollstream_scrape_failures_total", "0+1x10")], 5),
     "RollstreamStoreFails": ([('rollstream_store_failures_total{call="read"}', "0+1x20")], 12),
     "RollstreamStoreSlow": (
