@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from rollstream.producers.engine.producer import Connected
 from rollstream.producers.errors import InvalidSettings
-from rollstream.runtime.metrics.metric import Sample
+from rollstream.runtime.metrics.metric import Kind, Sample
 from rollstream.runtime.metrics.watched import LOOPBACK, Watched, expose
 
 PORT_MAX = 65_535
@@ -17,7 +17,8 @@ def serve_metrics(*producers: Connected, port: int, host: str = LOOPBACK) -> Cal
     """Serves ``/metrics``, ``/healthz`` and ``/readyz`` of these producers; returns what ends that.
 
     Producers of one process share an address, and their figures are added up. A producer that is
-    closed is not alive; one that is collected is left out. Nothing is served in a forked child.
+    closed is not alive; of one that is collected its counts stay. Nothing is served in a forked
+    child.
     Needs the ``metrics`` extra.
 
     Args:
@@ -32,13 +33,19 @@ def serve_metrics(*producers: Connected, port: int, host: str = LOOPBACK) -> Cal
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= PORT_MAX:
         raise InvalidSettings("port", port, f"give a whole number from 0 to {PORT_MAX}")
-    watched = weakref.WeakSet(producers)
+    watched = [weakref.ref(one) for one in producers]
+    counts: list[list[Sample]] = [[] for _ in producers]  # A sum that falls would look like a rise.
 
     def samples() -> Iterator[Sample]:
-        for producer in [*watched]:
-            yield from producer.stats().samples()
+        for number, known in enumerate(watched):
+            producer = known()
+            if producer is not None:
+                found = [*producer.stats().samples()]
+                counts[number] = [one for one in found if one.metric.kind is Kind.COUNTER]
+            yield from counts[number] if producer is None else found
 
     def stalled() -> str:
-        return next((str(why) for one in [*watched] if (why := one.refusal) is not None), "")
+        living = [one for known in watched if (one := known()) is not None]
+        return next((str(why) for one in living if (why := one.refusal) is not None), "")
 
     return expose(host, port, Watched("producers", samples, stalled))

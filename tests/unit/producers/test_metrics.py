@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from harness.producers import new_layout
@@ -46,6 +49,25 @@ def test_figures_of_all_producers_of_a_process_are_added_up() -> None:
     assert get("/healthz")[0] == 503  # They are closed.
     end()
     assert addresses() == []
+
+
+def test_counts_of_a_collected_producer_stay() -> None:
+    broker = MemoryBroker()
+    namespace = new_layout(broker, "math").namespace
+    with producer(broker, namespace) as one:
+        other = producer(broker, namespace)
+        end = serve_metrics(one, other, port=0)
+        publish(one, 3)
+        publish(other, 2)
+        assert scraped()["rollstream_producer_delivered_entries_total",] == 5
+        other.close()
+        gone = weakref.ref(other)
+        del other
+        gc.collect()
+        assert gone() is None
+        assert scraped()["rollstream_producer_delivered_entries_total",] == 5
+        assert get("/healthz") == (200, "ok\n")
+        end()
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, True, "9464"])
