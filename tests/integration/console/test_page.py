@@ -194,7 +194,7 @@ def test_with_a_token_nothing_is_answered_without_it(look: RunLook) -> None:
         assert get(url, "/", Cookie=f"rollstream_page_{urlsplit(url).port}=wrong")[0] == 401
         status, headers, _ = get(url, f"/?token={TOKEN}")
         assert (status, headers["Location"]) == (303, "/")
-        assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+        assert "HttpOnly; SameSite=Lax" in headers["Set-Cookie"]
         cookie = headers["Set-Cookie"].partition(";")[0]
         assert get(url, "/api/run", Cookie=cookie)[0] == 200
         assert get(url, "/api/run", Authorization=f"Bearer {TOKEN}")[0] == 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -156,11 +158,12 @@ def test_a_damaged_file_is_passed_over_and_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_json_and_says_what_cannot_be_is_passed_over(tmp_path: Path) -> None:
     run = DocumentedRun(tmp_path)
-    for damage in (
+    damages: tuple[Callable[[dict[str, Any]], object], ...] = (
         lambda event: event["groups"][0].update(file=99),
         lambda event: event["segments"].update(rewards=event["segments"]["rewards"][:1]),
         lambda event: event.update(groups=[3]),
-    ):
+    )
+    for damage in damages:
         paths = [blob.path for blob in run.store.list(f"{MANIFESTS}/")]
         files = RunFiles(run.store, run.config, NAME)
         whole = run.store.read(paths[0])

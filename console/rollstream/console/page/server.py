@@ -146,7 +146,7 @@ class _Calls(TimelyCalls):
         if hmac.compare_digest(_digest(query.get("token", "")), known):
             self.send_response(HTTPStatus.SEE_OTHER)
             cookie = f"{self.server.cookie}={query['token']}"
-            self.send_header("Set-Cookie", f"{cookie}; HttpOnly; SameSite=Strict; Path=/")
+            self.send_header("Set-Cookie", f"{cookie}; HttpOnly; SameSite=Lax; Path=/")
             self.send_header("Location", "/")
             self.send_header("Content-Length", "0")
             self.end_headers()
