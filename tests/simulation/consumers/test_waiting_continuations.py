@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from rich.console import Group
+from rich.console import Console
 
 from harness.in_flight import reports
 from harness.sealing import TIMEOUT_S, SealWorld
@@ -158,9 +158,10 @@ def test_status_shows_them_in_words() -> None:
             later(world, f"late-{number}", f"early-{number}")
         world.run(sealer, seconds=60)
     figures = measure(world.broker, world.config, Deadline(TIMEOUT_S, world.clock))
-    view = status_view(figures, (), {})
-    assert isinstance(view, Group)
-    text = " ".join(str(one) for one in view.renderables)
+    console = Console(width=400)
+    with console.capture() as printed:
+        console.print(status_view(figures, (), {}))
+    text = printed.get()
     assert "math[0]: 10 trajectories wait for a rollout that they continue" in text
     assert f"segment 1 of late-0 (group {world.key_in(0, 'g')}) waits for early-0 since" in text
     assert "broken_chain" in text
