@@ -118,8 +118,8 @@ def first_release(folder: Path) -> Release:
 
 
 def second_release(folder: Path) -> Release:
-    """0.2.0: version 3 of ``flushed``, 2 of ``batch_served``, 4 of ``ingest_record``. Each has fields
-    more, in the middle of what is there; the first and the last lost some as well."""
+    """0.2.0: version 3 of ``flushed``, 2 of ``batch_served``, 4 of ``ingest_record``. Each has more
+    fields, in the middle of what is there; the first and the last lost some as well."""
     return Release(
         folder,
         "0.2.0",
