@@ -253,18 +253,16 @@ class ScoreProducer(Blocking):
         self._wait_for(wait)
         if wait.failed:
             if wait.late:
-                raise BrokerUnavailable(
-                    f"{self._broker_name} did not say within {self._timeout_s:g} s that the scores "
-                    f"are in {topic}; check that it runs and can be reached, then repeat the call"
-                )
+                raise self._late(f"say that the scores are in {topic}")
             raise self._failure(wait.failed)
         assert outgoing.delivery is not None, "it is in the log"
         self._check_counts(record, outgoing.delivery, deadline)
 
     def _check_counts(self, record: ScoreRecord, at: Delivery, deadline: Deadline) -> None:
         where = TopicPartition(at.topic, at.partition)
+        late = self._late(f"show {where} up to offset {at.offset}, to tell whether they count")
         if not self._reading.acquire(timeout=deadline.left_s()):
-            raise BrokerUnavailable(f"{where} was not read up to offset {at.offset} in time")
+            raise late
         try:
             versions = self._versions.get(at.topic)
             if versions is None:
@@ -274,9 +272,17 @@ class ScoreProducer(Blocking):
             found = versions.lost(where, at.offset, deadline)
         finally:
             self._reading.release()
+        if found is None:
+            raise late
         if found:
             given = {record.given.get(uid, uid): version for uid, version in found.items()}
             raise VersionConflict(record.event, given)
+
+    def _late(self, what: str) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"{self._broker_name} did not {what} within {self._timeout_s:g} s; "
+            "check that it runs and can be reached, then repeat the call"
+        )
 
     def _topic(self, environment: Any) -> str:
         if not environment:

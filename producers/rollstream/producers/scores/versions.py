@@ -9,7 +9,6 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.scoring import NewestVersions, repeats, says_same, version_of
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower
 
 NONE_LOST: Mapping[str, int] = MappingProxyType({})
@@ -24,19 +23,21 @@ class LoggedVersions:
         self._newest = [NewestVersions() for _ in logs]
         self._follower = Follower(broker, dict.fromkeys(logs, 0), logs)
 
-    def lost(self, where: TopicPartition, offset: int, deadline: Deadline) -> Mapping[str, int]:
+    def lost(
+        self, where: TopicPartition, offset: int, deadline: Deadline
+    ) -> Mapping[str, int] | None:
         """Reads up to the record of scores at this offset, which no call has named before. Returns
         the rollouts for which it does not count, with their newest version before it: another one
-        than it expects, or that one, of the same attempt and with another score.
+        than it expects, or that one, of the same attempt and with another score. None: it was not
+        read in time; go on with another record.
 
         Raises:
-            BrokerUnavailable: it was not read in time; go on with another record. Others: as
-                ``Follower.poll``.
+            As ``Follower.poll``.
         """
         found = NONE_LOST
         while self._follower.next_offsets()[where] <= offset:
             if deadline.passed():
-                raise BrokerUnavailable(f"{where} was not read up to offset {offset} in time")
+                return None
             deadline.log_waiting(lambda: f"{where} to be read up to offset {offset}")
             for one in self._follower.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S)):
                 assert isinstance(one.event, Scored), one
