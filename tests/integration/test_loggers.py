@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX.proto import event_pb2
+from wandb.proto import wandb_internal_pb2
 
 from examples.loggers.run import STEPS, batches
 from harness.source_tree import ROOT
 
 TIMEOUT_S = 120.0
-INSTALL = "install the extra `loggers` for it"
 BLOCK = 32_768  # Of a file of W&B, which is a log as LevelDB writes it.
 
 Logged = dict[int, dict[str, float]]  # By step and name.
@@ -46,12 +47,11 @@ def run(example: str, target: Path) -> None:
 
 
 def test_tensorboard_has_each_metric_of_each_step(tmp_path: Path, expected: Logged) -> None:
-    found = pytest.importorskip("tensorboardX.proto.event_pb2", reason=INSTALL)
     run("to_tensorboard", tmp_path)
     (file,) = tmp_path.glob("events.*")
     logged: Logged = defaultdict(dict)
     for data in records_of_tensorboard(file.read_bytes()):
-        event = found.Event.FromString(data)
+        event = event_pb2.Event.FromString(data)
         for value in event.summary.value:
             logged[event.step][value.tag] = value.simple_value
     assert len(logged) == STEPS
@@ -62,12 +62,11 @@ def test_tensorboard_has_each_metric_of_each_step(tmp_path: Path, expected: Logg
 def test_wandb_has_each_metric_of_each_step_without_a_connection(
     tmp_path: Path, expected: Logged
 ) -> None:
-    found = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason=INSTALL)
     run("to_wandb", tmp_path)
     (file,) = tmp_path.rglob("offline-run-*/*.wandb")
     logged: Logged = {}
     for data in records_of_wandb(file.read_bytes()):
-        items = found.Record.FromString(data).history.item
+        items = wandb_internal_pb2.Record.FromString(data).history.item
         metrics = {(*item.nested_key, item.key)[0]: json.loads(item.value_json) for item in items}
         if metrics:
             step = metrics["_step"]
@@ -76,7 +75,6 @@ def test_wandb_has_each_metric_of_each_step_without_a_connection(
 
 
 def test_mlflow_has_each_metric_of_each_step(tmp_path: Path, expected: Logged) -> None:
-    pytest.importorskip("mlflow", reason=INSTALL)
     run("to_mlflow", tmp_path / "mlflow.db")
     logged: Logged = defaultdict(dict)
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
