@@ -22,7 +22,8 @@ from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import SHARES_PARTITIONS, shares_topic
 
-LOOK_S = 0.1  # How late a record may be read.
+LOOK_S = 0.1  # How late a record may be read for which somebody waits.
+_UNWATCHED_S = 0.5  # The same where nobody waits: each look costs as much as a rollout's checks.
 _LOADING_S = 0.01  # The same while the log is read for the first time.
 _AGAIN_S = 0.5  # After an error.
 _MISSING_S = 60.0  # A deployment may do without the topic; whoever waits is answered at once.
@@ -159,9 +160,10 @@ class FollowedAdmission(AdmissionLog):
                 self._version += 1
             if is_new or asked or failure is not None or not loaded:
                 self._notify()
+            look_s = LOOK_S if self._waiting else _UNWATCHED_S
         if failure is not None:
             return _MISSING_S if isinstance(failure, UnknownTopic) else _AGAIN_S
-        return 0.0 if count else LOOK_S if loaded else _LOADING_S
+        return 0.0 if count else look_s if loaded else _LOADING_S
 
     def _notify(self) -> None:
         for changed in self._waiting:
