@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from rollstream.producers.engine.producer import Connected
 from rollstream.producers.errors import InvalidSettings
-from rollstream.runtime.metrics.metric import Kind, Sample
+from rollstream.runtime.metrics.metric import Sample
 from rollstream.runtime.metrics.watched import LOOPBACK, Watched, expose
 
 PORT_MAX = 65_535
@@ -17,9 +17,9 @@ def serve_metrics(*producers: Connected, port: int, host: str = LOOPBACK) -> Cal
     """Serves ``/metrics``, ``/healthz`` and ``/readyz`` of these producers; returns what ends that.
 
     Producers of one process share an address, and their figures are added up. A producer that is
-    closed is not alive; of one that is collected its counts stay. Nothing is served in a forked
-    child.
-    Needs the ``metrics`` extra.
+    closed is not alive. The counts of a producer that is collected, or whose handle ends while
+    others are shown, stay in the sums. Nothing is served in a forked child. Needs the ``metrics``
+    extra.
 
     Args:
         producers: one or more.
@@ -33,19 +33,24 @@ def serve_metrics(*producers: Connected, port: int, host: str = LOOPBACK) -> Cal
     """
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= PORT_MAX:
         raise InvalidSettings("port", port, f"give a whole number from 0 to {PORT_MAX}")
-    watched = [weakref.ref(one) for one in producers]
-    counts: list[list[Sample]] = [[] for _ in producers]  # A sum that falls would look like a rise.
+    ends = [expose(host, port, _watched(weakref.ref(one))) for one in producers]
 
-    def samples() -> Iterator[Sample]:
-        for number, known in enumerate(watched):
-            producer = known()
-            if producer is not None:
-                found = [*producer.stats().samples()]
-                counts[number] = [one for one in found if one.metric.kind is Kind.COUNTER]
-            yield from counts[number] if producer is None else found
+    def end() -> None:
+        for one in ends:
+            one()
+
+    return end
+
+
+def _watched(known: weakref.ref[Connected]) -> Watched:
+    """A producer that metrics do not keep."""
+
+    def samples() -> Iterable[Sample]:
+        producer = known()
+        return () if producer is None else producer.stats().samples()
 
     def stalled() -> str:
-        living = [one for known in watched if (one := known()) is not None]
-        return next((str(why) for one in living if (why := one.refusal) is not None), "")
+        producer = known()
+        return "" if producer is None or producer.refusal is None else str(producer.refusal)
 
-    return expose(host, port, Watched("producers", samples, stalled))
+    return Watched("producers", samples, stalled)

@@ -70,6 +70,22 @@ def test_counts_of_a_collected_producer_stay() -> None:
         end()
 
 
+def test_counts_of_an_ended_handle_stay_while_another_shows() -> None:
+    broker = MemoryBroker()
+    namespace = new_layout(broker, "math").namespace
+    with producer(broker, namespace) as one, producer(broker, namespace) as other:
+        end_one, end_other = serve_metrics(one, port=0), serve_metrics(other, port=0)
+        publish(one, 3)
+        publish(other, 2)
+        assert scraped()["rollstream_producer_delivered_entries_total",] == 5
+        publish(other, 1)  # No scrape has seen it when the handle ends.
+        end_other()
+        end_other()
+        assert scraped()["rollstream_producer_delivered_entries_total",] == 6
+        end_one()
+    assert addresses() == []
+
+
 @pytest.mark.parametrize("port", [-1, 65_536, True, "9464"])
 def test_a_port_that_is_none_is_refused(port: object) -> None:
     broker = MemoryBroker()

@@ -65,7 +65,9 @@ def test_a_part_is_shown_until_it_ends_and_the_last_one_closes_the_port(show: Sh
     name = "rollstream_sealer_flushes_total"
     assert scraped(address)[name, "math"] == 3  # One process, one series.
     first()
-    assert scraped(address)[name, "math"] == 2
+    values = scraped(address)
+    assert values[name, "math"] == 3  # A sum that falls would look like a restart.
+    assert ("rollstream_alive", "a") not in values
     second()
     assert addresses() == []
     with socket.create_server((LOOPBACK, int(address.rsplit(":", 1)[1]))):
@@ -113,6 +115,26 @@ def test_a_part_whose_figures_fail_hides_no_other(show: Show) -> None:
     values = scraped()
     assert values["rollstream_sealer_flushes_total", "math"] == 4
     assert values["rollstream_scrape_failures_total",] == 2
+
+
+def test_counts_of_a_part_whose_figures_begin_to_fail_stay(show: Show) -> None:
+    timings, fails = Timings(), threading.Event()
+    timings.observe(of.SEALER_FLUSH, 0.3, "math")
+
+    def samples() -> Iterator[Sample]:
+        yield of.SEALER_MEMORY.sample(7)
+        yield of.SEALER_FLUSHES.sample(2, "math")
+        yield from timings.samples()
+        if fails.is_set():
+            raise RuntimeError("the test's figures fail")
+
+    show(Watched("sealer", samples))
+    counts = ("rollstream_sealer_flushes_total", "rollstream_sealer_flush_seconds_count")
+    assert [scraped()[name, "math"] for name in counts] == [2, 1]
+    fails.set()
+    values = scraped()
+    assert [values[name, "math"] for name in counts] == [2, 1]
+    assert ("rollstream_sealer_memory_bytes",) not in values
 
 
 def test_an_address_that_is_taken_stops_nobody_and_is_named(

@@ -25,7 +25,7 @@ def _nothing() -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class Watched:
     """An object whose figures the process shows. Each function is called by the server's threads
-    and waits for nobody.
+    and by the one that ends it, and waits for nobody.
 
     Attributes:
         name: of the part: `sealer`, `sampler NAME`, `gateway`, `producers`.
@@ -71,8 +71,10 @@ def expose(host: str, port: int | None, watched: Watched) -> Callable[[], None]:
         server.exposition.add(watched)
 
     def end() -> None:
+        if server.is_of_parent:
+            return  # Another thread of the parent may have held what the figures need.
         with _lock:
-            if server.exposition.remove(watched) and not server.is_of_parent:
+            if server.exposition.remove(watched):
                 _servers.pop((host, port), None)
                 server.close()
 
