@@ -14,6 +14,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.runtime.shutdown import stop_on_signals
+from rollstream.schemas.errors import RollstreamError
 from rollstream.status import Figures, measure
 from rollstream.store import Blobs, Followed, StoreError, open_store, read_root_id
 from rollstream.store.probe import probe_reading, probe_store
@@ -23,6 +24,8 @@ from rollstream.streams.topics.check import Difference
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot
 from rollstream.streams.topics.specs import specs_for
+
+LOOK_FAILURES = (RollstreamError, OSError)  # After one of these the next look may succeed.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, Static
 
+from rollstream.console.services import LOOK_FAILURES
 from rollstream.console.status_view import Look, age, stages_view, stuck_view
 from rollstream.runtime.clock import Clock
-from rollstream.schemas.errors import RollstreamError
 
 TICK_S = 0.25  # How old the ages on the first line may be.
 SLOW_S = 3.0  # A look that takes longer is told.
@@ -97,7 +97,7 @@ class WatchStatus(App[Look]):
 
     def raise_defect(self) -> None:
         """Raises what ended it, if it was a defect."""
-        if self._error is not None and not _foreseen(self._error):
+        if self._error is not None and not isinstance(self._error, LOOK_FAILURES):
             raise self._error
 
     def compose(self) -> ComposeResult:
@@ -142,7 +142,7 @@ class WatchStatus(App[Look]):
     @on(Refused)
     def _refuse(self, refused: Refused) -> None:
         self._error = refused.error
-        if _foreseen(self._error):
+        if isinstance(self._error, LOOK_FAILURES):
             self._tick()
         else:
             self.exit()
@@ -181,7 +181,3 @@ class WatchStatus(App[Look]):
                 self.post_message(message)
             self._clock.wait(self._ended, self._every_s)
             self._may_look.wait()
-
-
-def _foreseen(error: Exception) -> bool:
-    return isinstance(error, RollstreamError | OSError)

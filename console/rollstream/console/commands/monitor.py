@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, ConfigOption, TimeoutOption
-from rollstream.console.services import Services, figures_of, services_of
+from rollstream.console.services import LOOK_FAILURES, Services, figures_of, services_of
 from rollstream.runtime.config.load import ConfigError, load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -18,7 +18,6 @@ from rollstream.runtime.metrics import catalogue as of
 from rollstream.runtime.metrics.metric import Sample
 from rollstream.runtime.metrics.timings import Timings, timed
 from rollstream.runtime.metrics.watched import Watched, expose
-from rollstream.schemas.errors import RollstreamError
 from rollstream.status import samples, stuck_stages
 
 EVERY_S = 30.0
@@ -83,7 +82,7 @@ class Monitor:
                 services.connected(settings, self._timeout_s) as broker,
             ):
                 figures = figures_of(services, settings, broker, deadline)
-        except RollstreamError as error:
+        except LOOK_FAILURES as error:
             self._why_not = str(error)
             _log.warning("it cannot look: %s; it is tried again in %g s", error, self._every_s)
             return

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from rollstream.console.options import CONFIG_FILE, TIMEOUT_S, AsJson, ConfigOption, TimeoutOption
-from rollstream.console.services import Services, figures_of, services_of
+from rollstream.console.services import LOOK_FAILURES, Services, figures_of, services_of
 from rollstream.console.showing import show
 from rollstream.console.status_view import Look, status_view
 from rollstream.folds.choosing import choosing_of
@@ -21,7 +21,6 @@ from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.status import stuck_stages
-from rollstream.streams.errors import BrokerUnavailable
 
 WATCH_EVERY_S = 2.0
 EXIT_STUCK = 2  # Of ``--check``; 1 is the exit code of errors.
@@ -84,9 +83,8 @@ def _looks(
     while True:
         try:
             found = look()
-        except BrokerUnavailable as error:
-            away = json.dumps({"error": str(error)}) if as_json else str(error)
-            typer.echo(away)
+        except LOOK_FAILURES as error:
+            typer.echo(json.dumps({"error": str(error)}) if as_json else str(error))
         else:
             _shown(found, as_json=as_json, indent=None)
             if until_stuck and found.stuck:

@@ -15,8 +15,9 @@ from rollstream.console.services import specs_of
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
-from rollstream.store import LocalBlobs, read_root_id, visible_files
+from rollstream.store import LocalBlobs, StoreError, read_root_id, visible_files
 from rollstream.streams.broker import TopicSpec
+from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.partitioning import partition_of
 
 TURNS_MAX = 1000  # A sealer joins its group in a few.
@@ -338,6 +339,34 @@ def test_status_watch_looks_again_until_it_is_stopped(line: CommandLine) -> None
     line.stopping = _StopsAfter(2)
     looks = line.run("status", "--watch", "--json").stdout.splitlines()
     assert [json.loads(look)["stuck"][0]["stage"] for look in looks] == ["env workers"] * 2
+
+
+class _FailsFirst(CommandLine):
+    """A deployment whose broker cannot be opened for a while."""
+
+    def __init__(self, folder: Path, *errors: Exception) -> None:
+        super().__init__(folder)
+        self._errors = [*errors]
+
+    def broker(self) -> MemoryBroker:
+        if self._errors:
+            raise self._errors.pop(0)
+        return super().broker()
+
+
+def test_status_watch_goes_on_after_each_error_that_a_later_look_may_not_meet(
+    tmp_path: Path,
+) -> None:
+    errors = StoreError("the store hangs"), OSError("no route to the host")
+    for options in ((), ("--json",)):
+        line = _FailsFirst(tmp_path, *errors)
+        line.stopping = _StopsAfter(4)
+        done = line.run("status", "--watch", *options)
+        assert done.exit_code == 0, done.stderr
+        lines = done.stdout.splitlines()
+        shown = [json.loads(one)["error"] for one in lines[:2]] if options else lines[:2]
+        assert shown == ["the store hangs", "no route to the host"]
+        assert "topics" in done.stdout  # The third look succeeded: none are created.
 
 
 def test_sentences_of_status_and_audit_are_one_line_each_in_a_pipe(line: CommandLine) -> None:
