@@ -13,6 +13,7 @@ import pytest
 
 from harness.documented_run import GROUPS, NAME, RELEASED_FROM, TURNS, DocumentedRun
 from harness.eventful_run import LATE, LATE_REWARD, STEPS, EventfulRun
+from harness.failing_blobs import CountingBlobs
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.history.report_rows import FAILED_REASONS_MAX
@@ -25,9 +26,10 @@ from rollstream.sampler.history.run import (
     series_of,
 )
 from rollstream.sampler.history.run.columns import Ended
-from rollstream.sampler.history.run.series import POINTS_MAX
+from rollstream.sampler.history.run.series import NAMED_MAX, POINTS_MAX
 from rollstream.store.layout import MANIFESTS, batches_prefix
 from rollstream.store.manifests import list_manifests, read_columns
+from rollstream.streams.topics.layout import BadName, check_name_in_topic
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,44 @@ def test_a_run_that_goes_on_is_read_on_from_where_it_was(tmp_path: Path) -> None
     columns = files.columns()
     assert columns.rollouts > before
     assert columns.batch_steps[-1] == RELEASED_FROM + 2
+
+
+def test_a_batch_is_read_once_and_again_when_it_was_written_anew(tmp_path: Path) -> None:
+    run = DocumentedRun(tmp_path)
+    store = CountingBlobs(run.store)
+    files = RunFiles(store, run.config, NAME)
+    files.refresh()
+    paths = [one.path for one in run.store.list(f"{batches_prefix(NAME)}trainer_epoch=")]
+    assert store.opened > len(paths) > 1
+
+    def opened() -> int:
+        store.opened = 0
+        files.refresh()
+        return store.opened
+
+    assert {opened() for _ in paths} == {1}
+    whole = orjson.loads(run.store.read(paths[-1]))
+    whole["groups"] = whole["groups"][1:]
+    run.store.replace(paths[-1], orjson.dumps(whole))
+    assert files.refresh()
+    assert files.columns().batch_groups[-1] == len(whole["groups"])
+    # Another group of the same flush: as many bytes as before.
+    whole["groups"][0]["index"] = (whole["groups"][0]["index"] + 1) % 10
+    run.store.replace(paths[-1], orjson.dumps(whole))
+    assert any(files.refresh() for _ in paths)
+    assert {opened() for _ in paths} == {1}
+
+
+def test_an_environment_of_any_name_has_a_line_of_its_own(eventful: EventfulRun) -> None:
+    columns = columns_of(eventful)
+    names = ["others", *(f"env-{at}" for at in range(NAMED_MAX))]
+    environment = np.arange(len(columns.examples), dtype=np.int32) % len(names)
+    series = series_of(replace(columns, environments=names, group_environment=environment))
+    rest = {*series.policy_reward.lines} - {*names}
+    assert len(rest) == 1
+    assert len(series.policy_reward.lines) == NAMED_MAX + 1
+    with pytest.raises(BadName):
+        check_name_in_topic(rest.pop())
 
 
 def test_with_little_time_the_newest_part_is_read_and_the_rest_is_named(

@@ -1,4 +1,5 @@
-"""Reads a run from the files under the store's root: each manifest and each batch once."""
+"""Reads a run from the files under the store's root: each manifest once, and each batch once for
+each time that it was written."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from rollstream.store.layout import (
 from rollstream.store.manifests import FlushColumns, read_columns
 from rollstream.store.rollups import VisibleFile
 
-REREAD = 64  # The newest batches: as long as one is open, groups in it may give way to others.
+# Groups of an open batch may give way to others. A file that is written anew with the same size is
+# seen within as many looks: one of so many newest batches is read again at each.
+REREAD = 64
 # What a file that is JSON, and yet not what it should be, raises while it is counted.
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SEGMENTS = ("uids", "segment_idxs", "weight_steps", "token_counts", "rewards", "created_ts")
@@ -67,8 +70,10 @@ class _Masked(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A batch by its file. ``refs``: int64 [groups, 3], log, offset and index in its flush."""
+    """A batch by its file of ``size`` bytes. ``refs``: int64 [groups, 3], log, offset and index in
+    its flush."""
 
+    size: int
     ts: int
     clock: int
     groups: int
@@ -97,6 +102,7 @@ class RunFiles:
         self._scored: ScoredRewards | None = None
         self._unreadable: dict[str, str] = {}
         self._unread = 0
+        self._looks = 0
 
     def refresh(self, deadline: Deadline | None = None) -> bool:
         """Reads what came since the last call; returns whether anything did.
@@ -188,17 +194,18 @@ class RunFiles:
         return new
 
     def _read_batches(self, go_on: Callable[[], bool]) -> bool:
-        listed = [blob.path for blob in self._store.list(batches_prefix(self._name))]
-        listed = [path for path in listed if batch_in(path) is not None]
-        for path in {*self._batches} - {*listed}:
+        sizes = dict(self._store.list(batches_prefix(self._name)))
+        listed = [path for path in sizes if batch_in(path) is not None]
+        for path in self._batches.keys() - {*listed}:
             del self._batches[path]
-        new = False
-        for path in listed[-REREAD:]:
-            new |= self._read_batch(path)
-        left = [path for path in listed[:-REREAD] if path not in self._batches]
-        while left and go_on():
+        known = {path: one.size for path, one in self._batches.items()}
+        again = listed[-1 - self._looks % min(REREAD, len(listed))] if listed else ""
+        self._looks += 1
+        left = [path for path in listed if path == again or known.get(path) != sizes[path]]
+        new, before = False, len(left)
+        while left and (len(left) == before or go_on()):
             new |= self._read_batch(left.pop())
-        self._unread = len(left)
+        self._unread = sum(path not in self._batches for path in left)
         return new
 
     def _read_batch(self, path: str) -> bool:
@@ -230,6 +237,7 @@ class RunFiles:
         current = content.get("current_step")
         clock = content["step"] if current is None or current < 0 else current
         return _Batch(
+            len(data),
             int(content["ts"]),
             max(clock, content["policy_step"]),
             len(content["groups"]),

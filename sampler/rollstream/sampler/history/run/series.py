@@ -16,8 +16,8 @@ from rollstream.sampler.history.run.columns import NO_STEP, RunColumns
 from rollstream.schemas.order import UNKNOWN_STEP
 
 POINTS_MAX = 1_000  # A screen has no more; steps beyond are merged evenly.
-NAMED_MAX = 12  # Lines of one chart; the rest of the environments or reasons are one, "others".
-OTHERS = "others"
+NAMED_MAX = 12  # Lines of one chart; the rest of the environments are one line.
+OTHERS = "all others"  # No name of an environment has a space.
 _TIMES_MAX = 120  # Points over time: shorter ones would show single flushes.
 _US = 1e6
 
