@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
@@ -51,7 +52,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to what is ``sys.stderr`` then; a line is one write, so no two lines mix."""
+    """Writes to what is ``sys.stderr`` then; a line is one write, so no two lines mix.
+
+    Args:
+        format: also of the lines of what ends a thread or the process.
+    """
+
+    def __init__(self, format: LogFormat) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
+        self.end: Callable[[], None] = _log_what_ends() if format == "json" else lambda: None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -65,8 +75,9 @@ def configure(format: LogFormat = "json", *, level: int = logging.INFO) -> None:
     """Sends what this process logs to stderr, one line a record; a later call replaces an earlier.
 
     With ``json`` warnings of Python, and exceptions that end a thread or the process, are lines
-    too. A sampler's actor that this process starts logs likewise, to its file in Ray's folder.
-    Handlers of others stay. No line holds a password or a token of the configuration.
+    too; ``text`` leaves those as they were before. A sampler's actor that this process starts logs
+    likewise, to its file in Ray's folder. Handlers of others stay. No line holds a password or a
+    token of the configuration.
 
     Example:
         ```python
@@ -79,16 +90,12 @@ def configure(format: LogFormat = "json", *, level: int = logging.INFO) -> None:
         format: ``text`` or ``json``.
         level: the least level that is logged.
     """
-    handler = _Stderr()
-    handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(TEXT))
     root = logging.getLogger()
     for earlier in [one for one in root.handlers if isinstance(one, _Stderr)]:
         root.removeHandler(earlier)
-    root.addHandler(handler)
+        earlier.end()
+    root.addHandler(_Stderr(format))
     root.setLevel(level)
-    logging.captureWarnings(format == "json")
-    sys.excepthook = _log_uncaught if format == "json" else sys.__excepthook__
-    threading.excepthook = _log_end_of_thread if format == "json" else threading.__excepthook__
 
 
 def configured() -> LogFormat | None:
@@ -97,6 +104,22 @@ def configured() -> LogFormat | None:
         if isinstance(handler, _Stderr):
             return "json" if isinstance(handler.formatter, JsonFormatter) else "text"
     return None
+
+
+def _log_what_ends() -> Callable[[], None]:
+    """Logs warnings and uncaught exceptions from now on; returns what puts back what was before."""
+    of_process, of_thread = sys.excepthook, threading.excepthook
+    sys.excepthook, threading.excepthook = _log_uncaught, _log_end_of_thread
+    logging.captureWarnings(True)
+
+    def end() -> None:
+        logging.captureWarnings(False)
+        if sys.excepthook is _log_uncaught:  # Else somebody set another one since.
+            sys.excepthook = of_process
+        if threading.excepthook is _log_end_of_thread:
+            threading.excepthook = of_thread
+
+    return end
 
 
 def _log_uncaught(

@@ -6,7 +6,8 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -94,6 +95,31 @@ def test_a_later_call_replaces_an_earlier_one(capsys: pytest.CaptureFixture[str]
     assert logs.configured() == "json"
     logging.getLogger(NAME).debug("once")
     assert logged(capsys)["message"] == "once"
+
+
+@pytest.mark.parametrize("formats", [("text",), ("json", "text"), ("json", "json", "text")])
+def test_text_leaves_the_hooks_of_the_program_as_they_were(
+    formats: Sequence[logs.LogFormat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mine(*_: object) -> None:
+        """Of the program."""
+
+    monkeypatch.setattr(sys, "excepthook", mine)
+    monkeypatch.setattr(threading, "excepthook", mine)
+    for format in formats:
+        logs.configure(format)
+    assert sys.excepthook is mine
+    assert threading.excepthook is mine
+
+
+def test_a_hook_that_the_program_sets_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine(*_: object) -> None:
+        """Of the program."""
+
+    logs.configure("json")
+    monkeypatch.setattr(sys, "excepthook", mine)
+    logs.configure("text")
+    assert sys.excepthook is mine
 
 
 PROGRAM = """
