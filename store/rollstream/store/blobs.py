@@ -15,6 +15,7 @@ import xxhash
 
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile, StoreError
 
+LISTED_AT_ONCE = 1000  # Names of one request, as S3 has it.
 Bytes = bytes | bytearray | memoryview
 """Whatever holds bytes in one piece."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollstream.runtime.addresses import Bucket
 from rollstream.runtime.extras import how_to_install
-from rollstream.store.blobs import BlobInfo, Bytes, Pieces, ends_before, names_of
+from rollstream.store.blobs import LISTED_AT_ONCE, BlobInfo, Bytes, Pieces, ends_before, names_of
 from rollstream.store.errors import BlobExists, BlobMissing, StoreError, StoreFull, StoreRefused
 
 try:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 RANGE_GAP = 256 * 1024  # Bytes that take about as long as a request of their own.
-LISTED_AT_ONCE = 1000  # Names of one request, as S3 has it.
 ATTEMPTS_MAX = 8
 REQUESTS_AT_ONCE = 32  # Each takes up to 0.2 s, and mostly waits.
 _FULL = ("507 ", "QuotaExceeded", "StorageFull")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.metrics import catalogue
 from rollstream.runtime.metrics.timings import Timings
-from rollstream.store.blobs import BlobInfo, Blobs, Bytes, Pieces
+from rollstream.store.blobs import LISTED_AT_ONCE, BlobInfo, Blobs, Bytes, Pieces
 from rollstream.store.errors import BlobExists, BlobMissing
 
 T = TypeVar("T")
@@ -44,8 +45,12 @@ class TimedBlobs:
         return self._timed("info", lambda: self._inner.info(path))
 
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
-        # Its caller works between two of them: that is not the store's time.
-        return self._inner.list(prefix, after=after, limit=limit)
+        # As many at once as a store answers with: its caller's work is not the store's time.
+        blobs = self._inner.list(prefix, after=after, limit=limit)
+        while found := self._timed("list", lambda: [*islice(blobs, LISTED_AT_ONCE)]):
+            yield from found
+            if len(found) < LISTED_AT_ONCE:
+                return
 
     def delete(self, path: str) -> None:
         self._timed("delete", lambda: self._inner.delete(path))
