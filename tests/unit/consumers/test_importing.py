@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -375,6 +375,45 @@ def test_a_group_that_breaks_a_rule_is_named_with_the_remedy(
     with ImportWorld() as world:
         with pytest.raises(InvalidGroup, match=message):
             world.put_in([group("good"), bad])
+        assert world.staged() == []
+
+
+_OF_IMPORT = [one.name for one in fields(RolloutRecord) if not one.name.endswith("_count")]
+_WRONG: list[Any] = [object(), b"\xff", [[1], [1, 2]], {1: object()}, {"a": object()}]
+
+
+@pytest.mark.parametrize("name", _OF_IMPORT)
+def test_a_value_of_another_type_is_named_with_its_rollout_and_the_remedy(name: str) -> None:
+    with ImportWorld() as world:
+        for value in _WRONG:
+            bad = with_rollout(**{name: value})
+            with pytest.raises(InvalidGroup, match=r"^groups\[1\]\.rollouts\[1\]\..*; ") as found:
+                world.put_in([group("good"), bad])
+            assert name in found.value.field
+        assert world.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (5, r"^groups is 5; give the groups as a list"),
+        ([5], r"^groups\[0\] is 5; give a RolloutGroup"),
+        ([rollout("u-0")], r"^groups\[0\] is .*; give a RolloutGroup"),
+        ([changed(rollouts=5)], r"^groups\[0\]\.rollouts is 5; give a tuple of RolloutRecord"),
+        ([changed(rollouts="ab")], r"^groups\[0\]\.rollouts is 'ab'; give a tuple"),
+        ([changed(rollouts=(5,))], r"^groups\[0\]\.rollouts\[0\] is 5; give a RolloutRecord"),
+        ([changed(environment=5)], r"^groups\[0\]\.environment is 5; give a string"),
+        ([changed(environment=[])], r"^groups\[0\]\.environment is \[\]; give a string"),
+        ([changed(example_id=5)], r"^groups\[0\]\.example_id is 5; give a string"),
+        ([changed(policy_version={})], r"^groups\[0\]\.policy_version is {}; give a string"),
+        ([with_rollout(prompt_tokens=None)], r"rollouts\[1\]\.prompt_tokens has shape"),
+        ([with_rollout(rewards={"a": "x"})], r"rewards\['a'\] is 'x'; give a number"),
+    ],
+)
+def test_what_is_no_group_is_named_with_the_remedy(bad: Any, message: str) -> None:
+    with ImportWorld() as world:
+        with pytest.raises(InvalidGroup, match=message):
+            world.put_in(bad)
         assert world.staged() == []
 
 

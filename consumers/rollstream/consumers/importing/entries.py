@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.schemas import rules
-from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.fields import RowField, named, row_fields
+from rollstream.schemas.errors import InvalidRollout, shown
+from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, named, row_fields
 from rollstream.schemas.ingest.entry import Entry, NamedArray
 from rollstream.schemas.metadata import json_text, object_text
 from rollstream.schemas.records import RolloutRecord
@@ -35,11 +36,13 @@ def entry_of(rollout: RolloutRecord) -> Entry:
     found["token_count"] = count = len(found["output_tokens"]) // 4
     rules.check_lengths(found, _OF_OUTPUT, count)
     rules.check_uid("rollout_uid", found["rollout_uid"])
-    rules.check_token_arrays(rollout.token_arrays)
-    found["rewards"] = {name: float(value) for name, value in rollout.rewards.items()}
-    found["attachments"] = dict(rollout.attachments)
+    rewards, attachments = _named("rewards", rollout), _named("attachments", rollout)
+    token_arrays = _named("token_arrays", rollout)
+    rules.check_token_arrays(token_arrays)
+    found["rewards"] = {key: _number(f"rewards[{key!r}]", one) for key, one in rewards.items()}
+    found["attachments"] = {key: _bytes(key, one) for key, one in attachments.items()}
     found["token_arrays"] = {
-        name: _named_array(name, values, count) for name, values in rollout.token_arrays.items()
+        key: _named_array(key, one, count) for key, one in token_arrays.items()
     }
     fields = row_fields()
     kept = (one for one in found.items() if not fields[one[0]].extra or one[1] not in _NOTHING)
@@ -51,12 +54,17 @@ def _value(field: RowField, value: Any) -> Any:
     if name == "metadata":
         return object_text(name, value)
     if name == "messages":
+        if not isinstance(value, list | tuple) or not all(isinstance(o, Mapping) for o in value):
+            raise InvalidRollout(name, value, "give a list of mappings")
         return json_text(name, list(value)) if value else ""
     if field.column == "array":
-        return None if value is None else _packed(name, value, field.dtype)
+        left_out = value is None and name not in REQUIRED_ARRAYS
+        return None if left_out else _packed(name, value, field.dtype)
     if field.dtype == "<f8":
-        return None if value is None else float(value)
+        return None if value is None else _number(name, value)
     if field.dtype == "|b1":
+        if not isinstance(value, bool | np.bool_):
+            raise InvalidRollout(name, value, "give True or False")
         return bool(value)
     if field.dtype:
         return rules.whole_number(name, value)
@@ -65,8 +73,39 @@ def _value(field: RowField, value: Any) -> Any:
     return value
 
 
+def _named(name: str, rollout: RolloutRecord) -> Mapping[str, Any]:
+    """The values of this field, which has several by name."""
+    given = getattr(rollout, name)
+    if not isinstance(given, Mapping):
+        raise InvalidRollout(name, given, "give a mapping")
+    for key in given:
+        if not isinstance(key, str):
+            raise InvalidRollout(name, key, "give strings as keys", f"has the key {shown(key)}")
+    return given
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRollout(name, value, "give a number") from None
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise InvalidRollout(f"attachments[{name!r}]", value, "give bytes")
+    return value
+
+
+def _array(name: str, values: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError):  # Rows of different lengths, for example.
+        raise InvalidRollout(name, values, "give an array of numbers") from None
+
+
 def _packed(name: str, values: Any, dtype: str) -> bytes:
-    array: NDArray[Any] = np.asarray(values)
+    array = _array(name, values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "biuf"):
         finding = f"has shape {array.shape} and dtype {array.dtype}"
         raise InvalidRollout(name, array.shape, "give one number a token", finding)
@@ -80,7 +119,7 @@ def _packed(name: str, values: Any, dtype: str) -> bytes:
 
 
 def _named_array(name: str, values: Any, count: int) -> NamedArray:
-    array: NDArray[Any] = np.asarray(values)
+    array = _array(f"token_arrays[{name!r}]", values)
     rules.check_token_rows(name, array.dtype, array.shape[1:])
     if array.ndim == 0 or len(array) != count:
         finding, remedy = f"has shape {array.shape}", f"give {count} rows, one an output token"

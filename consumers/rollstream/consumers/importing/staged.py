@@ -24,10 +24,11 @@ from rollstream.consumers.assembling.decisions import (
 from rollstream.consumers.assembling.pending import names_of
 from rollstream.consumers.importing.entries import entry_of
 from rollstream.schemas.columns import ArraySignature
-from rollstream.schemas.errors import UnreadableEvent, WrongValue
+from rollstream.schemas.errors import InvalidRollout, UnreadableEvent, WrongValue
 from rollstream.schemas.events import NOT_INGESTED
 from rollstream.schemas.ids import MIXED_POLICY, GroupKey, group_id
 from rollstream.schemas.ingest.encode import encode_entries
+from rollstream.schemas.ingest.entry import Entry
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.reasons import SealReason
 from rollstream.schemas.records import RolloutGroup, RolloutRecord
@@ -135,13 +136,14 @@ def stage(group: RolloutGroup, *, strict: bool, partitions: int) -> StagedGroup:
     Raises:
         InvalidGroup: it cannot be imported.
     """
+    entries = [*_entries(group)]
     _check_members(group)
     key = GroupKey(
         *(group.environment, group.example_id, 0, _policy_in_key(group, strict)),
         group.rollouts[0].group_uid,
     )
     try:
-        records = _records(group, partitions)
+        records = _records(group, entries, partitions)
         name = group_id(key, {one.rollout_uid for one in group.rollouts})
         staged = StagedGroup(name, key.policy_version, records)
         due = staged.due(0, 0, 0, "")
@@ -158,6 +160,26 @@ def stage(group: RolloutGroup, *, strict: bool, partitions: int) -> StagedGroup:
         remedy = f"make several groups of it, of {ROWS_MAX:,} rows and {EVENT_BYTES_MAX:,} bytes"
         raise InvalidGroup("rollouts", len(due.rows), remedy, finding)
     return staged
+
+
+def _entries(group: RolloutGroup) -> Iterator[Entry]:
+    """The entry of each rollout, whose values have the types of their fields."""
+    for name in ("example_id", "policy_version"):
+        if not isinstance(value := getattr(group, name), str):
+            raise InvalidGroup(name, value, "give a string")
+    if not isinstance(group.rollouts, list | tuple):
+        raise InvalidGroup("rollouts", group.rollouts, "give a tuple of RolloutRecord")
+    for index, one in enumerate(group.rollouts):
+        at = f"rollouts[{index}]"
+        if not isinstance(one, RolloutRecord):
+            raise InvalidGroup(at, one, "give a RolloutRecord")
+        if not isinstance(one.worker_id, str):
+            raise InvalidGroup(f"{at}.worker_id", one.worker_id, "give a string")
+        try:
+            yield entry_of(one)
+        except InvalidRollout as error:
+            field = f"{at}.{error.field}"
+            raise InvalidGroup(field, error.value, error.remedy, error.finding) from error
 
 
 def _check_members(group: RolloutGroup) -> None:
@@ -202,13 +224,13 @@ def _policy_in_key(group: RolloutGroup, strict: bool) -> str:
     return due if inferred else ""
 
 
-def _records(group: RolloutGroup, partitions: int) -> list[bytes]:
+def _records(group: RolloutGroup, entries: Sequence[Entry], partitions: int) -> list[bytes]:
     """The rollouts in order; a record has one worker's."""
     known: dict[str, tuple[str, tuple[int, ...]]] = {}
-    records = []
+    records, left = [], iter(entries)
     for worker_id, rollouts in groupby(group.rollouts, attrgetter("worker_id")):
-        entries = [entry_of(one) for one in rollouts]
-        for entry in entries:
+        of_worker = [next(left) for _ in rollouts]
+        for entry in of_worker:
             for name, array in entry.extras.get("token_arrays", {}).items():
                 kind = (array.dtype, array.shape)
                 if known.setdefault(name, kind) != kind:
@@ -216,7 +238,7 @@ def _records(group: RolloutGroup, partitions: int) -> list[bytes]:
                     raise InvalidGroup(f"token_arrays[{name!r}]", str(kind), remedy)
         records.append(
             encode_entries(
-                entries,
+                of_worker,
                 environment=group.environment,
                 worker_id=worker_id,
                 partitions=partitions,

@@ -120,6 +120,8 @@ def write_rollout_groups(
         )
     if compression not in COMPRESSIONS:
         raise InvalidGroup("compression", compression, f"give one of {COMPRESSIONS}")
+    if not isinstance(groups, Iterable):
+        raise InvalidGroup("groups", groups, "give the groups as a list, or one by one")
     clock = clock or SystemClock()
     blobs = store or open_store(str(root))
     kafka = config.kafka
@@ -155,7 +157,11 @@ class _Import:
 
     def add(self, index: int, group: RolloutGroup) -> None:
         """Keeps the group for the next request, and makes it first where that is full."""
+        if not isinstance(group, RolloutGroup):
+            raise InvalidGroup(f"groups[{index}]", group, "give a RolloutGroup")
         environment = group.environment
+        if not isinstance(environment, str):
+            raise InvalidGroup(f"groups[{index}].environment", environment, "give a string")
         addresses = addresses_of(self.config, [environment])[environment]
         section = self.config.environments[environment]
         try:
