@@ -17,7 +17,14 @@ from rollstream.consumers import AuditReport, audit
 from rollstream.consumers.assembling.decisions import NO_SEGMENT
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import NOT_INGESTED, Claimed, Flushed, SealedSegments, Settlements
+from rollstream.schemas.events import (
+    NOT_INGESTED,
+    Claimed,
+    Flushed,
+    Retired,
+    SealedSegments,
+    Settlements,
+)
 from rollstream.schemas.ingest.entry import STEP_KINDS
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.store import BlobMissing, Blobs, list_manifests, visible_files
@@ -213,10 +220,11 @@ def _unconfirmed(confirmed: list[ConfirmedEvent], blobs: Blobs) -> list[str]:
 
 
 def unseen(confirmed: Iterable[ConfirmedEvent], blobs: Blobs) -> list[str]:
-    """Files that flushes name and readers without Kafka do not see, where nothing was retired and
-    the last sealer ended in peace."""
-    events = (item.event for item in confirmed)
+    """Files that flushes name, no event retires, and readers without Kafka do not see, where the
+    last sealer ended in peace."""
+    events = [item.event for item in confirmed]
     named = {f.path for event in events if isinstance(event, Flushed) for f in event.files}
+    named -= {f.path for event in events if isinstance(event, Retired) for f in event.files}
     return [f"{path} is sealed and not visible" for path in sorted(named - {*visible_files(blobs)})]
 
 

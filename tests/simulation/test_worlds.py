@@ -18,6 +18,7 @@ REACHED = {
         *("begun groups named", "producers reported", "reports of a new owner"),
         "producers that died",
     },
+    "capped": {"crashes", "adoptions", "evictions", "caps", "retired files"},
     "upgrades": {"crashes", "adoptions", "newer records", "stopped", "went on"},
     "silences": {
         *("silent coordinators", "silent leaders", "hanging stores", "clocks ahead"),

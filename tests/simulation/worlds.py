@@ -23,6 +23,7 @@ from simulation.broken.admission import (
     LosingReports,
 )
 from simulation.broken.adopting import BoundForEach, ExpiringWithoutRoom
+from simulation.broken.capping import RetiringUnread
 from simulation.broken.dead_lettering import DeadLettering
 from simulation.broken.durable_for_confirmed import OnlyItsOwn
 from simulation.broken.early_report import ReportingEarly
@@ -45,6 +46,7 @@ from simulation.broken.waiting import (
     WaitingForCommits,
 )
 from simulation.consumers.adopting import Adopting
+from simulation.consumers.capped import Capped
 from simulation.consumers.sealers import Sealers
 from simulation.consumers.silences import Silences
 from simulation.consumers.upgrades import Upgrades
@@ -65,6 +67,7 @@ MakeWorld = Callable[[int], World]
 WORLDS: Mapping[str, MakeWorld] = {
     "owners": Owners,
     "sealers": Sealers,
+    "capped": Capped,
     "upgrades": Upgrades,
     "silences": Silences,
     "adopting": Adopting,
@@ -75,7 +78,8 @@ WORLDS: Mapping[str, MakeWorld] = {
     "scores": LateRewards,
     "admission": Admitted,
 }
-EVERY: Mapping[str, int] = {"admission": 4}  # A world that takes longer has each so many-th seed.
+# A world that takes longer has each so many-th seed.
+EVERY: Mapping[str, int] = {"admission": 4, "capped": 4}
 
 # Defects of an owner, whoever it is: what stands between it and its log.
 _OWNERS = {
@@ -102,6 +106,7 @@ BROKEN: Mapping[str, MakeWorld] = {
     "sealers/keeping_what_ended": KeepingWhatEnded,
     **{f"sealers/{name}": partial(Sealers, steps=steps) for name, steps in BROKEN_STEPS.items()},
     **{f"sampler/{name}": partial(Trainers, wrap=wrap) for name, wrap in _OF_SAMPLERS.items()},
+    "capped/retiring_unread": RetiringUnread,
     "upgrades/dead_lettering": DeadLettering,
     "silences/waiting_for_commits": WaitingForCommits,
     "silences/going_by_their_clocks": GoingByTheirClocks,

@@ -20,6 +20,7 @@ from harness.faults import Append, Fate, always_pass, write_now
 from harness.history import claims, problems_of, unseen
 from harness.importing import group
 from harness.in_flight import in_flight_problems, reports
+from harness.retention import RetentionWorld
 from harness.rollouts import make_alive, make_dispatched, make_entry, make_failed
 from harness.sealing import Crash, EvictableBroker, SealWorld
 from rollstream.consumers import ImportUnfinished, Sealer, write_rollout_groups
@@ -129,6 +130,8 @@ class Sealers:
         wrap_store: around the store: a defect.
     """
 
+    samplers: tuple[str, ...] = ()
+
     def __init__(
         self,
         seed: int,
@@ -142,7 +145,8 @@ class Sealers:
         self.steps = steps
         self.faults = 0
         self.reached: Counter[str] = Counter()
-        self.world = SealWorld(
+        self.world = RetentionWorld(
+            samplers=self.samplers,
             seed=seed,
             partitions=self.dice.choice((1, 2, 2, 4)),
             target_group_size=3,
