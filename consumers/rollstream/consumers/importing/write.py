@@ -118,10 +118,7 @@ def write_rollout_groups(
             "their logs in Kafka. Give the deployment's config=load_config(...), and run "
             "`rollstream seal`"
         )
-    if compression not in COMPRESSIONS:
-        raise InvalidGroup("compression", compression, f"give one of {COMPRESSIONS}")
-    if not isinstance(groups, Iterable):
-        raise InvalidGroup("groups", groups, "give the groups as a list, or one by one")
+    _check(groups, compression)
     clock = clock or SystemClock()
     blobs = store or open_store(str(root))
     kafka = config.kafka
@@ -134,6 +131,13 @@ def write_rollout_groups(
             import_.add(index, group)
         import_.finish()
     return import_.report
+
+
+def _check(groups: object, compression: object) -> None:
+    if compression not in COMPRESSIONS:
+        raise InvalidGroup("compression", compression, f"give one of {COMPRESSIONS}")
+    if not isinstance(groups, Iterable):
+        raise InvalidGroup("groups", groups, "give the groups as a list, or one by one")
 
 
 @dataclass(slots=True)
