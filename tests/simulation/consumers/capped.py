@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 from harness.retention import NAME
 from rollstream.sampler import NotEnoughGroups
@@ -50,7 +51,8 @@ class Capped(Sealers):
             self._train()
         if self._dice.random() < 0.3:
             self.reached["caps"] += 1
-            self.world.ask(None, **{self._cap: self._kept})
+            limits: dict[str, Any] = {self._cap: self._kept}
+            self.world.ask(None, **limits)
 
     def _train(self) -> None:
         """A step; now and then all steps up to it are final."""
