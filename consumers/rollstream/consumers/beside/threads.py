@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, ParamSpec, Self, TypeVar
@@ -35,16 +36,18 @@ class Pool(Executor):
 
     Args:
         threads: runs the jobs.
+        ended: is set at the end of each job.
     """
 
-    def __init__(self, threads: Executor) -> None:
+    def __init__(self, threads: Executor, ended: threading.Event) -> None:
         self._threads = threads
+        self._ended = ended
         self._running: set[Future[object]] = set()
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         job = self._threads.submit(fn, *args, **kwargs)
         self._running.add(job)  # type: ignore[arg-type]
-        job.add_done_callback(self._running.discard)
+        job.add_done_callback(self._on_end)
         return job
 
     def end(self, deadline: Deadline, *, cancel: bool = False) -> bool:
@@ -55,6 +58,10 @@ class Pool(Executor):
         """
         self._threads.shutdown(wait=False, cancel_futures=cancel)
         return not wait(list(self._running), deadline.left_s()).not_done
+
+    def _on_end(self, job: Future[Any]) -> None:
+        self._running.discard(job)
+        self._ended.set()
 
 
 class SealerThreads:
@@ -69,6 +76,7 @@ class SealerThreads:
         writers: for files.
         beside: for retention and late scores. One thread: what it reads is shared, and nobody
             waits for it.
+        ended: set whenever a job ends that a partition may wait for, until the loop clears it.
         abandoned: says in words that a job in ``beside`` hangs that was abandoned; else empty.
     """
 
@@ -81,8 +89,11 @@ class SealerThreads:
         writers: Executor,
         beside: Executor,
     ) -> None:
-        self.workers, self.claimers, self.lookers = Pool(workers), Pool(claimers), Pool(lookers)
-        self.askers, self.writers, self.beside = Pool(askers), Pool(writers), Pool(beside)
+        self.ended, other = threading.Event(), threading.Event()
+        awaited = (Pool(threads, self.ended) for threads in (workers, claimers, lookers))
+        others = (Pool(threads, other) for threads in (askers, writers, beside))
+        self.workers, self.claimers, self.lookers = awaited
+        self.askers, self.writers, self.beside = others
         self.abandoned: Callable[[], str] = str
 
     def abandon(self, turn: Future[Any], hanging: Callable[[], str]) -> None:

@@ -37,8 +37,7 @@ from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
-IDLE_WAIT_S = 0.02
-BUSY_WAIT_S = 0.005  # While a job runs, so that its end is noticed this soon.
+WAIT_S = 0.02  # For records; or for the end of a job, while one runs.
 STEP_S = 0.1  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -157,12 +156,13 @@ class Sealer:
             StoreHangs: a call of the store has not ended for ``store.hang_timeout_s``.
         """
         while True:
+            if busy := self._busy():
+                self._wait_for_job(deadline)
             self._metrics.came_round(self._hangs)
             self._appends.poll()
             self._clients.serve(self._clock.monotonic_s())
             self._check_hung()
-            busy = self._busy()
-            wait_s = (BUSY_WAIT_S if busy else IDLE_WAIT_S) / len(self._environments)
+            wait_s = 0.0 if busy else WAIT_S / len(self._environments)
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
             if not (busy or any(read)) or deadline.passed():
                 return
@@ -282,7 +282,17 @@ class Sealer:
             if ended or deadline.passed():
                 return ended
             deadline.log_waiting(lambda: "what is decided to be committed")
-            deadline.wait(BUSY_WAIT_S)
+            self._wait_for_job(deadline)
+
+    def _wait_for_job(self, deadline: Deadline) -> None:
+        """Returns once a job has ended, or the broker has answered an append; after ``WAIT_S`` at
+        the latest. Meanwhile records pile up, and are read in one go."""
+        wait_s = deadline.slice_s(WAIT_S)
+        if self._appends.waiting:
+            self._clients.poll(wait_s)
+        else:
+            self._clock.wait(self._threads.ended, wait_s)
+        self._threads.ended.clear()
 
     def _busy(self) -> bool:
         return any(environment.busy() for environment in self._environments)

@@ -52,6 +52,11 @@ class Appends:
             self.poll()
         return confirmed
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any event has no answer so far."""
+        return bool(self._on_its_way)
+
     def poll(self) -> None:
         """Hands on what the broker answered, and what has no answer in time."""
         waiting, self._on_its_way = self._on_its_way, []
