@@ -241,7 +241,9 @@ class EnvironmentSealer:
             for where in sorted(self._reader.assigned())
             if where not in self._partitions and now_s >= self._ask_at_s.get(where, now_s)
         ]
-        self._has_joined = self._has_joined or bool(new)
+        if not new:
+            return
+        self._has_joined = True
         committed = group_offsets(self._context, new)
         for where in new:
             # One that was relinquished, and that the group did not revoke, is doubted.

@@ -16,6 +16,7 @@ from rollstream.streams.troubles import CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 TELL_EVERY_S = 5.0
+LOOK_EVERY_S = 0.5  # At what hinders, while that does not change.
 _log = logging.getLogger("rollstream.sealer")
 GroupOffsets = Asked[dict[TopicPartition, Committed]]
 
@@ -114,14 +115,19 @@ class CommittedOffset:
         if self._is_known and self._wanted > self.offset and now_s >= self._commit_at_s:
             self._commit(self._wanted, self.told)
 
-    def tell(self, trouble: str) -> None:
+    def tell(self, find_trouble: Callable[[], str]) -> None:
         """Commits beside the offset what hinders this partition, or that nothing does any more: for
-        `status`, which reads no file and no log of a sealer. At most once in ``TELL_EVERY_S``."""
+        `status`, which reads no file and no log of a sealer. At most once in ``TELL_EVERY_S``; it
+        is looked for once in ``LOOK_EVERY_S``."""
         self._take_answer()
         now_s = self._context.clock.monotonic_s()
-        if self._is_known and trouble != self.told and now_s >= self._tell_at_s:
-            self._tell_at_s = now_s + TELL_EVERY_S
+        if not self._is_known or now_s < self._tell_at_s:
+            return
+        trouble, every_s = find_trouble(), LOOK_EVERY_S
+        if trouble != self.told:
+            every_s = TELL_EVERY_S
             self._commit(max(self.offset, self._wanted), trouble)
+        self._tell_at_s = now_s + every_s
 
     def leave(self) -> Future[bool] | None:
         """Commits on leaving; what is to be waited for, if anything."""

@@ -141,7 +141,9 @@ class Partition:
             PermanentBrokerError: somebody must change something first.
         """
         if self.state not in FINAL_STATES:
-            self._offset.tell(self._trouble())
+            self._lasting.look(self._job or (self._next and self._next[1]))
+            self._lasting.warn_once(str(self.source), self._store_step(), self._lasts_s())
+            self._offset.tell(self._trouble)
         try:
             self._advance(draining)
         except BrokerUnavailable as error:
@@ -451,18 +453,19 @@ class Partition:
 
     # --- what `status` reads ---
 
-    def _trouble(self) -> str:
-        self._lasting.look(self._job or (self._next and self._next[1]))
+    def _lasts_s(self) -> float:
+        """How long the job that runs may last."""
         is_quick = self._lasting.runs and self.state is not State.CLAIMING
-        lasts_s = STEP_LASTS_S if is_quick else CLAIM_LASTS_S
-        self._lasting.warn_once(str(self.source), self._store_step(), lasts_s)
+        return STEP_LASTS_S if is_quick else CLAIM_LASTS_S
+
+    def _trouble(self) -> str:
         if self.aside:
             return f"{PUT_ASIDE}{self.aside}"
         if isinstance(self._backoff.error, BrokerError):
             return self._offset.told  # `status` finds that by itself.
         if self._backoff.is_trouble():
             return self._backoff.why
-        if self.busy() and self._lasting.is_long(lasts_s):
+        if self.busy() and self._lasting.is_long(self._lasts_s()):
             return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
         if self.intake is None:
             return ""
