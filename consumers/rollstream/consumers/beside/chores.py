@@ -20,6 +20,7 @@ from rollstream.store import StoreError
 from rollstream.streams.errors import BrokerUnavailable
 
 IN_LOOP = InlineExecutor()
+LOOK_EVERY_S = 0.1  # How often a chore that has nothing to do is asked again.
 HANGS = (
     "the job {!r} has not ended since {}, and what is due after it waits: does the store hang (an "
     "NFS mount, a dying disk)? Mend it, then start this sealer again"
@@ -40,8 +41,9 @@ class Chore:
     """What is done again and again.
 
     Attributes:
-        begin: called by the loop when it is due; returns the job, or None: nothing to do so far.
-            The deadline is of one turn of the job: from a ``yield`` to the next.
+        begin: called by the loop when it is due; returns the job, or None: nothing to do so far,
+            so it is called again after ``LOOK_EVERY_S``. The deadline is of one turn of the job:
+            from a ``yield`` to the next.
         runs_in: runs the turns.
         timeout_s: of a turn.
         due_s: by the monotonic clock.
@@ -166,6 +168,7 @@ class Chores:
                 continue
             if job is None:
                 self._backoffs[chore.name].reset()  # Nothing is left that may fail.
+                chore.due_s = now_s + LOOK_EVERY_S
                 continue
             chore.due_s = math.inf
             self._running = chore, job, deadline
