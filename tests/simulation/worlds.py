@@ -79,7 +79,7 @@ WORLDS: Mapping[str, MakeWorld] = {
     "admission": Admitted,
 }
 # A world that takes longer has each so many-th seed.
-EVERY: Mapping[str, int] = {"admission": 4, "capped": 4}
+EVERY: Mapping[str, int] = {"admission": 4, "adopting": 2, "capped": 4, "silences": 4}
 
 # Defects of an owner, whoever it is: what stands between it and its log.
 _OWNERS = {
