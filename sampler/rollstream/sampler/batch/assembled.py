@@ -12,7 +12,7 @@ from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from rollstream.sampler.batch.batch import Batch, GroupReader
 from rollstream.sampler.batch.decided import Decided
@@ -101,9 +101,9 @@ def assemble(
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
     row_layout = RowLayout.of(parts)
-    trajectories = _trajectories(parts)
-    group_index = np.repeat(np.arange(len(parts), dtype=np.int32), rows)
-    own_rewards = _own_rewards(parts)
+    group_index = row_layout.groups
+    trajectories = _trajectories(row_layout)
+    own_rewards = _own_rewards(row_layout, parts)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": row_layout.offsets,
         "prompt_lengths": row_layout.prompts.astype(np.int32),
@@ -111,9 +111,9 @@ def assemble(
         "group_index": group_index,
         "trajectory_index": trajectories,
         "trajectory_returns": _returns(own_rewards, trajectories),
-        **_weights(parts, decided.branches),
+        **_weights(row_layout, parts, decided.branches),
         **_components(parts, len(uids)),
-        **_numbers_asked_for(parts, columns),
+        **_numbers_asked_for(row_layout, parts, columns),
     }
     used, carried_stale = _used(decided, carried or {}, parts, per_row)
     per_row.update(used)
@@ -165,10 +165,10 @@ def _requested_texts(
 
 
 def _weights(
-    parts: Sequence[GroupRows], branches: Mapping[str, Sequence[Branch]]
+    row_layout: RowLayout, parts: Sequence[GroupRows], branches: Mapping[str, Sequence[Branch]]
 ) -> dict[str, NDArray[Any]]:
     """Of each row, which weights sampled it, by numbers."""
-    steps, epochs = _numbers(parts, "weight_step", np.int64), _policy_epochs(parts)
+    steps, epochs = row_layout.numbers("weight_step", np.int64), _policy_epochs(row_layout, parts)
     left = _off_branch(parts, steps, epochs, branches)
     return {"weight_steps": steps, "policy_epochs": epochs, "off_branch": left}
 
@@ -192,15 +192,15 @@ def _off_branch(
     return marked
 
 
-def _policy_epochs(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+def _policy_epochs(row_layout: RowLayout, parts: Sequence[GroupRows]) -> NDArray[np.int32]:
     """Of each row; only of files whose rows differ the column was read."""
-    found = [np.empty(0, np.int32)]
-    for part in parts:
-        if "policy_epoch" in part.columns.scalars:
-            found.append(_numbers([part], "policy_epoch", np.int32))
-        else:
-            found.append(np.full(part.group.group.rows, part.group.group.policy_epoch, np.int32))
-    return np.concatenate(found)
+    of_groups = np.array([part.group.group.policy_epoch for part in parts], np.int32)
+    found = of_groups[row_layout.groups]
+    for columns, rows, stored in row_layout.sources:
+        if "policy_epoch" in columns.scalars:
+            epochs: Any = columns.scalars["policy_epoch"]
+            found[rows] = epochs[stored]
+    return found
 
 
 def _policy_versions(parts: Sequence[GroupRows]) -> tuple[str, ...]:
@@ -271,21 +271,15 @@ def _array_of(name: str, columns: Columns) -> Ragged | None:
     return columns.arrays.get(ON_REQUEST.get(name, name))
 
 
-def _numbers(parts: Sequence[GroupRows], name: str, dtype: DTypeLike) -> NDArray[Any]:
-    """A number of each row."""
-    of_groups = [part.columns.scalars[name][slice(*part.span)] for part in parts]
-    return np.concatenate([np.empty(0, dtype), *of_groups], dtype=dtype)
-
-
 def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
     """A text of each row."""
     of_groups: Any = [part.columns.scalars[name][slice(*part.span)] for part in parts]
     return tuple(chain.from_iterable(of_groups))
 
 
-def _own_rewards(parts: Sequence[GroupRows]) -> NDArray[np.float64]:
+def _own_rewards(row_layout: RowLayout, parts: Sequence[GroupRows]) -> NDArray[np.float64]:
     """What each row was published with, or was scored with later."""
-    rewards: NDArray[np.float64] = _numbers(parts, "reward", np.float64)
+    rewards: NDArray[np.float64] = row_layout.numbers("reward", np.float64)
     start = 0
     for part in parts:
         for score in part.group.scores:
@@ -304,18 +298,17 @@ def _scores(parts: Sequence[GroupRows]) -> dict[int, ServedScore]:
     return found
 
 
-def _trajectories(parts: Sequence[GroupRows]) -> NDArray[np.int32]:
+def _trajectories(row_layout: RowLayout) -> NDArray[np.int32]:
     """A number of each row, from 0: one a trajectory, whose rows lie together and begin with the
     first segment. Its rollouts may have several uids."""
-    begins = [_numbers([part], "segment_idx", np.int32) == 0 for part in parts]
-    for of_group in begins:
-        of_group[:1] = True
-    return np.cumsum(np.concatenate([np.empty(0, np.bool_), *begins]), dtype=np.int32) - 1
+    begins = row_layout.numbers("segment_idx", np.int32) == 0
+    begins |= np.diff(row_layout.groups, prepend=-1) != 0
+    return np.cumsum(begins, dtype=np.int32) - 1
 
 
-def _logprob_sums(parts: Sequence[GroupRows]) -> NDArray[np.float32]:
+def _logprob_sums(row_layout: RowLayout, parts: Sequence[GroupRows]) -> NDArray[np.float32]:
     """float32 [n]: as published, else the sum of what was published for each token."""
-    sums: NDArray[np.float64] = _numbers(parts, "logprob_sum", np.float64)
+    sums: NDArray[np.float64] = row_layout.numbers("logprob_sum", np.float64)
     start = 0
     for part in parts:
         of_tokens = part.columns.arrays.get("logprobs")
@@ -328,14 +321,14 @@ def _logprob_sums(parts: Sequence[GroupRows]) -> NDArray[np.float32]:
 
 
 def _numbers_asked_for(
-    parts: Sequence[GroupRows], columns: Collection[str]
+    row_layout: RowLayout, parts: Sequence[GroupRows], columns: Collection[str]
 ) -> dict[str, NDArray[Any]]:
     """Of each row, those among ``columns``."""
     found: dict[str, NDArray[Any]] = {}
     if "logprob_sums" in columns:
-        found["logprob_sums"] = _logprob_sums(parts)
+        found["logprob_sums"] = _logprob_sums(row_layout, parts)
     if "created_ts" in columns:
-        found["created_ts"] = _numbers(parts, "created_ts", np.int64)
+        found["created_ts"] = row_layout.numbers("created_ts", np.int64)
     return found
 
 

@@ -10,14 +10,14 @@ alone 1.57 (0.52). ``np.repeat`` makes the masks of rows without their own in 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from rollstream.folds.group.known import KnownGroup
-from rollstream.schemas.columns import Columns, Ragged
+from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.fields import REQUIRED_ARRAYS
 
 
@@ -47,17 +47,32 @@ class GroupRows(NamedTuple):
         return GroupRows(self.slot, group, columns, 0)
 
 
+class _Source(NamedTuple):
+    """The rows of the batch that lie in the same columns.
+
+    Attributes:
+        rows: which of the batch's.
+        stored: where they are among the columns, in the same order.
+    """
+
+    columns: Columns
+    rows: slice | NDArray[np.int64]
+    stored: slice | NDArray[np.int64]
+
+
 class RowLayout(NamedTuple):
     """Where each row of the batch lies, in tokens; the prompt comes first.
 
     Attributes:
-        parts: the groups, in the order of the batch.
+        sources: where its values are.
+        groups: int32 [n]: which of the batch's groups it is of.
         prompts: int64 [n]: tokens of the prompt.
         outputs: int64 [n].
         offsets: int64 [n + 1].
     """
 
-    parts: Sequence[GroupRows]
+    sources: Sequence[_Source]
+    groups: NDArray[np.int32]
     prompts: NDArray[np.int64]
     outputs: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -65,19 +80,28 @@ class RowLayout(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[GroupRows]) -> RowLayout:
         """One row after the other."""
-        prompts, outputs = (_lengths(parts, name) for name in REQUIRED_ARRAYS)
-        offsets = np.zeros(len(prompts) + 1, np.int64)
-        np.cumsum(prompts + outputs, out=offsets[1:])
-        return cls(parts, prompts, outputs, offsets)
+        counts = np.array([part.group.group.rows for part in parts], np.int64)
+        groups = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+        sources = list(_sources(parts, counts, groups))
+        prompts, outputs = (np.empty(len(groups), np.int64) for _ in REQUIRED_ARRAYS)
+        for columns, rows, stored in sources:  # Groups of a file often share them.
+            for name, lengths in zip(REQUIRED_ARRAYS, (prompts, outputs), strict=True):
+                lengths[rows] = columns.arrays[name].lengths()[stored]
+        return cls(sources, groups, prompts, outputs, offsets_of(prompts + outputs))
+
+    def numbers(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
+        """A number of each row."""
+        found = np.empty(len(self.groups), dtype)
+        for columns, rows, stored in self.sources:
+            values: Any = columns.scalars[name]
+            found[rows] = values[stored]
+        return found
 
     def fill(self, out: NDArray[Any], prompt: Any, output: Any) -> None:
         """Sets every prompt token to ``prompt`` and every output token to ``output``, a value or
         one a row."""
-        if np.ndim(output) == 0:
+        if np.ndim(output) == 0 and prompt == output:
             out.fill(output)
-            if prompt != output:
-                for start, count in zip(self.offsets.tolist(), self.prompts.tolist(), strict=False):
-                    out[start : start + count] = prompt
             return
         both = np.empty((len(self.prompts), 2), out.dtype)
         both[:, 0], both[:, 1] = prompt, output
@@ -97,42 +121,42 @@ class RowLayout(NamedTuple):
         middles = self.offsets[:-1] + self.prompts
         starts, stops = (self.offsets[:-1], middles) if to_prompts else (middles, self.offsets[1:])
         width = out.itemsize * math.prod(out.shape[1:])
-        begins, ends = (starts * width).tolist(), (stops * width).tolist()
-        into, sources = _bytes_of(out), dict[int, memoryview]()
-        without: list[int] = []
-        row = 0
-        for part in self.parts:
-            start, stop = part.span
-            ragged = array_of(part.columns)
+        into, has = _bytes_of(out), np.zeros(len(self.groups), np.bool_)
+        for columns, rows, stored in self.sources:
+            ragged = array_of(columns)
             if ragged is None:
-                without.extend(range(row, row + stop - start))
-                row += stop - start
                 continue
-            source = sources.get(id(ragged))
-            if source is None:
-                source = sources[id(ragged)] = _bytes_of(ragged.values)
-            first, *others = (ragged.offsets[start : stop + 1] * width).tolist()
-            for last in others:
-                if first != last:
-                    into[begins[row] : ends[row]] = source[first:last]
-                else:
-                    without.append(row)
-                first = last
-                row += 1
+            source = _bytes_of(ragged.values)
+            first, last = ragged.offsets[:-1][stored], ragged.offsets[1:][stored]
+            has[rows] = first != last
+            spans = (starts[rows], stops[rows], first, last)
+            for begin, end, low, high in zip(*[(of * width).tolist() for of in spans], strict=True):
+                if low != high:
+                    into[begin:end] = source[low:high]
+        without: list[int] = np.flatnonzero(~has).tolist()
         return without
 
 
-def _lengths(parts: Sequence[GroupRows], name: str) -> NDArray[np.int64]:
-    """int64 [n]: tokens of each row."""
-    of_columns: dict[int, NDArray[np.int64]] = {}  # Groups of a file often share them.
-    found = [np.empty(0, np.int64)]
-    for part in parts:
-        lengths = of_columns.get(id(part.columns))
-        if lengths is None:
-            ends = part.columns.arrays[name].offsets
-            lengths = of_columns[id(part.columns)] = ends[1:] - ends[:-1]
-        found.append(lengths[part.start : part.start + part.group.group.rows])
-    return np.concatenate(found)
+def _sources(
+    parts: Sequence[GroupRows], counts: NDArray[np.int64], groups: NDArray[np.int32]
+) -> Iterator[_Source]:
+    firsts = np.cumsum(counts) - counts
+    stored = np.array([part.start for part in parts], np.int64) - firsts
+    stored = stored[groups] + np.arange(len(groups))
+    numbers: dict[int, int] = {}
+    number = [numbers.setdefault(id(part.columns), len(numbers)) for part in parts]
+    source_of = np.array(number, np.int64)[groups]
+    each = {at: part.columns for at, part in zip(number, parts, strict=True)}
+    for at, columns in each.items():
+        rows = np.flatnonzero(source_of == at)
+        yield _Source(columns, _as_slice(rows), _as_slice(stored[rows]))
+
+
+def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The same rows, as a slice where they follow one another, which costs less."""
+    if len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
