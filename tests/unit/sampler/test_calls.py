@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from harness.brokers import until
@@ -13,6 +18,11 @@ from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
 from rollstream.sampler import NotEnoughGroups, SamplerUnavailable
+from rollstream.sampler.actor.awaited_calls import AwaitedCalls
+from rollstream.sampler.actor.pickled import Pickled
+from rollstream.sampler.decide.command import Reply, Unread
+from rollstream.sampler.decide.queries.looks import AskStats
+from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.engine import calls
 from rollstream.store import MemoryBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
@@ -80,3 +90,43 @@ def test_calls_that_ended_are_forgotten() -> None:
             sampler.next_batch(0, 1, timeout_s=0.0)
     assert sampler.stats().calls_waiting == 0
     world.close()
+
+
+class Answer:
+    """What is read for a call."""
+
+
+@pytest.fixture
+def _no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collection")
+def test_what_was_read_for_a_call_is_freed_with_its_answer_and_not_at_a_collection() -> None:
+    freed: list[bool] = []
+
+    def read(_: object) -> Pickled:
+        rows = np.zeros(1 << 20, np.uint8)
+        weakref.finalize(rows, freed.append, True)
+        return Pickled(b"", [rows], {})
+
+    async def answer(lane: ThreadPoolExecutor) -> None:
+        awaited = AwaitedCalls(lambda _: None, {"past": lane}, read)
+        call = calls.Call(AskStats(), 0)
+        waiting = calls.WaitingCalls()
+
+        def decide(decided: Callable[[], None]) -> None:
+            waiting.add(call, cast(Shortage, None))
+            decided()
+            call.answer(Reply(0, cast(Any, Unread("key", Answer))))
+            awaited.hand_over()
+
+        reply = await awaited.reply(call, WAIT_S, lambda decided: lane.submit(decide, decided))
+        assert isinstance(reply.value, Pickled)
+        assert not freed
+
+    with ThreadPoolExecutor(1) as lane:
+        asyncio.run(answer(lane))
+    assert freed

@@ -59,7 +59,8 @@ class AwaitedCalls:
         timers: list[asyncio.TimerHandle] = []
         crossing: Future[Reply[R | Pickled]] = Future()
         crossing.add_done_callback(lambda _: self._to_do.append(partial(_end, ended)))
-        call.answered.add_done_callback(lambda _: self._begin_result(call, crossing))
+        # Without the call: in a circle the rows would stay until a collection.
+        call.answered.add_done_callback(partial(self._begin_result, crossing))
 
         def wait_for_groups() -> None:
             if not call.ended:
@@ -81,10 +82,12 @@ class AwaitedCalls:
             self._woken = True
             self._loop.call_soon_threadsafe(self._look)
 
-    def _begin_result(self, call: Call[R], crossing: Future[Reply[R | Pickled]]) -> None:
+    def _begin_result(
+        self, crossing: Future[Reply[R | Pickled]], answered: Future[Reply[Any]]
+    ) -> None:
         """The call was answered, or ended otherwise."""
         try:
-            reply = call.answered.result()
+            reply = answered.result()
             value = reply.value
             if isinstance(value, Unread):
                 reading = self._begin_reading(value)

@@ -42,8 +42,9 @@ class Call(Generic[R]):
         self.answered: Future[Reply[R | Unread[R]]] = Future()
         self.decision_key: Hashable = command.decision_key()
         self.shortage: Shortage | None = None
-        self.woken = threading.Event()
-        self.answered.add_done_callback(lambda _: self.woken.set())
+        self.woken = woken = threading.Event()
+        # Without the call: in a circle its answer would stay until a collection.
+        self.answered.add_done_callback(lambda _: woken.set())
 
     @property
     def ended(self) -> bool:
@@ -100,13 +101,13 @@ class WaitingCalls:
 
     def __init__(self) -> None:
         # Each operation on it is one of a dict, so none needs a lock that others would wait for.
-        self._calls: dict[Call[Any], None] = {}
+        self._calls: dict[Future[Any], Call[Any]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[Call[Any]]:
-        return iter(list(self._calls))
+        return iter(list(self._calls.values()))
 
     def add(self, call: Call[Any], shortage: Shortage) -> None:
         """Adds a call that has not ended.
@@ -120,8 +121,8 @@ class WaitingCalls:
                 "those that nobody needs any more"
             )
         call.shortage = shortage
-        self._calls[call] = None
-        call.answered.add_done_callback(lambda _: self._calls.pop(call, None))
+        self._calls[call.answered] = call
+        call.answered.add_done_callback(lambda answered: self._calls.pop(answered, None))
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every call with this error."""
