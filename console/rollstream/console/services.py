@@ -26,6 +26,7 @@ from rollstream.streams.topics.root import StoreRoot
 from rollstream.streams.topics.specs import specs_for
 
 LOOK_FAILURES = (RollstreamError, OSError)  # After one of these the next look may succeed.
+STORE_SHARE = 1 / 3  # Of the time for a look; else a store that hangs would leave the logs none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +93,17 @@ def figures_of(
     services: Services, config: RollstreamConfig, broker: Broker, deadline: Deadline
 ) -> Figures:
     """The deployment's figures. A store that does not answer is one of them: the logs tell how far
-    each stage is all the same.
+    each stage is all the same. It is waited for as long as leaves time to read them.
 
     Raises:
         BrokerUnavailable: not within the deadline.
     """
+    hasty_s = min(config.store.timeout_s, STORE_SHARE * deadline.timeout_s)
+    hasty = config.store.model_copy(update={"timeout_s": hasty_s})
+    asked = config.model_copy(update={"store": hasty})
     try:
-        root = root_of(services, config)
-        probe_reading(services.store(config))
+        root = root_of(services, asked)
+        probe_reading(services.store(asked))
     except StoreError as error:
         return replace(measure(broker, config, deadline), other_root=(str(error),))
     return measure(broker, config, deadline, root=root)

@@ -126,7 +126,7 @@ def test_every_alarm_of_status_has_an_alert_and_a_row_of_the_page() -> None:
 
 # What makes each alert of a process fire: series, and the minute by which it has fired.
 FIRING: dict[str, tuple[list[tuple[str, str]], int]] = {
-    "RollstreamMonitorBlind": ([("rollstream_look_age_seconds", "301x10")], 3),
+    "RollstreamMonitorBlind": ([('rollstream_ready{part="monitor"}', "0x10")], 3),
     "RollstreamDown": ([('up{job="rollstream"}', "0x10")], 3),
     "RollstreamStalled": ([('rollstream_alive{part="sealer"}', "0x10")], 2),
     "RollstreamNotReady": ([('rollstream_ready{part="gateway"}', "0x20")], 11),
@@ -172,8 +172,8 @@ FIRING: dict[str, tuple[list[tuple[str, str]], int]] = {
         3,
     ),
     "RollstreamForeignRecords": (
-        [('rollstream_sealer_foreign_records{environment="math",partition="0"}', "2x10")],
-        1,
+        [('rollstream_sealer_foreign_records{environment="math",partition="0"}', "0+1x10")],
+        5,
     ),
     "RollstreamDeadLetters": ([("rollstream_sealer_dead_letters_total", "0+1x10")], 5),
     "RollstreamSamplerLogAside": ([('rollstream_sampler_aside_logs{sampler="t"}', "1x10")], 3),

@@ -111,5 +111,5 @@ class Monitor:
         return f"a look has not ended for {turn_s:.0f} s" if late else ""
 
     def unready(self) -> str:
-        """Why it could not look the last time; empty: it could."""
-        return self._why_not
+        """Why it could not look the last time, or cannot now; empty: it could."""
+        return self._why_not or self.stalled()

@@ -99,6 +99,7 @@ def test_a_look_that_does_not_end_is_told(tmp_path: Path) -> None:
         assert get("/healthz")[0] == 200
         clock.advance(20.0)
         assert get("/healthz")[0] == 503
+        assert get("/readyz")[0] == 503
         assert scraped()["rollstream_look_age_seconds",] == 130
 
 
