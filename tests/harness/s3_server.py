@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.go_programs import NotBuilt, go_program
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.store import StoreConfig
 from rollstream.runtime.deadline import Deadline
@@ -25,8 +23,6 @@ REGION = "us-east-1"
 BUCKET = "runs"
 VERSION = "v1.8.0"
 START_S = 60.0
-BUILD_S = 600.0
-BUILT = Path.home() / ".cache" / "rollstream-tests" / f"versitygw-{VERSION}"
 
 
 @dataclass(slots=True)
@@ -119,27 +115,11 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 
 
 def versitygw() -> Path | None:
-    """The server's program, built once a machine; None: Go is missing, or cannot load it."""
-    program = BUILT / "versitygw"
-    go = shutil.which("go")
-    if program.exists() or go is None:
-        return program if program.exists() else None
-    BUILT.mkdir(parents=True, exist_ok=True)
-    with (BUILT / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=BUILT) as made:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Of several processes of a run one builds it.
-        if program.exists():
-            return program
-        built = subprocess.run(
-            [go, "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
-            env={**os.environ, "GOBIN": made},
-            capture_output=True,
-            timeout=BUILD_S,
-            check=False,
-        )
-        if built.returncode:
-            return None
-        os.replace(Path(made) / "versitygw", program)
-    return program
+    """The server's program; None: it cannot be built here."""
+    try:
+        return go_program("github.com/versity/versitygw", VERSION, "versitygw")
+    except NotBuilt:
+        return None
 
 
 def client(endpoint: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -9,10 +10,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rollstream.runtime.config.metrics import MetricsConfig
 from rollstream.runtime.metrics import watched
+from rollstream.runtime.metrics.watched import LOOPBACK
 
 ANSWER_S = 10.0
 ANY_PORT = MetricsConfig(port=0)
 """A section with which a process shows its metrics at a port of its own."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at."""
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
 
 
 def addresses() -> list[str]:

@@ -1,0 +1,273 @@
+"""Faults that are made for real: each alert turns true while they last, and false afterwards.
+
+Asked are the expressions of ``deploy/prometheus/alerts.yml``, in a Prometheus that scrapes
+``rollstream monitor``, a sealer, a gateway and samplers.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition as Records
+from confluent_kafka.admin import AdminClient
+
+from harness.alerted import Alerted, limited, rollout, stopped
+from harness.kafka import REQUEST_TIMEOUT_S, topics_deleted_after
+from harness.newer_records import NEWER_HEADERS, newer
+from harness.raw_connections import connection
+from harness.rollouts import encode_record, make_entry
+from harness.s3_server import S3Server
+from rollstream.console.broker import EmbeddedKafka
+from rollstream.producers import DeliveryFailed, RolloutProducer, ScoreProducer, serve_metrics
+from rollstream.status.verdict import QUIET_S
+from rollstream.streams.broker import Headers
+from rollstream.streams.kafka import KafkaBroker
+from rollstream.streams.topics.layout import Layout
+
+pytestmark = pytest.mark.broker
+ENVIRONMENT = "math"
+SERVED_S = 60.0
+SEALS = 'rollstream_ready{part="sealer"}'
+
+
+@pytest.fixture
+def bare(kafka: EmbeddedKafka, s3: S3Server, tmp_path: Path) -> Iterator[Alerted]:
+    """Nothing of it exists so far but the monitor."""
+    with topics_deleted_after(kafka.bootstrap), Alerted(kafka, s3, tmp_path) as made:
+        made.start_monitor()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hurt(
+    kafka: EmbeddedKafka, s3: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Alerted]:
+    """All of it runs."""
+    folder = tmp_path_factory.mktemp("alerted")
+    with topics_deleted_after(kafka.bootstrap), Alerted(kafka, s3, folder) as made:
+        made.run("topics", "create")
+        made.start_sealer()
+        made.start_monitor()
+        made.start_gateway()
+        shown = made.sampler("shown")
+        shown.resume(None)
+        shown.finish()
+        made.publish(ENVIRONMENT)
+        yield made
+
+
+def test_a_deployment_of_which_the_next_part_is_always_missing(bare: Alerted) -> None:
+    asked = bare.prometheus
+    asked.until_true("RollstreamMissingTopics")
+    bare.run("topics", "create")
+    asked.until_true("RollstreamNeverPublished")
+    asked.until_false("RollstreamMissingTopics")
+    bare.publish(ENVIRONMENT)
+    asked.until_true("RollstreamNoSealer")
+    asked.until_false("RollstreamNeverPublished")
+    bare.start_sealer()
+    asked.until_false("RollstreamNoSealer")
+
+
+@contextmanager
+def sealer_killed(world: Alerted) -> Iterator[None]:
+    """-9; rollouts go on to come."""
+    world.kill("sealer")
+    world.publish(ENVIRONMENT)
+    yield
+    world.start_sealer()
+
+
+@contextmanager
+def sealer_of_another_environment(world: Alerted) -> Iterator[None]:
+    """Only one runs, whose configuration lacks this one."""
+    world.kill("sealer")
+    world.start_sealer(of_another=True)
+    world.publish(ENVIRONMENT)
+    yield
+    world.kill("sealer")
+    world.start_sealer()
+
+
+@contextmanager
+def newer_producer(world: Alerted) -> Iterator[None]:
+    """It writes what this version cannot read, until a sealer is told to go on without it."""
+    value = newer(encode_record([make_entry()], partitions=1))
+    _append(world, Layout.of(world.config.kafka).rollouts(ENVIRONMENT), value, NEWER_HEADERS)
+    yield
+    world.kill("sealer")
+    world.start_sealer("--dead-letter")
+
+
+@contextmanager
+def records_deleted(world: Alerted) -> Iterator[None]:
+    """Retention deletes what nobody has sealed."""
+    world.kill("sealer")
+    world.publish(ENVIRONMENT, 3)
+    log = Records(Layout.of(world.config.kafka).rollouts(ENVIRONMENT), 0, -1)
+    admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap})
+    admin.delete_records([log])[log].result(REQUEST_TIMEOUT_S)
+    yield
+    world.start_sealer()
+
+
+@contextmanager
+def store_hangs(world: Alerted) -> Iterator[None]:
+    """It takes connections and answers nothing."""
+    with stopped(world.s3.pid):
+        world.publish(ENVIRONMENT)
+        yield
+
+
+@contextmanager
+def disk_full(world: Alerted) -> Iterator[None]:
+    """The server of the store can write no byte more."""
+    with limited(world.s3.pid, resource.RLIMIT_FSIZE, 0):
+        world.publish(ENVIRONMENT)
+        yield
+
+
+@contextmanager
+def unreadable(world: Alerted) -> Iterator[None]:
+    """A producer writes what is no record of ours, until others write more."""
+    _append(world, Layout.of(world.config.kafka).rollouts(ENVIRONMENT), b"no record")
+    yield
+    world.publish(ENVIRONMENT, 40)
+
+
+@contextmanager
+def stranger(world: Alerted) -> Iterator[None]:
+    """Somebody else writes to a seal log."""
+    _append(world, Layout.of(world.config.kafka).groups(ENVIRONMENT), b"no event")
+    world.publish(ENVIRONMENT)
+    yield
+
+
+def _append(world: Alerted, topic: str, value: bytes, headers: Headers = ()) -> None:
+    with KafkaBroker(world.kafka.bootstrap) as broker:
+        writer = broker.writer()
+        writer.append(topic, value, partition=0, headers=headers)
+        assert writer.flush(REQUEST_TIMEOUT_S) == 0
+
+
+@contextmanager
+def files_open(world: Alerted) -> Iterator[None]:
+    """The sealer may have hardly more files open than it has."""
+    pid = world.pid("sealer")
+    with limited(pid, resource.RLIMIT_NOFILE, len(os.listdir(f"/proc/{pid}/fd")) + 4):
+        yield
+
+
+@contextmanager
+def gateway_full(world: Alerted) -> Iterator[None]:
+    """Connections stay open."""
+    with ExitStack() as opened:
+        for _ in range(world.config.gateway.max_connections):
+            opened.enter_context(connection(world.ports["calls"]))
+        yield
+
+
+@contextmanager
+def trainer_holds_batches(world: Alerted) -> Iterator[None]:
+    """It acks nothing, and never saves."""
+    world.publish(ENVIRONMENT)
+    trainer = world.sampler("slow")
+    trainer.resume(None)
+    batch = trainer.next_batch(0, 1, timeout_s=SERVED_S)
+    yield
+    trainer.ack(batch)
+    trainer.checkpointed(0)
+    trainer.finish()
+
+
+@contextmanager
+def broker_stopped(world: Alerted) -> Iterator[None]:
+    """Kafka answers nothing, and a worker gives its rollouts up."""
+    kafka = world.config.kafka
+    hasty = KafkaBroker(kafka.bootstrap, {"message.timeout.ms": "3000"})
+    producer = RolloutProducer(broker=hasty, environment=ENVIRONMENT, namespace=kafka.namespace)
+    with hasty, ExitStack() as away:
+        away.callback(serve_metrics(producer, port=world.ports["here"]))
+        producer.publish(**rollout(), reward=1.0)
+        producer.flush()
+        with stopped(world.pid("sealer")):  # It reads the group when nobody takes its event.
+            world.publish(ENVIRONMENT)
+            away.enter_context(stopped(world.kafka.pid))
+        producer.publish(**rollout(), reward=1.0)
+        yield
+        with pytest.raises(DeliveryFailed):
+            producer.close()
+
+
+Fault = Callable[[Alerted], AbstractContextManager[None]]
+FAULTS: dict[Fault, tuple[str, ...]] = {
+    sealer_killed: ("RollstreamDown", "RollstreamNoSealer"),
+    sealer_of_another_environment: ("RollstreamUnknownToSealers",),
+    newer_producer: ("RollstreamPutAside",),
+    records_deleted: ("RollstreamRecordsLost",),
+    store_hangs: (
+        "RollstreamOtherRoot",
+        "RollstreamSealsNothing",
+        "RollstreamStalled",
+        "RollstreamStoreFails",
+        "RollstreamStoreSlow",
+    ),
+    disk_full: ("RollstreamSealsNothing", "RollstreamStoreFails"),
+    unreadable: ("RollstreamUnreadableShare", "RollstreamDeadLetters"),
+    stranger: ("RollstreamForeignRecords",),
+    files_open: ("RollstreamFiles",),
+    gateway_full: ("RollstreamGatewayFull",),
+    trainer_holds_batches: ("RollstreamOpenBatches", "RollstreamNotAcked"),
+    broker_stopped: (
+        "RollstreamMonitorBlind",
+        "RollstreamNotReady",
+        "RollstreamBrokerFails",
+        "RollstreamNotDelivered",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_an_alert_is_true_while_a_fault_lasts(hurt: Alerted, fault: Fault) -> None:
+    asked, alerts = hurt.prometheus, FAULTS[fault]
+    asked.value(SEALS, 1)
+    asked.until_false(*alerts)
+    with fault(hurt):
+        asked.until_true(*alerts)
+    asked.until_false(*alerts)
+
+
+def test_everybody_falls_silent(hurt: Alerted) -> None:
+    alerts = (
+        "RollstreamNothingPublished",
+        "RollstreamTrainerSilent",
+        "RollstreamNotServed",
+        "RollstreamUnscored",
+    )
+    asked, scored = hurt.prometheus, hurt.sampler("unscored")
+    asked.value(SEALS, 1)
+    asked.until_false(*alerts)
+    hungry, hung, idle = (hurt.sampler(name) for name in ("hungry", "hung", "idle"))
+    for sampler in (scored, hungry, hung, idle):
+        sampler.resume(None)
+    hurt.publish("quiet", 2)
+    uids = hurt.publish("scored", reward=None)
+    hungry.ack(hungry.next_batch(0, 2, timeout_s=SERVED_S))
+    left = hung.next_batch(0, 2, timeout_s=SERVED_S)
+    idle.ack(idle.next_batch(0, 1, timeout_s=SERVED_S))
+    asked.until_true(*alerts, after_s=QUIET_S)
+    hung.ack(left)
+    idle.ack(idle.next_batch(1, 1, timeout_s=SERVED_S))
+    hurt.publish("quiet", 2)
+    kafka = hurt.config.kafka
+    with closing(
+        ScoreProducer(kafka.bootstrap, environment="scored", namespace=kafka.namespace)
+    ) as scores:
+        scores.publish(rollout_uid=uids[0], reward=1.0)
+    scored.ack(scored.next_batch(0, 1, timeout_s=SERVED_S))
+    asked.until_false(*alerts)
