@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -264,9 +264,10 @@ def test_everybody_falls_silent(hurt: Alerted) -> None:
     hung.ack(left)
     idle.ack(idle.next_batch(1, 1, timeout_s=SERVED_S))
     hurt.publish("quiet", 2)
+    hungry.ack(hungry.next_batch(1, 2, timeout_s=SERVED_S))
     kafka = hurt.config.kafka
-    with closing(
-        ScoreProducer(kafka.bootstrap, environment="scored", namespace=kafka.namespace)
+    with ScoreProducer(
+        kafka.bootstrap, environment="scored", scorer="verifier", namespace=kafka.namespace
     ) as scores:
         scores.publish(rollout_uid=uids[0], reward=1.0)
     scored.ack(scored.next_batch(0, 1, timeout_s=SERVED_S))
