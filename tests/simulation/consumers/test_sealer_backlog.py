@@ -13,10 +13,12 @@ from harness.rollouts import make_entry
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing.intake import BACKLOG_FLUSHES_MAX, ENTRY_BYTES, RECORD_BYTES
+from rollstream.consumers.sealing.sealer import WAIT_S
 from rollstream.runtime.config.sections import SealersConfig
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
+from rollstream.streams.reading import POLL_RECORDS_MAX
 
 POLL_RECORDS = 4
 FLUSH_ROLLOUTS = 8
@@ -144,3 +146,19 @@ def test_the_objects_of_small_records_count_where_their_payloads_do_not() -> Non
         world.run(sealer, seconds=5)
         assert sealer.stats().pending == 50
         assert sealer.stats().memory_bytes == 50 * (RECORD_BYTES + ENTRY_BYTES)
+
+
+def test_a_backlog_is_read_without_a_pause_while_a_flush_hangs() -> None:
+    workers, records = HeldWorkers(), 10 * POLL_RECORDS_MAX
+    with SealWorld() as world, world.sealer(workers=workers) as sealer:
+        world.run(sealer)
+        workers.holding = True
+        for uid in ("a", "b"):
+            world.publish(uid, partition=0)
+        world.run(sealer)
+        for number in range(records):
+            world.publish(f"u{number}", partition=1, example_id=f"ex-{number}")
+        world.run(sealer, seconds=2 * WAIT_S)
+        [read] = [one.read for one in sealer.stats().environments.values()]
+        workers.go_on()
+    assert read == records + 2

@@ -32,6 +32,7 @@ from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.appends import Appends
 from rollstream.streams.owned.clients import OwnerClients
+from rollstream.streams.reading import POLL_RECORDS_MAX
 from rollstream.streams.topics.check import require_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
@@ -75,6 +76,7 @@ class Sealer:
 
     left_behind = ""
     _closed = False
+    _is_behind = False  # Whether there may be more to read already: then no job is waited for.
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class Sealer:
             StoreHangs: a call of the store has not ended for ``store.hang_timeout_s``.
         """
         while True:
-            if busy := self._busy():
+            if (busy := self._busy()) and not self._is_behind:
                 self._wait_for_job(deadline)
             self._metrics.came_round(self._hangs)
             self._appends.poll()
@@ -164,6 +166,7 @@ class Sealer:
             self._check_hung()
             wait_s = 0.0 if busy else WAIT_S / len(self._environments)
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
+            self._is_behind = max(read) >= POLL_RECORDS_MAX
             if not (busy or any(read)) or deadline.passed():
                 return
 
@@ -285,8 +288,9 @@ class Sealer:
             self._wait_for_job(deadline)
 
     def _wait_for_job(self, deadline: Deadline) -> None:
-        """Returns once a job has ended, or the broker has answered an append; after ``WAIT_S`` at
-        the latest. Meanwhile records pile up, and are read in one go."""
+        """Returns once the broker has answered an append, if one is on its way, or else once a job
+        has ended; after ``WAIT_S`` at the latest. Records that come meanwhile are read in one go.
+        """
         wait_s = deadline.slice_s(WAIT_S)
         if self._appends.waiting:
             self._clients.poll(wait_s)
