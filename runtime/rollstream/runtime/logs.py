@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
@@ -110,10 +111,13 @@ def _log_what_ends() -> Callable[[], None]:
     """Logs warnings and uncaught exceptions from now on; returns what puts back what was before."""
     of_process, of_thread = sys.excepthook, threading.excepthook
     sys.excepthook, threading.excepthook = _log_uncaught, _log_end_of_thread
+    before = warnings.showwarning
     logging.captureWarnings(True)
+    captured = warnings.showwarning is not before  # Else the program had done it.
 
     def end() -> None:
-        logging.captureWarnings(False)
+        if captured:
+            logging.captureWarnings(False)
         if sys.excepthook is _log_uncaught:  # Else somebody set another one since.
             sys.excepthook = of_process
         if threading.excepthook is _log_end_of_thread:

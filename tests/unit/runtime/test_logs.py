@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,6 +111,17 @@ def test_text_leaves_the_hooks_of_the_program_as_they_were(
         logs.configure(format)
     assert sys.excepthook is mine
     assert threading.excepthook is mine
+
+
+def test_text_leaves_warnings_to_the_logs_of_a_program_that_captures_them() -> None:
+    logging.captureWarnings(True)
+    try:
+        captured = warnings.showwarning
+        logs.configure("json")
+        logs.configure("text")
+        assert warnings.showwarning is captured
+    finally:
+        logging.captureWarnings(False)
 
 
 def test_a_hook_that_the_program_sets_later_stays(monkeypatch: pytest.MonkeyPatch) -> None:
