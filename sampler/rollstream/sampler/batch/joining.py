@@ -147,8 +147,11 @@ def _sources(
     number = [numbers.setdefault(id(part.columns), len(numbers)) for part in parts]
     source_of = np.array(number, np.int64)[groups]
     each = {at: part.columns for at, part in zip(number, parts, strict=True)}
-    for at, columns in each.items():
-        rows = np.flatnonzero(source_of == at)
+    by_source = np.argsort(source_of, kind="stable")  # One pass, however many sources there are.
+    stop = 0
+    for columns, count in zip(each.values(), np.bincount(source_of).tolist(), strict=False):
+        start, stop = stop, stop + count
+        rows = by_source[start:stop]
         yield _Source(columns, _as_slice(rows), _as_slice(stored[rows]))
 
 
