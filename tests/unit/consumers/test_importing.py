@@ -408,6 +408,8 @@ def test_a_value_of_another_type_is_named_with_its_rollout_and_the_remedy(name: 
         ([changed(policy_version={})], r"^groups\[0\]\.policy_version is {}; give a string"),
         ([with_rollout(prompt_tokens=None)], r"rollouts\[1\]\.prompt_tokens has shape"),
         ([with_rollout(rewards={"a": "x"})], r"rewards\['a'\] is 'x'; give a number"),
+        ([with_rollout(rewards={"a": "1.5"})], r"rewards\['a'\] is '1.5'; give a number"),
+        ([with_rollout(reward=True)], r"rollouts\[1\]\.reward is True; give a number"),
     ],
 )
 def test_what_is_no_group_is_named_with_the_remedy(bad: Any, message: str) -> None:

@@ -85,6 +85,8 @@ def _named(name: str, rollout: RolloutRecord) -> Mapping[str, Any]:
 
 
 def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool | np.bool_ | str | bytes | bytearray):  # `float` takes them too.
+        raise InvalidRollout(name, value, "give a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
