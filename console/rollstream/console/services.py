@@ -105,5 +105,8 @@ def figures_of(
         root = root_of(services, asked)
         probe_reading(services.store(asked))
     except StoreError as error:
-        return replace(measure(broker, config, deadline), other_root=(str(error),))
+        told = f"{error}. It had {hasty_s:.2g} s of this look"
+        if hasty_s < config.store.timeout_s:
+            told += ": if it is only slow, raise --timeout"
+        return replace(measure(broker, config, deadline), other_root=(told,))
     return measure(broker, config, deadline, root=root)

@@ -18,8 +18,8 @@ def serve_metrics(*producers: Connected, port: int, host: str = LOOPBACK) -> Cal
 
     Producers of one process share an address, and their figures are added up. A producer that is
     closed is not alive. The counts of a producer that is collected, or whose handle ends while
-    others are shown, stay in the sums. Nothing is served in a forked child. Needs the ``metrics``
-    extra.
+    others are shown, stay in the sums: do not serve it again, or they count twice. Nothing is
+    served in a forked child. Needs the ``metrics`` extra.
 
     Args:
         producers: one or more.

@@ -35,7 +35,7 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Look again every 2 s, until Ctrl-C: in a terminal on a full screen.",
+            help="Look again every 2 s, also after errors: in a terminal on a full screen.",
         ),
     ] = False,
     check: Annotated[

@@ -260,9 +260,9 @@ class ScoreProducer(Blocking):
 
     def _check_counts(self, record: ScoreRecord, at: Delivery, deadline: Deadline) -> None:
         where = TopicPartition(at.topic, at.partition)
-        late = self._late(f"show {where} up to offset {at.offset}, to tell whether they count")
+        shown = f"show {where} up to offset {at.offset}, to tell whether they count"
         if not self._reading.acquire(timeout=deadline.left_s()):
-            raise late
+            raise self._late(shown)
         try:
             versions = self._versions.get(at.topic)
             if versions is None:
@@ -273,7 +273,7 @@ class ScoreProducer(Blocking):
         finally:
             self._reading.release()
         if found is None:
-            raise late
+            raise self._late(shown)
         if found:
             given = {record.given.get(uid, uid): version for uid, version in found.items()}
             raise VersionConflict(record.event, given)

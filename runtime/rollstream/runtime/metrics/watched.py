@@ -25,7 +25,7 @@ def _nothing() -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class Watched:
     """An object whose figures the process shows. Each function is called by the server's threads
-    and by the one that ends it, and waits for nobody.
+    and by the one that ends it, and may wait for a second.
 
     Attributes:
         name: of the part: `sealer`, `sampler NAME`, `gateway`, `producers`.

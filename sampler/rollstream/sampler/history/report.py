@@ -82,7 +82,7 @@ def report_of(
     Args:
         name: of the sampler; it need not be configured any more.
         config: the configuration, or the path of its file.
-        first: step that is counted; ``stop`` is the first that is not, None: all are.
+        first: the first step that is counted. ``stop``: the first that is not; None: all are.
         environment: that is counted alone; None: all are.
         steps_a_row: of ``by_steps``; None: so many that there are at most 12 rows.
         broker: instead of the configured one; the caller closes it.

@@ -32,8 +32,9 @@ from rollstream.store.layout import (
 from rollstream.store.manifests import FlushColumns, read_columns
 from rollstream.store.rollups import VisibleFile
 
-# Groups of an open batch may give way to others. A file that is written anew with the same size is
-# seen within as many looks: one of so many newest batches is read again at each.
+# Groups of an open batch may give way to others. Each look reads a few of the newest batches again,
+# and one of so many before, so that a file that was written anew with the same size is seen, too.
+OPEN = 4
 REREAD = 64
 # What a file that is JSON, and yet not what it should be, raises while it is counted.
 _DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -199,9 +200,10 @@ class RunFiles:
         for path in self._batches.keys() - {*listed}:
             del self._batches[path]
         known = {path: one.size for path, one in self._batches.items()}
-        again = listed[-1 - self._looks % min(REREAD, len(listed))] if listed else ""
+        newest = listed[-REREAD:]
+        again = {*newest[-OPEN:], *newest[self._looks % max(1, len(newest)) :][:1]}
         self._looks += 1
-        left = [path for path in listed if path == again or known.get(path) != sizes[path]]
+        left = [path for path in listed if path in again or known.get(path) != sizes[path]]
         new, before = False, len(left)
         while left and (len(left) == before or go_on()):
             new |= self._read_batch(left.pop())
