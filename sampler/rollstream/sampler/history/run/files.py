@@ -203,7 +203,8 @@ class RunFiles:
         newest = listed[-REREAD:]
         again = {*newest[-OPEN:], *newest[self._looks % max(1, len(newest)) :][:1]}
         self._looks += 1
-        left = [path for path in listed if path in again or known.get(path) != sizes[path]]
+        changed = [path for path in listed if known.get(path) != sizes[path]]
+        left = [*sorted(again.difference(changed)), *changed]  # From the end.
         new, before = False, len(left)
         while left and (len(left) == before or go_on()):
             new |= self._read_batch(left.pop())
