@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 from rollstream.sampler.decide.queries.progress import Progress, WaitingContinuations
+
+
+def test_progress_of_many_examples_is_pickled_in_pieces() -> None:
+    many = {f"example-{number}": number % 3 for number in range(100_000)}
+    progress = Progress(
+        dispatched={"code": {"x": (1_000, 2_000)}},
+        never_back={},
+        unfinished={},
+        failures={},
+        trained={"math": many, "code": {}},
+        failed={},
+        skipped={},
+        filtered={},
+        unknown={},
+        kept={},
+        dropped={"math": {name: {"stale": 4} for name in many}},
+        handed_out={},
+        unacked={},
+        ready={"math": 7},
+        continuations={"math": WaitingContinuations(3, ())},
+        next_step=12,
+        final_step=None,
+    )
+    pieces: list[pickle.PickleBuffer] = []
+    header = pickle.dumps(progress, protocol=5, buffer_callback=pieces.append)
+    assert max(len(header), *(piece.raw().nbytes for piece in pieces)) < 200_000
+    assert pickle.loads(header, buffers=pieces) == progress
+    assert copy.deepcopy(progress) == progress
 
 
 def test_progress_shows_numbers_by_environment_and_no_example() -> None:

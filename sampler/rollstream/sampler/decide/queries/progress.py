@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -20,6 +22,7 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.reported import Waiting
 
 CONTINUATIONS_MAX = 8  # That are named of an environment; all are counted.
+PICKLED_AT_ONCE = 4_096  # Examples: it takes a millisecond or two.
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,13 @@ class Progress:
     next_step: int
     final_step: int | None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """In pieces of ``PICKLED_AT_ONCE`` examples: a million in one go would hold Python's lock
+        for half a second, and with it whoever decides."""
+        if protocol < 5:
+            return object.__reduce_ex__(self, protocol)
+        return _of_pieces, ([_pieces_of(getattr(self, one.name)) for one in fields(self)],)
+
     def __repr__(self) -> str:
         """A line, and one for each environment: groups, and of how many examples."""
         environments = sorted({name for end in _SHOWN for name in getattr(self, end)})
@@ -138,6 +148,37 @@ def _groups(of_example: int | tuple[int, ...] | Mapping[str, int]) -> int:
     if isinstance(of_example, int):
         return of_example
     return len(of_example) if isinstance(of_example, tuple) else sum(of_example.values())
+
+
+def _pieces_of(attribute: Any) -> Any:
+    if not isinstance(attribute, Mapping):
+        return attribute
+    return {
+        name: [*_pieces(of)] if isinstance(of, Mapping) else of for name, of in attribute.items()
+    }
+
+
+def _pieces(examples: Mapping[str, Any]) -> Iterator[pickle.PickleBuffer]:
+    left = iter(examples.items())
+    while piece := dict(islice(left, PICKLED_AT_ONCE)):
+        yield pickle.PickleBuffer(pickle.dumps(piece, protocol=5))
+
+
+def _of_pieces(attributes: list[Any]) -> Progress:
+    return Progress(*map(_whole, attributes))
+
+
+def _whole(attribute: Any) -> Any:
+    if not isinstance(attribute, Mapping):
+        return attribute
+    whole = {}
+    for name, of in attribute.items():
+        whole[name] = of
+        if isinstance(of, list):
+            whole[name] = {}
+            for piece in of:
+                whole[name] |= pickle.loads(piece)
+    return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
