@@ -410,9 +410,9 @@ class SamplerState:
     def _replace(self, event: Replaced, batch: ServedBatch, before: ServedBatch) -> None:
         outcome: Outcome = "unreadable" if event.outcome == "unreadable" else "filtered"
         slots = event.slots.tolist()
-        for slot in slots:
-            self.uses.change([before.refs[slot]], uses.GIVE_BACK)
-            self._groups.end(before.refs[slot], outcome)
+        others = [before.refs[slot] for slot in slots]
+        self.uses.change(others, uses.GIVE_BACK)
+        self._groups.end(others, outcome)
         self._hand_out(event, [batch.refs[slot] for slot in slots])
         if event.step in self._pinned:
             self._pin()

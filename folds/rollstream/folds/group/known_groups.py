@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, MutableMapping
 from typing import Any
 
 from rollstream.folds.group.known import GroupHeader, Key, KnownGroup
-from rollstream.folds.group.packed_refs import INDEX_BITS, PackedRefs
+from rollstream.folds.group.packed_refs import INDEX_BITS, INDEX_MAX, PackedRefs
 from rollstream.folds.group.packed_rows import PackedRows
 from rollstream.schemas.events import SealedFile, ServedScore
 from rollstream.schemas.ids import PartitionAddress
@@ -140,30 +140,40 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         if not flush.alive:
             del self._flushes[number]
 
-    def at(self, packed: int, *, leaves: bool = False) -> KnownGroup:
-        """The group of a packed ref; it must be there. It is one of the newest now, unless it
-        ``leaves`` soon."""
+    def at(self, packed: int) -> KnownGroup:
+        """The group of a packed ref; it must be there. It is one of the newest now."""
         group = self._newest.get(packed)
         if group is None:
-            group = self._made(packed)
-            if not leaves:
-                self._keep(packed, group)
+            group = self.made(packed)
+            self._keep(packed, group)
         return group
+
+    def ranked(self, packed: int) -> tuple[str, int, tuple[PolicyRef, ...], bool]:
+        """Of a group, which must be there and is not made: its example, ``sealed_ts``, policies,
+        and ``all_equal``."""
+        group = self._newest.get(packed)
+        if group is not None:
+            return group.key.example_id, group.sealed_ts, group.policies, group.all_equal
+        flush = self._flushes[packed >> INDEX_BITS]
+        record = flush.records[packed & INDEX_MAX]
+        assert record, self.packed.unpack(packed)
+        *_, flags, _, policies, _, _, _, lineage, group_id, size = _HEAD.unpack_from(record)
+        start = _HEAD.size + lineage + group_id
+        example_id = record[start : start + size].decode()
+        return example_id, flush.sealed_ts, flush.policies[policies], bool(flags & _ALL_EQUAL)
 
     def key_of(self, ref: GroupRef) -> Key | None:
         """The key of the group alone; None: it is not there."""
-        group = self._newest.get(self.packed.find(ref))
-        if group is not None:
-            return group.key
-        record = self._record(ref)
-        return Key(ref.environment, _example_id(record)) if record else None
+        if self._record(ref) is None:
+            return None
+        return Key(ref.environment, self.ranked(self.packed.find(ref))[0])
 
     def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
         """The groups of one flush."""
         start = self.packed.find(GroupRef(*log, offset, 0))
         flush = self._flushes.get(start >> INDEX_BITS)
         records = [] if flush is None else flush.records
-        return [self._made(start + i) for i, record in enumerate(records) if record is not None]
+        return [self.made(start + i) for i, record in enumerate(records) if record is not None]
 
     def paths(self, environment: str) -> set[str]:
         """The files of the environment's flushes, none of whose groups is made for it."""
@@ -180,7 +190,7 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         """The groups with these ids; looks at all, and makes those alone."""
         raw = {_raw_id(group_id) for group_id in group_ids}
         found = [
-            self._made(number << INDEX_BITS | index)
+            self.made(number << INDEX_BITS | index)
             for number, flush in self._flushes.items()
             for index, record in enumerate(flush.records)
             if record and record[_ID_AT : _ID_AT + _ID_BYTES] in raw
@@ -188,14 +198,13 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         each = {group.ref: group for group in (*found, *self._newest.values())}
         return [group for group in each.values() if group.group.group_id in group_ids]
 
-    def _made(self, packed: int) -> KnownGroup:
+    def made(self, packed: int) -> KnownGroup:
         """The group of a packed ref, which does not become one of the newest."""
         flush = self._flushes[packed >> INDEX_BITS]
-        record = flush.records[packed & (1 << INDEX_BITS) - 1]
-        assert record is not None, self.packed.unpack(packed)
-        return (
-            _unpack(self.packed.unpack(packed), record, flush) if record else self._newest[packed]
-        )
+        record = flush.records[packed & INDEX_MAX]
+        ref = self.packed.unpack(packed)
+        assert record is not None, ref
+        return _unpack(ref, record, flush) if record else self._newest[packed]
 
     def _keep(self, packed: int, group: KnownGroup) -> None:
         self._newest[packed] = group
@@ -256,12 +265,6 @@ def _pack(group: KnownGroup, flush: _Flush) -> bytes:
         *map(len, texts),
     )
     return b"".join((head, *texts, group.targets, scores, group.rows.data))
-
-
-def _example_id(record: bytes) -> str:
-    *_, lineage, group_id, size = _HEAD.unpack_from(record)
-    start: int = _HEAD.size + lineage + group_id
-    return record[start : start + size].decode()
 
 
 def _unpack(ref: GroupRef, record: bytes, flush: _Flush) -> KnownGroup:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
 
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 
 INDEX_BITS = 18  # A flush event's limit of 16 MiB is reached with fewer groups.
 OFFSET_BITS = 30  # Five years of six flushes a second.
-_INDEX_MAX = (1 << INDEX_BITS) - 1
+INDEX_MAX = (1 << INDEX_BITS) - 1
 _OFFSET_MAX = (1 << OFFSET_BITS) - 1
+_FlushRef = tuple[str, int, int, int]  # Environment, generation, partition, offset.
 
 
 class PackedRefs:
@@ -29,7 +31,7 @@ class PackedRefs:
         if number is None:
             return -1
         assert offset <= _OFFSET_MAX, ref
-        assert index <= _INDEX_MAX, ref
+        assert index <= INDEX_MAX, ref
         return (number << OFFSET_BITS | offset) << INDEX_BITS | index
 
     def pack(self, ref: GroupRef) -> int:
@@ -46,10 +48,11 @@ class PackedRefs:
 
     def unpack(self, packed: int) -> GroupRef:
         """The reference that was packed."""
-        log, offset, index = self.parts(packed)
-        return GroupRef(*log, offset, index)
-
-    def parts(self, packed: int) -> tuple[PartitionAddress, int, int]:
-        """The same as its log, offset and index."""
         flush = packed >> INDEX_BITS
-        return self._logs[flush >> OFFSET_BITS], flush & _OFFSET_MAX, packed & _INDEX_MAX
+        log = self._logs[flush >> OFFSET_BITS]
+        return GroupRef(*log, flush & _OFFSET_MAX, packed & INDEX_MAX)
+
+    def by_flush(self, packed: Iterable[int]) -> Iterator[tuple[_FlushRef, Iterator[int]]]:
+        """Of references that rise: each flush with its references."""
+        for flush, refs in groupby(packed, INDEX_BITS.__rrshift__):
+            yield (*self._logs[flush >> OFFSET_BITS], flush & _OFFSET_MAX), refs

@@ -113,11 +113,12 @@ class AliveGroups:
         """Of each group that takes any, for a digest."""
         return [self.known[ref].scores for ref in sorted(self.known)] if self.late else []
 
-    def withdraw(self, ref: GroupRef) -> None:
-        """It was taken, and is neither ready, nor waits."""
-        self.ready.discard([ref])
-        if ref in self.waiting and self.waiting.remove(group := self.known[ref]) == "reward":
-            self.late.end_wait(group)
+    def withdraw(self, refs: Sequence[GroupRef]) -> None:
+        """They were taken, and are neither ready, nor wait."""
+        self.ready.discard(refs)
+        for ref in filter(self.waiting.__contains__, refs):
+            if self.waiting.remove(group := self.known[ref]) == "reward":
+                self.late.end_wait(group)
 
     def discard(self, ref: GroupRef) -> None:
         """It has ended, and no batch holds it."""

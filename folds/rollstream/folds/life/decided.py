@@ -104,7 +104,7 @@ class DecidedGroups:
             for known in self.alive.known.of_flush(log, file.offset):
                 if known.file.path == file.path:
                     self.retired.add(known.ref, offset, taken=known.ref in self.taken)
-                    self.alive.withdraw(known.ref)
+                    self.alive.withdraw([known.ref])
         self.retired.newest[log] = offset
         self._end_retired()
 
@@ -119,15 +119,12 @@ class DecidedGroups:
         """A batch of this turn takes the groups."""
         served: dict[str, list[tuple[str, int]]] = {}
         self.uses.change(refs, uses.BEGIN)
-        self.alive.ready.discard(refs)  # One by one costs more.
+        self._take(refs)
         for ref in refs:
-            if self._is_to_come(ref):  # First: of most groups of a start from the logs.
-                self.taken.add(ref)
+            if self._is_to_come(ref):
                 if self._choosing.takes_turns:
                     self.to_come.serve(ref, turn)
-                continue
-            self._take(ref)
-            if (key := self.alive.known.key_of(ref)) is not None:
+            elif (key := self.alive.known.key_of(ref)) is not None:
                 served.setdefault(key.environment, []).append((key.example_id, turn))
         for environment, examples in served.items():
             self.alive.ready.mark_served(environment, examples)
@@ -139,7 +136,7 @@ class DecidedGroups:
                 self.release(ref)
                 continue
             if found.taken:
-                self._take(ref)
+                self._take([ref])
             if not found.kept:
                 self._forget(ref)
 
@@ -155,21 +152,20 @@ class DecidedGroups:
 
     def drop(self, refs: Sequence[GroupRef], reason: Outcome) -> None:
         """The groups will never be served (again), unless a release gives them back."""
-        self.alive.ready.discard(refs)
+        self.uses.drop(refs, reason)
+        self._end(refs, reason)
+
+    def end(self, refs: Sequence[GroupRef], outcome: Outcome) -> None:
+        """The groups will never be served (again)."""
+        self.uses.change(refs, uses.END)
+        self._end(refs, outcome)
+
+    def _end(self, refs: Sequence[GroupRef], outcome: Outcome) -> None:
+        self._take(refs)
         for ref in refs:
-            self.uses.drop(ref, reason)
-            self._end(ref, reason)
-
-    def end(self, ref: GroupRef, outcome: Outcome) -> None:
-        """The group will never be served (again)."""
-        self.uses.change([ref], uses.END)
-        self._end(ref, outcome)
-
-    def _end(self, ref: GroupRef, outcome: Outcome) -> None:
-        self._take(ref)
-        self.count(ref, outcome)
-        if not self.uses.held(ref):
-            self._forget(ref)
+            self.count(ref, outcome)
+            if not self.uses.held(ref):
+                self._forget(ref)
 
     def count(self, ref: GroupRef, outcome: Outcome) -> None:
         """A use of the group, or the group, ended so."""
@@ -184,8 +180,7 @@ class DecidedGroups:
             self.count(ref, outcome)
 
     def _end_retired(self) -> None:
-        for ref in self.retired.undecidable():
-            self.end(ref, "retired")
+        self.end(self.retired.undecidable(), "retired")
 
     def _forget(self, ref: GroupRef) -> None:
         """The group is taken for ever, and no batch that is held has it: nobody needs it."""
@@ -194,10 +189,12 @@ class DecidedGroups:
             self.retired.discard(ref)
         self.taken.end(ref)
 
-    def _take(self, ref: GroupRef) -> None:
-        if self.taken.add(ref):  # One that is taken is neither ready, nor waits.
+    def _take(self, refs: Sequence[GroupRef]) -> None:
+        # One that is taken, or to come, as most are of a start from the logs, is not ready.
+        found = [ref for ref in refs if self.taken.add(ref) and not self._is_to_come(ref)]
+        for ref in found:
             self.retired.take(ref)
-            self.alive.withdraw(ref)
+        self.alive.withdraw(found)  # One by one costs more.
 
     def _is_to_come(self, ref: GroupRef) -> bool:
         """Whether the flush of the group is still to be applied; of another log none ever is."""

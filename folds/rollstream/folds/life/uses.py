@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -246,10 +246,11 @@ class GroupUses:
         self._count(environment, before, found.uses, many)
         return told
 
-    def drop(self, ref: GroupRef, reason: str) -> None:
-        """``DROP``, for this reason: one that was ready unused counts as inserted."""
-        self._first_lately += reason in WERE_READY and self.is_fresh(ref)
-        self.change([ref], DROP)
+    def drop(self, refs: Sequence[GroupRef], reason: str) -> None:
+        """``DROP``, for this reason: those that were ready unused count as inserted."""
+        if reason in WERE_READY:
+            self._first_lately += sum(map(self.is_fresh, refs))
+        self.change(refs, DROP)
 
     def limit_by(self, choosing: str) -> list[GroupRef]:
         """A decision was made by these recorded settings: returns the groups that are used up by

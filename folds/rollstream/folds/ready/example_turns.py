@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence, Set
+from itertools import filterfalse
 
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.last_turns import LastTurns
@@ -50,9 +51,11 @@ class ExampleTurns:
 
     def place_after(self, key: int, without: Set[int]) -> TurnOfKey | None:
         """When the turn of the key comes without these groups; None: it has no others."""
-        groups = zip(*self.groups.columns(key, 1, 2, 3), strict=True)
-        left = (group for group in groups if group[-1] not in without)
-        return next((self.place(key, *group) for group in left), None)
+        ages, sealed, refs = self.groups.columns(key, 1, 2, 3)
+        for ref in filterfalse(without.__contains__, refs):
+            at = refs.index(ref)
+            return self.place(key, ages[at], sealed[at], ref)
+        return None
 
     def add(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
         group = age, sealed_ts, ref
@@ -67,7 +70,7 @@ class ExampleTurns:
 
     def remove(self, groups: Sequence[TurnOfKey]) -> None:
         """Rows of ``groups``."""
-        before = {key: self.groups.least(key) for key, *_ in groups}
+        before = {key: self.groups.least(key) for key in {group[0] for group in groups}}
         self.groups.remove_all(groups)
         self.ages.remove_all([(sealed_ts, ref) for _, _, sealed_ts, ref, _ in groups])
         after = {key: self.groups.least(key) for key in before}

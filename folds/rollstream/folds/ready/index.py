@@ -126,22 +126,26 @@ class ReadyIndex:
         """Those of the groups that are ready, and so known, are no longer ready."""
         rows: dict[str, list[TurnOfKey]] = {}
         numbers: dict[int, Policies] = {}
-        for ref in filter(self.__contains__, refs):
+        for ref in refs:
             packed = self.packed.find(ref)
-            flush = packed >> INDEX_BITS
-            self._masks[flush] ^= 1 << ref.index_in_flush
+            flush, bit = packed >> INDEX_BITS, 1 << ref.index_in_flush
+            if not self._masks.get(flush, 0) & bit:
+                continue
+            self._masks[flush] ^= bit
             if not self._masks[flush]:
                 del self._masks[flush]
-            group = self._known.at(packed, leaves=True)
-            number = self._numbers[group.policies]
-            numbers[number] = group.policies
-            row = self._hash(*group.key), age_of(group.policies[0]), group.sealed_ts, packed, number
-            rows.setdefault(group.key.environment, []).append(row)
-            if group.all_equal:
-                self._all_equal.remove(group.sealed_ts, packed)
+            example_id, sealed_ts, policies, all_equal = self._known.ranked(packed)
+            number = self._numbers[policies]
+            numbers[number] = policies
+            key = self._hash(ref.environment, example_id)
+            row = key, age_of(policies[0]), sealed_ts, packed, number
+            rows.setdefault(ref.environment, []).append(row)
+            if all_equal:
+                self._all_equal.remove(sealed_ts, packed)
             self._filtered.discard(packed)
             if self._least is not None:
-                self._made.remove(*self._made_us(group, self._least), packed)
+                made = self._made_us(self._known.made(packed), self._least)
+                self._made.remove(*made, packed)
         for environment, groups in rows.items():
             self._size -= len(groups)
             self._environment(environment).remove(groups)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cache, partial
 from itertools import takewhile
 
 from rollstream.folds.group.eligible import dropped_for
+from rollstream.folds.group.packed_refs import INDEX_MAX
 from rollstream.folds.life.uses import WERE_READY
 from rollstream.folds.ready.index import Policies
 from rollstream.folds.state import SamplerState
@@ -24,6 +26,7 @@ DROPPED_PER_EVENT_MAX = 8_192  # So that an event stays far below a message's li
 Drops = dict[DropReason, dict[int, KeptRows]]
 """By the packed references of the groups."""
 _ALL = KeptRows()
+_made = partial(tuple.__new__, DroppedGroup)  # A third of what its constructor takes.
 
 
 def useless_groups(
@@ -47,8 +50,7 @@ def useless_groups(
     drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
     dropped = refs_of(drops)
     filtered = {*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())} - dropped
-    if filtered:
-        drops[DropReason.FILTERED] = dict.fromkeys(filtered, _ALL)
+    drops[DropReason.FILTERED] = dict.fromkeys(filtered, _ALL)
     excess = _over_capacity(state, choosing, dropped | filtered)
     drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
     return drops
@@ -80,6 +82,7 @@ def _beyond_use(
     def is_ahead(policy: PolicyRef) -> bool:
         return choosing.bounds_lag and ahead(policy, possible, begun)
 
+    @cache  # Most groups have one policy.
     def dropped(policies: Policies) -> DropReason | None:
         reason = dropped_for(policies, reference, branches, choosing, oldest_step)
         if reason is None and any(map(is_ahead, policies)):
@@ -206,15 +209,11 @@ def drop_events(
         drops: packed references, with what was too old of the groups.
     """
     events: list[SamplerEvent] = []
-    parts = state.ready.packed.parts
     for reason, refs in sorted(drops.items()):
         rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
-        groups = []
-        for ref in sorted(rows):
-            log, offset, index = parts(ref)
-            _, over_step_delay, over_timestamp_delay, _ = rows[ref]
-            late = over_step_delay, over_timestamp_delay
-            groups.append(DroppedGroup(*log, offset, index, *late))
+        groups: list[DroppedGroup] = []
+        for flush, of_flush in state.ready.packed.by_flush(sorted(rows)):
+            groups += map(_made, [(*flush, ref & INDEX_MAX, *rows[ref][1:3]) for ref in of_flush])
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
             events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
