@@ -20,7 +20,7 @@ from rollstream.runtime.deadline import Deadline
 
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 DAEMON_TIMEOUT_S = 20
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 CLIENTS_PORT = 9092
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 # What every broker is set to.
