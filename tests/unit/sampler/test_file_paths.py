@@ -19,7 +19,7 @@ def test_the_files_of_an_environment_are_named_and_no_group_is_made_for_it(
         sampler.seal(*[GroupSpec(example_id=f"{flush}-{n}") for n in range(2)])
     known = sampler.state._known
     wanted = {group.file.path for group in known.values() if group.key.environment == "math"}
-    monkeypatch.setattr(known_groups.KnownGroups, "_made", None)
+    monkeypatch.setattr(known_groups.KnownGroups, "made", None)
     assert wanted
     assert sampler.state.paths("math") == sorted(wanted)
     assert sampler.state.paths("another") == []
