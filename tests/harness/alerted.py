@@ -25,7 +25,7 @@ from rollstream.sampler import Sampler
 
 END_S = 60.0
 ROLLSTREAM = (sys.executable, "-m", "rollstream.console.entry")
-ENVIRONMENTS = ("math", "quiet", "scored")
+ENVIRONMENTS = ("math", "quiet", "scored", "spare")
 SHOWN = ("monitor", "sealer", "gateway", "here")
 DEPLOYMENT = """
 [kafka]
@@ -67,6 +67,14 @@ environments = ["quiet"]
 environments = ["quiet"]
 [samplers.unscored]
 environments = ["scored"]
+[samplers.lost]
+environments = ["math"]
+[samplers.damaged]
+environments = ["math"]
+[samplers.away]
+environments = ["spare"]
+[samplers.aside]
+environments = ["spare"]
 """
 
 
@@ -94,19 +102,20 @@ class Alerted:
             endpoint=store.endpoint,
             region=store.region,
         )
-        math, quiet, scored = (ENVIRONMENT.format(name=one) for one in ENVIRONMENTS)
-        self._file.write_text(head + math + quiet + scored + SAMPLERS, encoding="utf-8")
+        math, quiet, *others = (ENVIRONMENT.format(name=one) for one in ENVIRONMENTS)
+        whole = "".join((head, math, quiet, *others, SAMPLERS))
+        self._file.write_text(whole, encoding="utf-8")
         self._other_file.write_text(head + quiet, encoding="utf-8")
         variables = {"ROLLSTREAM_METRICS__PORT": str(self.ports["here"])}
         self.config: RollstreamConfig = load_config(self._file, environ=variables)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ends = ExitStack()
 
-    def _start(self, name: str, *command: str, file: Path) -> None:
+    def _start(self, name: str, *command: str, file: Path, **variables: str) -> None:
         log = self._ends.enter_context((self.folder / f"{name}.log").open("ab"))
         self._processes[name] = subprocess.Popen(
             [*ROLLSTREAM, *command, "--config", str(file)],
-            env={**os.environ, "ROLLSTREAM_METRICS__PORT": str(self.ports[name])},
+            env={**os.environ, "ROLLSTREAM_METRICS__PORT": str(self.ports[name]), **variables},
             stdout=log,
             stderr=log,
         )
@@ -121,10 +130,14 @@ class Alerted:
         often = ("--every-s", "1", "--timeout", "5")
         self._start("monitor", "monitor", *often, file=self._file)
 
-    def start_sealer(self, *options: str, of_another: bool = False) -> None:
-        """The only one; of another environment alone where that is said."""
+    def start_sealer(self, *options: str, of_another: bool = False, **variables: str) -> None:
+        """The only one; of another environment alone where that is said.
+
+        Args:
+            variables: override its configuration.
+        """
         file = self._other_file if of_another else self._file
-        self._start("sealer", "seal", *options, file=file)
+        self._start("sealer", "seal", *options, file=file, **variables)
 
     def start_gateway(self) -> None:
         """It answers calls at the port ``calls``."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import resource
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,21 +19,25 @@ from confluent_kafka import TopicPartition as Records
 from confluent_kafka.admin import AdminClient
 
 from harness.alerted import Alerted, limited, rollout, stopped
+from harness.backup import Backup
 from harness.kafka import REQUEST_TIMEOUT_S, topics_deleted_after
-from harness.newer_records import NEWER_HEADERS, newer
+from harness.newer_records import NEWER_HEADERS, NEWER_PREFIX, newer
 from harness.raw_connections import connection
 from harness.rollouts import encode_record, make_entry
 from harness.s3_server import S3Server
 from rollstream.console.broker import EmbeddedKafka
 from rollstream.producers import DeliveryFailed, RolloutProducer, ScoreProducer, serve_metrics
+from rollstream.runtime.deadline import Deadline
 from rollstream.status.verdict import QUIET_S
+from rollstream.store import hand_root_over, open_store, read_root_id
 from rollstream.streams.broker import Headers
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.layout import Layout
 
 pytestmark = pytest.mark.broker
-ENVIRONMENT = "math"
+ENVIRONMENT, SPARE = "math", "spare"
 SERVED_S = 60.0
+JOINS_S = 30.0
 SEALS = 'rollstream_ready{part="sealer"}'
 
 
@@ -109,11 +115,15 @@ def records_deleted(world: Alerted) -> Iterator[None]:
     """Retention deletes what nobody has sealed."""
     world.kill("sealer")
     world.publish(ENVIRONMENT, 3)
-    log = Records(Layout.of(world.config.kafka).rollouts(ENVIRONMENT), 0, -1)
-    admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap})
-    admin.delete_records([log])[log].result(REQUEST_TIMEOUT_S)
+    _delete_records(world, Layout.of(world.config.kafka).rollouts(ENVIRONMENT))
     yield
     world.start_sealer()
+
+
+def _delete_records(world: Alerted, topic: str) -> None:
+    log = Records(topic, 0, -1)
+    admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap})
+    admin.delete_records([log])[log].result(REQUEST_TIMEOUT_S)
 
 
 @contextmanager
@@ -204,6 +214,136 @@ def broker_stopped(world: Alerted) -> Iterator[None]:
             producer.close()
 
 
+@contextmanager
+def root_of_another(world: Alerted) -> Iterator[None]:
+    """The store's root is given to another deployment."""
+    store = open_store(world.config.store)
+    mine = read_root_id(store)
+    hand_root_over(store, mine._replace(namespace="another"))
+    yield
+    hand_root_over(store, mine)
+
+
+@contextmanager
+def sealer_reads_another(world: Alerted) -> Iterator[None]:
+    """The only member of the sealers' group reads the topic of another environment."""
+    layout = Layout.of(world.config.kafka)
+    group, topics = layout.sealer_group(ENVIRONMENT), [layout.rollouts(SPARE)]
+    world.kill("sealer")
+    world.publish(ENVIRONMENT)
+    deadline = Deadline(JOINS_S)
+    with (
+        KafkaBroker(world.kafka.bootstrap) as broker,
+        closing(broker.group_reader(group, topics, on_revoked=lambda _: None)) as reader,
+    ):
+        while not reader.assigned():
+            assert not deadline.passed(), f"nothing of {topics} is assigned"
+            reader.poll(1, deadline.slice_s(1.0))
+        yield
+    world.start_sealer()
+
+
+@contextmanager
+def memory_used_up(world: Alerted) -> Iterator[None]:
+    """A group waits for a member in a sealer that may use next to no memory."""
+    world.kill("sealer")
+    world.start_sealer(ROLLSTREAM_SEALERS__MEMORY_BYTES="1")
+    kafka, group = world.config.kafka, {"group_uid": uuid.uuid4().hex, "group_size": 2}
+    with RolloutProducer(
+        kafka.bootstrap, environment=ENVIRONMENT, namespace=kafka.namespace
+    ) as producer:
+        member = rollout() | group
+        producer.publish(**member, reward=1.0)
+        yield
+        producer.publish(**member, reward=1.0)
+    world.kill("sealer")
+    world.start_sealer()
+
+
+@contextmanager
+def decisions_lost(world: Alerted) -> Iterator[None]:
+    """Kafka's disk loses what a sampler decided, until the log is restored."""
+    world.publish(ENVIRONMENT)
+    with world.sampler("lost") as trainer:
+        trainer.resume(None)
+        trainer.ack(trainer.next_batch(0, 1, timeout_s=SERVED_S))
+        trainer.checkpointed(0)
+        trainer.finish()
+    log = Backup.of(world.kafka.bootstrap, Layout.of(world.config.kafka).sampler("lost"))
+    log.lose()
+    yield
+    log.restore()
+
+
+@contextmanager
+def decisions_of_newer(world: Alerted) -> Iterator[None]:
+    """A newer version writes to a decision log, until that is restored."""
+    topic = Layout.of(world.config.kafka).sampler("damaged")
+    log = Backup.of(world.kafka.bootstrap, topic)
+    _append(world, topic, NEWER_PREFIX)
+    yield
+    log.restore()
+
+
+@contextmanager
+def seal_log_of_newer(world: Alerted) -> Iterator[None]:
+    """A newer version writes to a seal log that a sampler reads, until that is restored."""
+    topic = Layout.of(world.config.kafka).groups(SPARE)
+    world.kill("sealer")
+    log = Backup.of(world.kafka.bootstrap, topic)
+    _append(world, topic, NEWER_PREFIX)
+    with world.sampler("aside") as sampler:
+        sampler.resume(None)
+        yield
+        sampler.finish()
+    log.restore()
+    world.start_sealer()
+
+
+@contextmanager
+def scores_deleted(world: Alerted) -> Iterator[None]:
+    """Retention deletes scores that no file has, until their log is made anew."""
+    kafka = world.config.kafka
+    topic = Layout.of(kafka).scores(SPARE)
+    world.kill("sealer")
+    log = Backup.of(kafka.bootstrap, topic)
+    with ScoreProducer(
+        kafka.bootstrap, environment=SPARE, scorer="verifier", namespace=kafka.namespace
+    ) as scores:
+        scores.publish(rollout_uid="nobody", reward=0.0)
+        scores.flush()
+        _delete_records(world, topic)
+        scores.publish(rollout_uid="nobody", reward=1.0)
+    world.start_sealer()
+    yield
+    world.kill("sealer")
+    log.restore()
+    world.start_sealer()
+
+
+@contextmanager
+def trainer_away(world: Alerted) -> Iterator[None]:
+    """It closed, and a worker waits to begin a group until it is back."""
+    kafka = world.config.kafka
+    with world.sampler("away") as trainer:
+        trainer.resume(None)
+        trainer.publish_policy(0, policy_version="step-0")
+    producer = RolloutProducer(kafka.bootstrap, environment=SPARE, namespace=kafka.namespace)
+
+    def work() -> None:
+        with producer.dispatch(example_id="one", group_size=1, timeout_s=SERVED_S):
+            pass
+
+    with producer, ThreadPoolExecutor(1) as pool:
+        begins = pool.submit(work)
+        yield
+        with world.sampler("away") as trainer:
+            trainer.resume(None)
+            trainer.publish_policy(0, policy_version="step-0")
+            begins.result(SERVED_S)
+            trainer.finish()
+
+
 Fault = Callable[[Alerted], AbstractContextManager[None]]
 FAULTS: dict[Fault, tuple[str, ...]] = {
     sealer_killed: ("RollstreamDown", "RollstreamNoSealer"),
@@ -229,6 +369,14 @@ FAULTS: dict[Fault, tuple[str, ...]] = {
         "RollstreamBrokerFails",
         "RollstreamNotDelivered",
     ),
+    root_of_another: ("RollstreamForeignRoot",),
+    sealer_reads_another: ("RollstreamHeldByNoSealer",),
+    memory_used_up: ("RollstreamSealerMemory",),
+    decisions_lost: ("RollstreamDecisionsLost",),
+    decisions_of_newer: ("RollstreamDecisionsUnreadable",),
+    seal_log_of_newer: ("RollstreamSamplerLogAside",),
+    scores_deleted: ("RollstreamFailsBeside", "RollstreamScoresAside"),
+    trainer_away: ("RollstreamNoShares",),
 }
 
 
