@@ -67,6 +67,12 @@ environments = ["quiet"]
 environments = ["quiet"]
 [samplers.unscored]
 environments = ["scored"]
+[samplers.full]
+environments = ["scored"]
+capacity_groups = 1
+[samplers.other]
+environments = ["quiet"]
+lineage = "another"
 [samplers.lost]
 environments = ["math"]
 [samplers.damaged]

@@ -396,19 +396,24 @@ def test_everybody_falls_silent(hurt: Alerted) -> None:
         "RollstreamTrainerSilent",
         "RollstreamNotServed",
         "RollstreamUnscored",
+        "RollstreamUnservable",
+        "RollstreamOverCapacity",
     )
     asked, scored = hurt.prometheus, hurt.sampler("unscored")
     asked.value(SEALS, 1)
     asked.until_false(*alerts)
     hungry, hung, idle = (hurt.sampler(name) for name in ("hungry", "hung", "idle"))
-    for sampler in (scored, hungry, hung, idle):
+    other, full = hurt.sampler("other"), hurt.sampler("full")
+    for sampler in (scored, hungry, hung, idle, other, full):
         sampler.resume(None)
     hurt.publish("quiet", 2)
-    uids = hurt.publish("scored", reward=None)
+    uids = hurt.publish("scored", 3, reward=None)
     hungry.ack(hungry.next_batch(0, 2, timeout_s=SERVED_S))
     left = hung.next_batch(0, 2, timeout_s=SERVED_S)
     idle.ack(idle.next_batch(0, 1, timeout_s=SERVED_S))
     asked.until_true(*alerts, after_s=QUIET_S)
+    other.finish()
+    full.finish()
     hung.ack(left)
     idle.ack(idle.next_batch(1, 1, timeout_s=SERVED_S))
     hurt.publish("quiet", 2)
