@@ -144,10 +144,11 @@ def disk_full(world: Alerted) -> Iterator[None]:
 
 @contextmanager
 def unreadable(world: Alerted) -> Iterator[None]:
-    """A producer writes what is no record of ours, until others write more."""
-    _append(world, Layout.of(world.config.kafka).rollouts(ENVIRONMENT), b"no record")
+    """A producer writes what is no record of ours, more than a tenth of what the faults before
+    published within a minute, until others write more."""
+    _append(world, Layout.of(world.config.kafka).rollouts(ENVIRONMENT), b"no record", times=20)
     yield
-    world.publish(ENVIRONMENT, 40)
+    world.publish(ENVIRONMENT, 200)
 
 
 @contextmanager
@@ -158,10 +159,13 @@ def stranger(world: Alerted) -> Iterator[None]:
     yield
 
 
-def _append(world: Alerted, topic: str, value: bytes, headers: Headers = ()) -> None:
+def _append(
+    world: Alerted, topic: str, value: bytes, headers: Headers = (), times: int = 1
+) -> None:
     with KafkaBroker(world.kafka.bootstrap) as broker:
         writer = broker.writer()
-        writer.append(topic, value, partition=0, headers=headers)
+        for _ in range(times):
+            writer.append(topic, value, partition=0, headers=headers)
         assert writer.flush(REQUEST_TIMEOUT_S) == 0
 
 
