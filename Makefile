@@ -18,7 +18,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo multi-turn grpo test test-fast properties test-torch coverage lint schemas types architecture docs wheel bench simulate fold-version chaos clean
+.PHONY: help install demo multi-turn grpo test test-fast properties install-torch test-torch coverage lint schemas types architecture docs wheel bench simulate fold-version chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -58,6 +58,8 @@ properties: install ## the tests of properties that need no process, with exampl
 test-torch: $(TORCH_STAMP) ## the tests that need PyTorch, in .venv-torch (3 GB to load, the first time)
 	$(TORCH_BIN)/python -m pytest tests/trainers
 	cd tests && ../$(TORCH_BIN)/python -m trainers --passed
+
+install-torch: $(TORCH_STAMP) ## .venv-torch, with PyTorch (3 GB to load, the first time)
 
 $(TORCH_STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Rollstream needs Python 3.11 or newer; found none on PATH."; exit 1; }
