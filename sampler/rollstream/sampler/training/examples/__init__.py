@@ -2,7 +2,6 @@
 
 - ``advantages``  how much better than its group each trajectory did
 - ``examples``  ``Examples`` and ``RLExample``: what a loss is computed from
-- ``on_first_use``  arrays that are computed when first asked for
 - ``policy_order``  which of two policies is the newer one
 - ``prompt_response``  ``PromptResponse``: examples in the shape of trainers that pad
 - ``stored_examples``  examples that ``create_and_store_batch`` wrote, by their id

@@ -16,7 +16,6 @@ from rollstream.sampler.batch.tensors import NamedArrays
 from rollstream.sampler.batch.token_arrays import TokenArrays
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.training.examples.advantages import Advantage, advantages_of, as_float32
-from rollstream.sampler.training.examples.on_first_use import OfExamples, OfTokens, OnFirstUse
 from rollstream.sampler.training.examples.turns import Turns
 
 _COLUMNS = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
@@ -44,7 +43,7 @@ class RLExample(NamedTuple):
         return f"RLExample(tokens {len(self.tokens):,}, trained {self.loss_mask.sum():,})"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, repr=False)
 class Examples(NamedArrays):
     """Sequences to train on, one after the other. The same batch and arguments give the same bytes.
 
@@ -55,8 +54,8 @@ class Examples(NamedArrays):
         tokens: int32 [total].
         offsets: int64 [n + 1].
         loss_mask: bool [total], as in ``RLExample``.
-        advantages: float32 [total]; likewise, computed for all tokens when it is first read.
-        generator_log_probs: float32 [total]; likewise. ``Packs`` compute their own part alone.
+        advantages: float32 [total], likewise.
+        generator_log_probs: float32 [total], likewise.
         token_arrays: name to [total, …], the arrays of the batch with a value for each token, among
             them ``old_logprobs``, ``ref_logprobs``, ``token_rewards`` and ``token_weight_steps`` if
             the batch has them. Errors are those of ``Batch.token_arrays``.
@@ -73,8 +72,8 @@ class Examples(NamedArrays):
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
     loss_mask: NDArray[np.bool_]
-    advantages: OnFirstUse = OnFirstUse()  # noqa: RUF009 (a descriptor, no default)
-    generator_log_probs: OnFirstUse = OnFirstUse()  # noqa: RUF009
+    advantages: NDArray[np.float32]
+    generator_log_probs: NDArray[np.float32]
     token_arrays: TokenArrays
     rows: NDArray[np.int64]
     turns: NDArray[np.int32]
@@ -121,16 +120,15 @@ class Examples(NamedArrays):
             turns = Turns.merged(batch, chosen.indices)
             chosen = chosen.merged(turns, batch.offsets)
         loss_mask = chosen.tokens(batch.loss_mask)
-        merged = len(turns.shared) > len(turns.lasts)
-        prompts = None if merged else chosen.each(batch.prompt_lengths)
         trajectories = chosen.each(batch.trajectory_index)
         of_rows = _by_trajectory(batch, advantages)[trajectories]
+        of_tokens = np.repeat(of_rows, np.diff(chosen.offsets))
         return cls(
             tokens=chosen.tokens(batch.tokens),
             offsets=chosen.offsets,
             loss_mask=loss_mask,
-            advantages=OfExamples(of_rows, chosen.offsets, loss_mask, prompts),
-            generator_log_probs=OfTokens(chosen.tokens(batch.logprobs), loss_mask),
+            advantages=_counted(of_tokens, loss_mask),
+            generator_log_probs=_counted(chosen.tokens(batch.logprobs), loss_mask),
             token_arrays=batch.token_arrays.joined_by(
                 {name: column for name, column in columns.items() if column is not None}
             ).each(chosen.tokens),
@@ -235,6 +233,11 @@ class Examples(NamedArrays):
             "turns/merged": float(self.turns.sum() - len(self)),
             "turns/apart": float(np.count_nonzero(self.apart)),
         }
+
+
+def _counted(values: NDArray[np.float32], loss_mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """The values of tokens that the loss counts; 0 at others."""
+    return np.where(loss_mask, values, np.float32(0))
 
 
 class _Chosen(NamedTuple):

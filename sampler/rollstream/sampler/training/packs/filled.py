@@ -1,17 +1,9 @@
-"""A rank's packs, filled. Pure.
-
-A rank has some sixty examples, so what a copy costs besides its bytes counts: an array is joined of
-slices of a memoryview, paddings among them, by ``bytearray.join``, which writes each byte once. The
-packs of eight ranks, 9 of 8,192 tokens each, take 1.2 times as long where slices are assigned to
-slices; of one array, ``np.concatenate`` of NumPy slices takes twice as long as the join.
-"""
+"""A rank's packs, filled. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, Self, SupportsIndex
 
 import numpy as np
@@ -21,12 +13,6 @@ from rollstream.sampler.arguments import token_id, whole_number
 from rollstream.sampler.batch.tensors import NamedArrays
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.training.examples.examples import Examples
-from rollstream.sampler.training.examples.on_first_use import (
-    OfExamples,
-    OfTokens,
-    Source,
-    source_of,
-)
 from rollstream.sampler.training.packs.plan import PackPlan
 
 
@@ -81,26 +67,20 @@ class Packs(NamedArrays):
         if not 0 <= rank < plan.ranks:
             raise InvalidRequest(f"rank is {rank}; the plan has {plan.ranks} ranks, from 0")
         plan.refuse_others(examples)
-        of_examples = source_of(examples, "advantages")
-        prompts = of_examples.prompts if isinstance(of_examples, OfExamples) else None
-        places = _Places.of(examples, plan, rank, prompts)
-        loss_mask = places.filled(examples.loss_mask)
-        outside = ~loss_mask
-        # Where the loss counts whole outputs advantages need no mask: none is at prompts. Log-probs
-        # do: a caller's own, as `dataclasses.replace` puts into a batch, may have any there.
-        beyond = None if places.are_outputs(loss_mask) else outside
+        places = _Places.of(examples, plan, rank)
+        segment_ids, position_ids = places.ids()
         return cls(
             tokens=places.filled(examples.tokens, token_id("pad_id", pad_id)),
-            segment_ids=places.segment_ids(),
-            position_ids=places.position_ids(),
-            loss_mask=loss_mask,
-            advantages=places.within(of_examples, beyond),
-            generator_log_probs=places.within(source_of(examples, "generator_log_probs"), outside),
+            segment_ids=segment_ids,
+            position_ids=position_ids,
+            loss_mask=places.filled(examples.loss_mask),
+            advantages=places.filled(examples.advantages),
+            generator_log_probs=places.filled(examples.generator_log_probs),
             token_arrays={
                 name: places.filled(values) for name, values in examples.token_arrays.items()
             },
             cu_seqlens=places.cu_seqlens(),
-            examples=places.by_pack(),
+            examples=tuple(places.examples[one] for one in places.packs),
         )
 
     def __repr__(self) -> str:
@@ -119,131 +99,68 @@ class _Places(NamedTuple):
     Attributes:
         shape: (K, S).
         examples: int64 [m].
-        sources: of each, its slice of the tokens of all examples.
         lengths: int64 [m], tokens of each.
         starts: int32 [m], the position in its pack where each begins.
-        packs: int64 [m], the pack of each.
-        ends: int64 [K], for each pack how many examples are in it and in those before.
-        runs: int64 [3 m + 1], how many tokens follow one another: of padding, of an example's
-            prompt, of its output, of padding, …, of padding. Most paddings have none. All of an
-            example is output where prompts are not known.
-        paddings: those that have some: how many examples stand before each, and its tokens; the
-            last one first.
+        spans: of each, its slice of the tokens of all examples, and of those of the packs.
+        packs: of each pack, its slice of the examples.
     """
 
     shape: tuple[int, int]
     examples: NDArray[np.int64]
-    sources: list[slice]
     lengths: NDArray[np.int64]
     starts: NDArray[np.int32]
-    packs: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    runs: NDArray[np.int64]
-    paddings: list[tuple[int, int]]
+    spans: list[tuple[slice, slice]]
+    packs: list[slice]
 
     @classmethod
-    def of(
-        cls, examples: Examples, plan: PackPlan, rank: int, prompts: NDArray[np.int32] | None
-    ) -> _Places:
-        count, length = plan.packs_per_rank, plan.length
+    def of(cls, examples: Examples, plan: PackPlan, rank: int) -> _Places:
         found, ends = plan.of_rank(rank)
         lengths, starts, sources = plan.lengths[found], plan.start[found], examples.offsets[found]
         there = examples.offsets[found + 1] - sources
-        for wrong in (np.minimum(there, length) != lengths).nonzero()[0][:1]:
+        for wrong in (np.minimum(there, plan.length) != lengths).nonzero()[0][:1]:
             raise InvalidRequest(
                 f"example {found[wrong]} has {there[wrong]} tokens and the plan {lengths[wrong]} "
                 "of it; plan with examples.lengths"
             )
-        packs = plan.pack[found].astype(np.int64)
-        begins = packs * length + starts
-        runs = np.zeros(3 * len(found) + 1, np.int64)
-        if prompts is not None:
-            runs[1::3] = np.minimum(prompts[found], lengths)
-        runs[2::3] = lengths - runs[1::3]
-        paddings = runs[::3]
-        paddings[:-1], paddings[-1] = begins, count * length
-        paddings[1:] -= begins + lengths
-        before = paddings.nonzero()[0][::-1]
+        begins = plan.pack[found].astype(np.int64) * plan.length + starts
+        both = (_slices(firsts, firsts + lengths) for firsts in (sources, begins))
         return cls(
-            shape=(count, length),
+            shape=(plan.packs_per_rank, plan.length),
             examples=found,
-            sources=list(map(slice, sources.tolist(), (sources + lengths).tolist())),
             lengths=lengths,
             starts=starts,
-            packs=packs,
-            ends=ends,
-            runs=runs,
-            paddings=list(zip(before.tolist(), paddings[before].tolist(), strict=True)),
+            spans=list(zip(*both, strict=True)),
+            packs=_slices(np.append(0, ends[:-1]), ends),
         )
 
     def filled(self, values: NDArray[Any], filler: int = 0) -> NDArray[Any]:
         """The examples' part of what has a value for each token; ``filler`` at padding."""
-        source, slices = np.ascontiguousarray(values).reshape(-1).data, self.sources
-        if values.ndim > 1:
-            width = math.prod(values.shape[1:])
-            slices = [slice(one.start * width, one.stop * width) for one in slices]
-        return self._joined([source[one] for one in slices], values, filler)
+        packs, length = self.shape
+        out = np.full((packs * length, *values.shape[1:]), filler, values.dtype)
+        for source, into in self.spans:
+            out[into] = values[source]
+        return out.reshape(packs, length, *values.shape[1:])
 
-    def are_outputs(self, loss_mask: NDArray[np.bool_]) -> bool:
-        """Whether the loss counts all tokens of the examples behind their prompts and no other."""
-        outputs = self._repeated(False, np.ones(len(self.examples), np.bool_))
-        return not np.not_equal(loss_mask, outputs, out=outputs).any()
-
-    def within(self, source: Source, outside: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-        """The examples' part of it, with 0 at tokens outside of the loss, unless it is an array.
-        None: those outside are the prompts."""
-        if isinstance(source, np.ndarray):
-            return self.filled(source)
-        if isinstance(source, OfTokens):
-            out = self.filled(source.values)
-        else:
-            values = source.values[self.examples]
-            out = self._repeated(0 if outside is None else values, values)
-        if outside is not None:
-            np.copyto(out, 0, where=outside)
-        return out
-
-    def position_ids(self) -> NDArray[np.int32]:
-        positions = np.arange(self.lengths.max(initial=0), dtype=np.int32)
-        source = positions.data
-        return self._joined([source[:length] for length in self.lengths.tolist()], positions)
-
-    def segment_ids(self) -> NDArray[np.int32]:
-        before = np.zeros(len(self.ends) + 1, np.int64)  # Of each pack, examples.
-        before[1:] = self.ends
-        numbers = np.arange(1, len(self.examples) + 1) - before[self.packs]
-        return self._repeated(numbers, numbers.astype(np.int32))
+    def ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """``segment_ids`` and ``position_ids``."""
+        segments, positions = np.zeros((2, *self.shape), np.int32)
+        each = np.arange(self.lengths.max(initial=0), dtype=np.int32)
+        for of_pack in self.packs:
+            for number, (_, into) in enumerate(self.spans[of_pack], start=1):
+                segments.reshape(-1)[into] = number
+                positions.reshape(-1)[into] = each[: into.stop - into.start]
+        return segments, positions
 
     def cu_seqlens(self) -> tuple[NDArray[np.int32], ...]:
-        each = np.arange(len(self.packs)) + self.packs
-        bounds = np.zeros(len(each) + len(self.ends), np.int32)
-        bounds[each + 1] = self.starts + self.lengths
-        bounds[each] = self.starts
-        return _cut(bounds, self.ends + np.arange(1, len(self.ends) + 1))
-
-    def by_pack(self) -> tuple[NDArray[np.int64], ...]:
-        """The examples of each pack."""
-        return _cut(self.examples, self.ends)
-
-    def _repeated(self, at_prompts: NDArray[Any] | int, values: NDArray[Any]) -> NDArray[Any]:
-        """Each example's value at its tokens; 0 at padding."""
-        of_runs = np.zeros(len(self.runs), values.dtype)
-        of_runs[1::3], of_runs[2::3] = at_prompts, values
-        return of_runs.repeat(self.runs).reshape(self.shape)
-
-    def _joined(
-        self, pieces: list[memoryview], values: NDArray[Any], filler: int = 0
-    ) -> NDArray[Any]:
-        """The examples' pieces of the values, each in its pack; ``filler`` at padding."""
-        kind, shape = values.dtype, values.shape[1:]
-        of_token = np.array(filler, kind).tobytes() * math.prod(shape)
-        joined: list[bytes | memoryview] = [*pieces]
-        for before, count in self.paddings:
-            joined.insert(before, of_token * count)
-        return np.ndarray((*self.shape, *shape), kind, bytearray().join(joined))
+        """Where the examples of each pack begin, and where its last one ends."""
+        stops = self.starts + self.lengths
+        return tuple(
+            np.append(self.starts[one], stops[one][-1:] if one.start < one.stop else 0).astype(
+                np.int32
+            )
+            for one in self.packs
+        )
 
 
-def _cut(values: NDArray[Any], ends: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-    """One after the other; ``np.split`` takes 20 times as long."""
-    bounds = [0, *ends.tolist()]
-    return tuple([values[first:last] for first, last in pairwise(bounds)])
+def _slices(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[slice]:
+    return list(map(slice, starts.tolist(), stops.tolist()))
