@@ -1,11 +1,14 @@
-"""What the files under ``batches/`` say of steps, by their names alone. Pure."""
+"""What the files under ``batches/`` say: of steps by their names, and which groups a batch has.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from rollstream.streams.folds.refs import GroupRef
 
 Known = Literal["final", "trained", "failed", "served", "in_file", "in_no_file"]
 
@@ -24,6 +27,37 @@ class Steps(NamedTuple):
     last: int
     known: Known
     trainer_epoch: int | None
+
+
+class BatchGroup(NamedTuple):
+    """A group of a batch.
+
+    Attributes:
+        rows: which of its rows the batch has; of a carried one, those yet to be trained on. None:
+            all.
+        carried: whether the step before had it.
+    """
+
+    ref: GroupRef
+    rows: Sequence[bool] | None
+    carried: bool
+
+
+def groups_in(content: Mapping[str, Any]) -> Iterator[BatchGroup]:
+    """The groups that a batch's file names, those that were carried last.
+
+    Raises:
+        KeyError, TypeError: it is damaged.
+    """
+    for group in [*content["groups"], *content.get("carried", ())]:
+        ref = GroupRef(
+            group["environment"],
+            group["generation"],
+            group["partition"],
+            group["offset"],
+            group["index"],
+        )
+        yield BatchGroup(ref, group.get("wanted", group.get("row_mask")), "wanted" in group)
 
 
 def standing_files(files: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -10,7 +10,7 @@ import orjson
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.errors import UnknownSampler
-from rollstream.sampler.history.batch_files import standing_files
+from rollstream.sampler.history.batch_files import groups_in, standing_files
 from rollstream.sampler.history.decisions import no_batch, read_decisions
 from rollstream.sampler.history.replay import newest_epoch
 from rollstream.sampler.history.uses import IN_BATCH, Drop, Use, UseHistory
@@ -128,24 +128,17 @@ def _uses_in(path: str, data: bytes) -> Iterator[Use]:
     """The groups of a batch, by its file."""
     try:
         content: dict[str, Any] = orjson.loads(data)
-        for slot, group in enumerate([*content["groups"], *content.get("carried", ())]):
-            mask = group.get("wanted", group.get("row_mask"))
+        for slot, (ref, rows, carried) in enumerate(groups_in(content)):
             yield Use(
-                group=GroupRef(
-                    group["environment"],
-                    group["generation"],
-                    group["partition"],
-                    group["offset"],
-                    group["index"],
-                ),
+                group=ref,
                 decided_at=_NO_OFFSET,
                 trainer_epoch=content["trainer_epoch"],
                 step=content["step"],
                 slot=slot,
                 batch_id=content["batch_id"],
                 state=IN_BATCH,
-                row_mask=None if mask is None else tuple(mask),
-                carried="wanted" in group,
+                row_mask=None if rows is None else tuple(rows),
+                carried=carried,
             )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"{path} is no batch's file, or a damaged one: {error!r}") from error

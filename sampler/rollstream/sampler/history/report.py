@@ -112,12 +112,12 @@ def report_of(
         sealed = _SealLogs(used, layout, deadline, opened)
         for decision in opened.enter_context(closing(read_decisions(used, layout, name, deadline))):
             for log, offset in fold.needed(decision.event).items():
-                for one in sealed.of(log).below(offset):
+                for one in sealed.below(log, offset):
                     fold.apply_groups(log, one.offset, one.event)
             fold.apply(decision.event)
         fold.end_decisions()
         for log in {*logs, *sealed.opened}:
-            for one in sealed.of(log).rest():
+            for one in sealed.rest(log):
                 fold.apply_groups(log, one.offset, one.event)
     fold.end()
     return SamplerReport(
@@ -135,50 +135,12 @@ def report_of(
     )
 
 
-class _SealLog:
-    """The events of one seal log that count, each read once.
-
-    Args:
-        aside: holds the log once it cannot be read on.
-    """
-
-    def __init__(
-        self,
-        events: Iterator[ConfirmedEvent],
-        where: TopicPartition,
-        aside: Mapping[TopicPartition, PutAside],
-    ) -> None:
-        self._events, self._where, self._aside = events, where, aside
-        self._next: ConfirmedEvent | None = None
-
-    def below(self, offset: int) -> Iterator[ConfirmedEvent]:
-        """Those before the offset that were not read yet; raises ``UnreadableLog`` where one of
-        them cannot be."""
-        while True:
-            if self._next is None:
-                self._next = next(self._events, None)
-            aside = self._aside.get(self._where)
-            if self._next is None and aside is not None and aside.offset < offset:
-                raise aside.error
-            if self._next is None or self._next.offset >= offset:
-                return
-            yield self._next
-            self._next = None
-
-    def rest(self) -> Iterator[ConfirmedEvent]:
-        """Those up to the log's end, as it stood when the first one was read."""
-        if self._next is not None:
-            yield self._next
-            self._next = None
-        yield from self._events
-
-
 class _SealLogs:
-    """Opens each seal log when it is first asked for.
+    """The events of seal logs that count, each read once; a log is opened when it is first asked
+    for.
 
     Attributes:
-        opened: which ones were.
-        aside: which ones cannot be read to their ends.
+        opened: of each log that was, the events that are still to be read.
     """
 
     def __init__(
@@ -186,19 +148,38 @@ class _SealLogs:
     ) -> None:
         self._broker, self._layout, self._deadline = broker, layout, deadline
         self._open_until = open_until
-        self.opened: dict[PartitionAddress, _SealLog] = {}
-        self.aside: dict[TopicPartition, PutAside] = {}
+        self.opened: dict[PartitionAddress, Iterator[ConfirmedEvent]] = {}
+        self._next: dict[PartitionAddress, ConfirmedEvent] = {}
+        self._aside: dict[TopicPartition, PutAside] = {}
 
     def unreadable(self) -> dict[str, str]:
         """Topic and partition to why the log cannot be read to its end."""
-        return {str(where): str(one.error) for where, one in sorted(self.aside.items())}
+        return {str(where): str(one.error) for where, one in sorted(self._aside.items())}
 
-    def of(self, log: PartitionAddress) -> _SealLog:
-        """The log, read from its beginning on."""
+    def below(self, log: PartitionAddress, offset: int) -> Iterator[ConfirmedEvent]:
+        """The events before the offset that were not read yet; raises ``UnreadableLog`` where one
+        of them cannot be."""
+        while (one := self._next.pop(log, None) or next(self._events(log), None)) is not None:
+            if one.offset >= offset:
+                self._next[log] = one
+                return
+            yield one
+        aside = self._aside.get(self._where(log))
+        if aside is not None and aside.offset < offset:
+            raise aside.error
+
+    def rest(self, log: PartitionAddress) -> Iterator[ConfirmedEvent]:
+        """Those up to the log's end, as it stood when the first one was read."""
+        if (one := self._next.pop(log, None)) is not None:
+            yield one
+        yield from self._events(log)
+
+    def _events(self, log: PartitionAddress) -> Iterator[ConfirmedEvent]:
         if log not in self.opened:
-            where = self._layout._replace(generation=log.generation).groups_log(log)
-            reads = Follower(self._broker, {where: 0}, aside=self.aside)
+            reads = Follower(self._broker, {self._where(log): 0}, aside=self._aside)
             follower = self._open_until.enter_context(closing(reads))
-            events = follower.read_to_end(self._deadline, records_max=FLUSHES_READ_MAX)
-            self.opened[log] = _SealLog(events, where, self.aside)
+            self.opened[log] = follower.read_to_end(self._deadline, records_max=FLUSHES_READ_MAX)
         return self.opened[log]
+
+    def _where(self, log: PartitionAddress) -> TopicPartition:
+        return self._layout._replace(generation=log.generation).groups_log(log)

@@ -7,6 +7,7 @@ Kept are groups that are not decided, which the sampler's capacity bounds, and c
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
     Retired,
+    Settlements,
+    UnreadRanges,
 )
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -39,7 +42,7 @@ from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.folds.refs import GroupRef, position_of, ref_of
 
 # No ends of rollouts: control events, what says nothing of its original, and what nobody published.
-NO_END = frozenset(
+_NO_END = frozenset(
     {
         SettleReason.DISPATCHED,
         SettleReason.ALIVE,
@@ -196,21 +199,12 @@ class ReportFold:
         self._groups.clear()
 
     def _settle(self, log: PartitionAddress, event: Flushed) -> None:
-        for part in event.settled:
-            own = np.flatnonzero(part.segment_idxs >= 0)  # Control entries are no segments.
-            uids = [part.uids[index] for index in own.tolist()]
-            named = set(uids) - {""}  # Segments of one rollout have its uid.
-            self._unsealed(log, part.reason, len(named) + uids.count(""))
+        for reason, count in unsealed_in(event.settled, event.unread).items():
+            outcome = Outcome("unsealed", reason)
+            self._counters.add(Cell(log.environment, self.next_step, None, None, outcome), count)
         for failed in event.failed:
             members = int(failed.members.sum())
             self._counters.add_failures(log.environment, self.next_step, failed.reason, members)
-        for ranges in event.unread:
-            self._unsealed(log, ranges.reason, int((ranges.stops - ranges.firsts).sum()))
-
-    def _unsealed(self, log: PartitionAddress, reason: str, count: int) -> None:
-        if count and reason not in NO_END:
-            outcome = Outcome("unsealed", reason)
-            self._counters.add(Cell(log.environment, self.next_step, None, None, outcome), count)
 
     def _follow(self, change: Change, event: Event) -> None:
         """What a change in the life of a batch means for its rollouts."""
@@ -299,6 +293,19 @@ class ReportFold:
         if group.failed:
             never_came = Cell(ref.environment, step, None, None, Outcome("unfinished", "failed"))
             self._counters.add(never_came, group.failed)
+
+
+def unsealed_in(settled: Iterable[Settlements], unread: Iterable[UnreadRanges]) -> Counter[str]:
+    """By reason, the rollouts that a flush settled without a group; segments of one rollout have
+    its uid."""
+    counts = Counter[str]()
+    for part in settled:
+        own = np.flatnonzero(part.segment_idxs >= 0)  # Control entries are no segments.
+        uids = [part.uids[index] for index in own.tolist()]
+        counts[part.reason] += len({*uids} - {""}) + uids.count("")
+    for ranges in unread:
+        counts[ranges.reason] += int((ranges.stops - ranges.firsts).sum())
+    return Counter({name: n for name, n in counts.items() if n and name not in _NO_END})
 
 
 def _outcome_of(outcome: str) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
@@ -26,7 +26,6 @@ BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
 ROWS_MAX = 12  # Of steps, where nobody says how many steps a row has.
 FAILED_REASONS_MAX = 256  # Of an environment; what others say is counted under "".
 CARRY_LOST_MAX = 256  # The newest: where more files are lost, it is the store that fails.
-_CELLS_MAX = 8_192  # Of which one has an environment, a step, two buckets and an outcome.
 
 
 class Outcome(NamedTuple):
@@ -135,21 +134,22 @@ class ReportCounters:
         self, *, first: int = 0, stop: int | None = None, environment: str | None = None
     ) -> None:
         self._first, self._stop, self._environment = first, stop, environment
-        self._cells = Counter[Cell]()
-        self._by_environment: dict[str, Counter[Outcome]] = {}
-        self._by_length: dict[int | None, Counter[Outcome]] = {}
-        self._by_lag: dict[int | None, Counter[Outcome]] = {}
-        self._by_step: dict[int, Counter[Outcome]] = {}
+        self._by_environment = defaultdict[str, Counter[Outcome]](Counter)
+        self._by_length = defaultdict[int | None, Counter[Outcome]](Counter)
+        self._by_lag = defaultdict[int | None, Counter[Outcome]](Counter)
+        self._by_step = defaultdict[int, Counter[Outcome]](Counter)
         self._failures: dict[str, Counter[str]] = {}
         self._carry_lost: dict[str, str] = {}
         self._ready: dict[int, int] = {}
 
     def add(self, cell: Cell, count: int = 1) -> None:
         """So many more rollouts."""
-        if self._covers(cell.environment, cell.step):
-            self._cells[cell] += count
-            if len(self._cells) > _CELLS_MAX:
-                self._spread()
+        environment, step, length, lag, outcome = cell
+        if self._covers(environment, step):
+            self._by_environment[environment][outcome] += count
+            self._by_length[length][outcome] += count
+            self._by_lag[lag][outcome] += count
+            self._by_step[step][outcome] += count
 
     def add_failures(self, environment: str, step: int, reason: str, members: int) -> None:
         """So many more members failed, as their producer said when this was the next step."""
@@ -186,31 +186,23 @@ class ReportCounters:
 
     def totals(self) -> ReportRow:
         """Of all of them."""
-        self._spread()
-        counts = Counter[Outcome]()
-        for of_environment in self._by_environment.values():
-            counts.update(of_environment)
-        return ReportRow.of(counts)
+        return ReportRow.of(sum(self._by_environment.values(), Counter[Outcome]()))
 
     def by_environment(self) -> dict[str, ReportRow]:
         """By name."""
-        self._spread()
         return _rows(sorted(self._by_environment.items()))
 
     def by_length(self) -> dict[Bounds | None, ReportRow]:
         """By output tokens, the first and the last number of each row; None, not known, last."""
-        self._spread()
         return _rows(_bounded(self._by_length))
 
     def by_lag(self) -> dict[Bounds | None, ReportRow]:
         """By steps, likewise; of those from the future of a rewound trainer (-1, -1)."""
-        self._spread()
         return _rows(_bounded(self._by_lag))
 
     def by_steps(self, steps: int | None) -> dict[Bounds, ReportRow]:
         """By the first and the last step of each row, which has so many steps; None: so many of
         1, 2, 5, 10, … that there are at most ``ROWS_MAX`` rows."""
-        self._spread()
         if not self._by_step:
             return {}
         low, high = min(self._by_step), max(self._by_step)
@@ -227,16 +219,6 @@ class ReportCounters:
 
     def _within(self, step: int) -> bool:
         return step >= self._first and (self._stop is None or step < self._stop)
-
-    def _spread(self) -> None:
-        """Adds the cells to the rows that they are of."""
-        for cell, count in self._cells.items():
-            environment, step, length, lag, outcome = cell
-            self._by_environment.setdefault(environment, Counter())[outcome] += count
-            self._by_length.setdefault(length, Counter())[outcome] += count
-            self._by_lag.setdefault(lag, Counter())[outcome] += count
-            self._by_step.setdefault(step, Counter())[outcome] += count
-        self._cells.clear()
 
 
 def _rows(counted: Iterable[tuple[Row, Counter[Outcome]]]) -> dict[Row, ReportRow]:

@@ -18,7 +18,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.configuration import sampler_config, seal_logs_of
 from rollstream.sampler.engine.snapshots import identity_of
 from rollstream.sampler.errors import UnknownSampler
-from rollstream.sampler.history.batch_files import Known, Steps, in_runs, standing_files
+from rollstream.sampler.history.batch_files import Known, Steps, groups_in, in_runs, standing_files
 from rollstream.schemas.events import Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
@@ -221,16 +221,7 @@ class _Files:
         path = batch_path(self.name, trainer_epoch, step)
         try:
             content = orjson.loads(self.store.read(path))
-            groups = tuple(
-                GroupRef(
-                    group["environment"],
-                    group["generation"],
-                    group["partition"],
-                    group["offset"],
-                    group["index"],
-                )
-                for group in [*content["groups"], *content.get("carried", ())]
-            )
+            groups = tuple(group.ref for group in groups_in(content))
             return _Decision(content["digest"], content["replacements"], groups)
         except BlobMissing:
             return None

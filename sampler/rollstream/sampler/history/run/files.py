@@ -4,6 +4,7 @@ each time that it was written."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 from rollstream.folds.group.known import TRAIN
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.history.batch_files import standing_files
+from rollstream.sampler.history.batch_files import groups_in, standing_files
 from rollstream.sampler.history.ranking import RankedRows
-from rollstream.sampler.history.report_fold import NO_END
+from rollstream.sampler.history.report_fold import unsealed_in
 from rollstream.sampler.history.run.columns import NO_STEP, Ended, RunColumns, joined
 from rollstream.sampler.history.scored_rewards import ScoredRewards
 from rollstream.schemas.ids import PartitionAddress
@@ -228,15 +229,11 @@ class RunFiles:
         content: dict[str, Any] = orjson.loads(data)
         refs: list[tuple[int, int, int]] = []
         masked = []
-        for group in [*content["groups"], *content.get("carried", ())]:
-            address = PartitionAddress(
-                group["environment"], group["generation"], group["partition"]
-            )
-            log = self._logs.setdefault(address, len(self._logs))
-            mask = group.get("wanted", group.get("row_mask"))
-            if mask is not None:
-                masked.append(_Masked(len(refs), np.array(mask, np.bool_)))
-            refs.append((log, group["offset"], group["index"]))
+        for ref, rows, _ in groups_in(content):
+            log = self._logs.setdefault(ref.log, len(self._logs))
+            if rows is not None:
+                masked.append(_Masked(len(refs), np.array(rows, np.bool_)))
+            refs.append((log, ref.offset, ref.index_in_flush))
         current = content.get("current_step")
         clock = content["step"] if current is None or current < 0 else current
         return _Batch(
@@ -379,22 +376,13 @@ def _flush_of(address: PartitionAddress, offset: int, event: FlushColumns) -> _F
 
 
 def _ended(environment: str, event: FlushColumns) -> list[Ended]:
-    """Members without a row, by reason; segments of one rollout have its uid."""
-    counts: dict[tuple[str, bool], int] = {}
-    for part in event.settled:
-        uids = [part.uids[row] for row in np.flatnonzero(part.segment_idxs >= 0).tolist()]
-        counts[part.reason, False] = len({*uids} - {""}) + uids.count("")
-    for ranges in event.unread:
-        members = int((ranges.stops - ranges.firsts).sum())
-        counts[ranges.reason, False] = counts.get((ranges.reason, False), 0) + members
-    for failed in event.failed:
-        counts[failed.reason, True] = int(failed.members.sum())
+    """Members without a row."""
+    ended = partial(Ended, environment=environment, ts=event.now_ts)
+    unsealed = unsealed_in(event.settled, event.unread).items()
+    failed = [(one.reason, int(one.members.sum())) for one in event.failed]
     return [
-        Ended(
-            environment=environment, ts=event.now_ts, reason=reason, members=members, failed=failed
-        )
-        for (reason, failed), members in counts.items()
-        if members and (failed or reason not in NO_END)
+        *(ended(reason=reason, members=members, failed=False) for reason, members in unsealed),
+        *(ended(reason=reason, members=members, failed=True) for reason, members in failed),
     ]
 
 
