@@ -29,7 +29,7 @@ def test_what_is_no_path_is_refused(folder: Any) -> None:
 
 def test_a_checkpoint_of_another_trainer_is_refused_with_the_remedy(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "checkpoint-9"):
-        with pytest.raises(InvalidRequest, match=r"cannot be read .* or None where the run begins"):
+        with pytest.raises(InvalidRequest, match=r"names no step .* or None where the run begins"):
             checkpointed_step(folder)
 
 
@@ -38,5 +38,5 @@ def test_a_checkpoint_of_another_trainer_is_refused_with_the_remedy(tmp_path: Pa
 )
 def test_a_file_without_a_step_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / CHECKPOINT).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(InvalidRequest, match=f"{CHECKPOINT} (is no JSON|has .* no step)"):
+    with pytest.raises(InvalidRequest, match=f"{CHECKPOINT} names no step"):
         checkpointed_step(tmp_path)

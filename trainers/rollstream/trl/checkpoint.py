@@ -28,23 +28,17 @@ def checkpointed_step(folder: str | PathLike[str] | None) -> int | None:
     path = Path(folder) / CHECKPOINT
     try:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _no_checkpoint(path, f"cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise _no_checkpoint(path, "is no JSON") from None
+    except (OSError, ValueError) as error:
+        found = error
     step = found.get("step", -1) if isinstance(found, dict) else -1
     if step is None or (type(step) is int and step >= 0):
         return step
-    raise _no_checkpoint(path, f"has {found!r:.80}, and so no step")
+    raise InvalidRequest(
+        f"{path} names no step ({found!r:.200}). Give a checkpoint that RolloutTrainer saved with "
+        "a SamplerCallback, or None where the run begins"
+    )
 
 
 def write_step(folder: Path, step: int | None) -> None:
     """Writes the step into the folder; None: nothing was trained on."""
     (folder / CHECKPOINT).write_text(json.dumps({"step": step}) + "\n", encoding="utf-8")
-
-
-def _no_checkpoint(path: Path, why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"{path} {why}. Give a checkpoint that RolloutTrainer saved with a SamplerCallback, or "
-        "None where the run begins"
-    )

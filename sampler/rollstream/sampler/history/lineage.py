@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex
@@ -12,17 +12,14 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text
-from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler
+from rollstream.sampler.errors import InvalidRequest, UnknownRollout
 from rollstream.sampler.history.decisions import asked_step, connected
-from rollstream.sampler.history.recorded import RecordedInLogs
+from rollstream.sampler.history.recorded import Decided, RecordedInLogs, decided_about
 from rollstream.sampler.history.uses import Drop, Use
 from rollstream.streams.broker import Broker
-from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.tracing import GroupOrigin, TracedEntry, origins_of, trace
 
-_Decided = tuple[str, Sequence[Use], Mapping[GroupRef, Drop]]
-"""A sampler, and what it did with some groups."""
 TIMEOUT_S = 600.0  # Logs are read whole.
 
 
@@ -189,13 +186,7 @@ def lineage_of_rollout(
             )
         ids = {entry.group.ref: entry.group.group_id for entry in entries if entry.group}
         recorded = RecordedInLogs(used, layout, deadline)
-        decided: list[_Decided] = []
-        for name in [sampler] if sampler is not None else sorted(loaded.samplers):
-            try:
-                decided.append((name, *recorded.of_groups(name, ids)))
-            except UnknownSampler:  # Of those configured, one may never have been created.
-                if sampler is not None:
-                    raise
+        decided = decided_about(ids, recorded, sampler, loaded.samplers)
     by_uid: dict[str, list[TracedEntry]] = {}
     for entry in entries:
         by_uid.setdefault(entry.rollout_uid, []).append(entry)
@@ -203,13 +194,13 @@ def lineage_of_rollout(
 
 
 def _lineage(
-    uid: str, entries: Sequence[TracedEntry], decided: Iterable[_Decided], since_us: int
+    uid: str, entries: Sequence[TracedEntry], decided: Decided, since_us: int
 ) -> RolloutLineage:
     """Of one rollout, by what samplers decided about its groups, and others."""
     groups = [entry.group for entry in entries if entry.group is not None]
     rows_of = {group.ref: [row.index for row in group.segments] for group in groups}
     samplers = []
-    for name, uses, drops in decided:
+    for name, (uses, drops) in decided.items():
         of_rows = [use.of_rows(rows_of[use.group]) for use in uses if use.group in rows_of]
         samplers.append(
             SamplerLineage(

@@ -3,7 +3,8 @@ where there are no logs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import orjson
@@ -51,6 +52,31 @@ class Recorded(Protocol):
         Raises:
             UnknownSampler: there is no such sampler. BrokerUnavailable: not read in time.
         """
+
+
+Decided = Mapping[str, tuple[Sequence[Use], Mapping[GroupRef, Drop]]]
+"""By sampler, the batches that had some groups, and which of these are never served."""
+
+
+def decided_about(
+    groups: Mapping[GroupRef, str],
+    recorded: Recorded,
+    sampler: str | None,
+    configured: Iterable[str],
+) -> Decided:
+    """What this sampler did with the groups; None: what each of those configured did, of which one
+    may never have decided.
+
+    Raises:
+        UnknownSampler: the sampler is not there. BrokerUnavailable: not read in time.
+    """
+    if sampler is not None:
+        return {sampler: recorded.of_groups(sampler, groups)}
+    decided = {}
+    for name in sorted(configured):
+        with suppress(UnknownSampler):
+            decided[name] = recorded.of_groups(name, groups)
+    return decided
 
 
 class RecordedInLogs:

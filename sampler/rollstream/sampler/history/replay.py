@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import chain, groupby, takewhile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -56,7 +56,7 @@ from rollstream.schemas.scoring import digest_part
 from rollstream.store.blobs import Blobs
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
-from rollstream.store.layout import batch_path
+from rollstream.store.layout import batch_in, batch_path, batches_prefix
 from rollstream.store.open import open_store
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
@@ -399,18 +399,17 @@ def newest_epoch(store: Blobs, name: str, step: int) -> int:
     Raises:
         UnknownSampler: the root has no decision of that sampler. BlobMissing: none for the step.
     """
-    path = PurePosixPath(batch_path(name, 0, step))
-    folder = path.parents[1]
-    decisions = [PurePosixPath(blob.path) for blob in store.list(f"{folder}/")]
-    if not decisions:
+    folder = batches_prefix(name)
+    batches = [one for blob in store.list(folder) if (one := batch_in(blob.path)) is not None]
+    if not batches:
         raise UnknownSampler(
-            f"there is no decision of a sampler {name!r} under {folder}/; correct the name, or the "
+            f"there is no decision of a sampler {name!r} under {folder}; correct the name, or the "
             "root: it is store.root of the trainer's configuration"
         )
-    epochs = [int(one.parent.name.partition("=")[2]) for one in decisions if one.name == path.name]
+    epochs = [epoch for epoch, of in batches if of == step]
     if not epochs:
         raise BlobMissing(
-            f"there is no decision of sampler {name!r} for step {step} under {folder}/. The step "
+            f"there is no decision of sampler {name!r} for step {step} under {folder}. The step "
             "was not served, it is not yet written, or its groups were retired. Check store.root "
             "and the step, or read the logs with replay_step"
         )

@@ -4,7 +4,7 @@ worst and the longest; their rows; and what became of them."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import methodcaller
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.sampler.errors import InvalidRequest, UnknownRollout, UnknownSampler
+from rollstream.sampler.errors import InvalidRequest, UnknownRollout
 from rollstream.sampler.history.ranking import Order, RankedRows, rank_of
-from rollstream.sampler.history.recorded import Recorded
+from rollstream.sampler.history.recorded import Recorded, decided_about
 from rollstream.sampler.history.replay import if_retired
 from rollstream.sampler.history.scored_rewards import ScoredRewards
-from rollstream.sampler.history.uses import RELEASED, Drop, Use
+from rollstream.sampler.history.uses import RELEASED, Use
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import ServedScore
 from rollstream.schemas.ids import MIXED_POLICY, PartitionAddress
@@ -382,16 +382,10 @@ class _Becoming:
     ) -> None:
         ids = {origin.ref: origin.group_id for origin in origins}
         self._otherwise = WAITING if recorded.whole else IN_NO_BATCH
-        self._decided: dict[str, tuple[Sequence[Use], Mapping[GroupRef, Drop]]] = {}
         self._environments = {
             name: set(section.environments) for name, section in config.samplers.items()
         }
-        for name in [sampler] if sampler is not None else sorted(config.samplers):
-            try:
-                self._decided[name] = recorded.of_groups(name, ids)
-            except UnknownSampler:  # Of those configured, one may never have decided.
-                if sampler is not None:
-                    raise
+        self._decided = decided_about(ids, recorded, sampler, config.samplers)
 
     def of(self, origin: GroupOrigin) -> Iterator[Became]:
         """Of a rollout, which has these rows of its group."""

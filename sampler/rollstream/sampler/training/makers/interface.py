@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,23 +25,16 @@ NOT_CHOSEN = "not_chosen"
 class NotAskedFor(Mapping[str, Any]):
     """Stands for metadata that the batch does not have."""
 
-    def __getitem__(self, name: str) -> Any:
-        raise self._error()
-
-    def __iter__(self) -> Iterator[str]:
-        raise self._error()
-
-    def __len__(self) -> int:
-        raise self._error()
-
-    def __repr__(self) -> str:
-        return "<metadata that was not asked for>"
-
-    def _error(self) -> InvalidRequest:
-        return InvalidRequest(
+    def _refuse(self, *_: Any) -> Any:
+        raise InvalidRequest(
             "metadata of a rollout was not asked for; give TrainingBatches(…, "
             "columns=['metadata']), or next_batch(…, columns=['metadata'])"
         )
+
+    __getitem__ = __iter__ = __len__ = _refuse
+
+    def __repr__(self) -> str:
+        return "<metadata that was not asked for>"
 
 
 class Rollout(NamedTuple):

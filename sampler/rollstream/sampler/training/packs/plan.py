@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
@@ -48,9 +48,6 @@ class PackPlan:
         too_long: int64 [t], examples longer than a pack, which were dropped or truncated.
         left_over: int64 [l], examples that found no room in the given ``packs_per_rank``.
         tokens_cut: tokens of too long examples that are in no pack.
-        order: int64 [p], the examples that are in a pack, by rank, pack and position.
-        ends: int64 [ranks * packs_per_rank], for each pack how many of them are in it and in those
-            before.
     """
 
     length: int
@@ -64,17 +61,6 @@ class PackPlan:
     too_long: NDArray[np.int64]
     left_over: NDArray[np.int64]
     tokens_cut: int = 0
-    order: NDArray[np.int64] = field(init=False)
-    ends: NDArray[np.int64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        there = np.flatnonzero(self.rank >= 0)
-        packs = self.rank[there] * np.int64(self.packs_per_rank) + self.pack[there]
-        counts = np.bincount(packs, minlength=self.ranks * self.packs_per_rank)
-        object.__setattr__(
-            self, "order", there[np.lexsort((self.lengths[there], self.start[there], packs))]
-        )
-        object.__setattr__(self, "ends", np.cumsum(counts))
 
     def __repr__(self) -> str:
         """One line."""
@@ -87,10 +73,10 @@ class PackPlan:
         """Returns the examples of a rank in the order of its packs, int64 [m]; and for each pack
         how many of them are in it and in those before, int64 [packs_per_rank].
         """
-        first = rank * self.packs_per_rank
-        before = self.ends[first - 1] if first else 0
-        ends = self.ends[first : first + self.packs_per_rank]
-        return self.order[before : ends[-1] if len(ends) else before], ends - before
+        found = np.flatnonzero(self.rank == rank)
+        packs = self.pack[found]
+        order = np.lexsort((self.lengths[found], self.start[found], packs))
+        return found[order], np.cumsum(np.bincount(packs, minlength=self.packs_per_rank))
 
     def costs(self) -> NDArray[np.float64]:
         """The cost of each pack, float64 [ranks, packs_per_rank]."""
