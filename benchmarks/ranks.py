@@ -75,7 +75,7 @@ class Bench:
 
         async def one(command: Command[Any]) -> tuple[Any, float]:
             begun_s = time.perf_counter()
-            answer = await self.actor.execute([command], WAIT_S)
+            answer = await self.actor.execute(command, WAIT_S)
             return answer, 1e3 * (time.perf_counter() - begun_s)
 
         answers, waits_ms = zip(*await asyncio.gather(*map(one, commands)), strict=True)
@@ -101,7 +101,7 @@ class Bench:
         """The longest that an ack takes beside ``progress()``; the deciding thread's time for that;
         the longest that an ack takes alone [ms]."""
         begun_s = self._decider_s()
-        asked = asyncio.create_task(self.actor.execute([AskProgress()], WAIT_S))
+        asked = asyncio.create_task(self.actor.execute(AskProgress(), WAIT_S))
         beside_ms, spent_ms = await self._ack_ms(asked), 1e3 * (self._decider_s() - begun_s)
         return beside_ms, spent_ms, await self._ack_ms(asyncio.create_task(asyncio.sleep(ALONE_S)))
 

@@ -19,7 +19,7 @@ from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.sampler.actor.awaited_calls import AwaitedCalls
-from rollstream.sampler.actor.pickled import Pickled, joined, opened
+from rollstream.sampler.actor.pickled import Pickled, crossing, opened
 from rollstream.sampler.actor.sampler_actor import Refused, SamplerActor
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.decide.batches.next_batch import NextBatch
@@ -80,7 +80,7 @@ async def replies_of(world: LocalWorld, cancelled: int) -> list[list[Any]]:
         calls = []
         for rank in range(RANKS):
             asked = NextBatch(step=0, num_groups=RANKS, dp_rank=rank, dp_size=RANKS)
-            made = [actor.execute([asked], WAIT_S) for _ in range(PEERS)]
+            made = [actor.execute(asked, WAIT_S) for _ in range(PEERS)]
             calls.append([asyncio.ensure_future(call) for call in made])
         await waiting(actor, RANKS * PEERS)
         SlowBlobs.free.clear()
@@ -96,7 +96,7 @@ async def replies_of(world: LocalWorld, cancelled: int) -> list[list[Any]]:
 
 def batch_in(crossed: Any) -> Batch:
     """The batch in the answer to one call."""
-    (reply,) = opened(crossed)
+    reply = opened(crossed)
     batch: Batch = reply.value.batch(waited_s=0.0, read_group=None)
     return batch
 
@@ -105,7 +105,7 @@ async def waiting(actor: SamplerActor, count: int) -> None:
     """Returns once so many calls wait."""
     async with asyncio.timeout(WAIT_S):
         while True:
-            (stats,) = opened(await actor.execute([AskStats()], 0.0))
+            stats = opened(await actor.execute(AskStats(), 0.0))
             assert isinstance(stats, Reply)
             assert isinstance(stats.value, SamplerStats)
             if stats.value.calls_waiting == count:
@@ -132,29 +132,6 @@ def test_peers_get_their_share_though_the_first_is_cancelled_while_it_is_read() 
     world.close()
 
 
-def test_calls_that_cross_together_are_answered_together_and_share_what_they_share() -> None:
-    world = memory_world()
-
-    async def answers() -> list[Any]:
-        async with actor_in(world) as actor:
-            asked = [NextBatch(step=0, num_groups=2, dp_rank=n, dp_size=2) for n in (0, 1, 1)]
-            other = NextBatch(step=0, num_groups=3)
-            crossed = asyncio.ensure_future(actor.execute([*asked, other], WAIT_S))
-            await waiting(actor, 4)
-            world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(2)))
-            return opened(await crossed)
-
-    one, two, three, refused = asyncio.run(answers())
-    assert [reply.value.batch(waited_s=0.0, read_group=None).slots for reply in (one, two)] == [
-        (0,),
-        (1,),
-    ]
-    assert three.value is two.value
-    assert isinstance(refused, Refused)
-    assert isinstance(refused.error, RequestDiffers)
-    world.close()
-
-
 @pytest.mark.parametrize("fate", [Fate.PASS, Fate.DOUBT_AND_DROP])
 def test_rows_are_read_while_the_decision_is_appended_and_shown_once_it_is_confirmed(
     fate: Fate,
@@ -167,7 +144,7 @@ def test_rows_are_read_while_the_decision_is_appended_and_shown_once_it_is_confi
 
     async def answer() -> Any:
         async with actor_in(world, broker, blobs) as actor:
-            asked = [NextBatch(step=0, num_groups=1)]
+            asked = NextBatch(step=0, num_groups=1)
             call = asyncio.ensure_future(actor.execute(asked, WAIT_S))
             await waiting(actor, 1)
 
@@ -226,11 +203,11 @@ def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its
         async with actor_in(world) as actor:
             SlowBlobs.free.clear()
             asked = [NextBatch(step=0, num_groups=count) for count in (2, 3)]
-            calls = [asyncio.ensure_future(actor.execute([one], WAIT_S)) for one in asked]
+            calls = [asyncio.ensure_future(actor.execute(one, WAIT_S)) for one in asked]
             for _ in range(2):  # By the second answer both were decided, and none read.
                 await waiting(actor, 0)
             SlowBlobs.free.set()
-            return [opened(await call)[0] for call in calls]
+            return [opened(await call) for call in calls]
 
     served, refused = asyncio.run(answers())
     assert served.value.batch(waited_s=0.0, read_group=None).num_groups == 2
@@ -249,8 +226,8 @@ def test_a_step_that_is_decided_anew_with_the_same_groups_is_another_batch() -> 
             SlowBlobs.free.clear()
             calls = []
             for _ in range(2):
-                await actor.execute([Resume(checkpointed_step=None, later="release")], 0.0)
-                calls.append(asyncio.ensure_future(actor.execute([asked], WAIT_S)))
+                await actor.execute(Resume(checkpointed_step=None, later="release"), 0.0)
+                calls.append(asyncio.ensure_future(actor.execute(asked, WAIT_S)))
                 await waiting(actor, 0)  # It was decided, and is not read.
             SlowBlobs.free.set()
             return [batch_in(await call) for call in calls]
@@ -302,16 +279,16 @@ def test_a_batch_waits_for_nothing_that_others_read_or_have_written(
         async with actor_in(world, blobs=blobs) as actor:
             try:
                 batch = NextBatch(step=2 if behind == "groups" else 3, num_groups=1)
-                await actor.execute([AskStats()], 0.0)
+                await actor.execute(AskStats(), 0.0)
                 if behind == "files":  # One is to be written.
-                    await actor.execute([batch], WAIT_S)
-                slow = asyncio.ensure_future(actor.execute([asked], WAIT_S))
+                    await actor.execute(batch, WAIT_S)
+                slow = asyncio.ensure_future(actor.execute(asked, WAIT_S))
                 await waiting(actor, 0)  # Answered after it was decided.
-                quick = await actor.execute([batch], WAIT_S)
+                quick = await actor.execute(batch, WAIT_S)
                 assert not slow.done()
             finally:
                 blobs.free.set()
-            return quick, opened(await slow)[0]
+            return quick, opened(await slow)
 
     quick, slow = asyncio.run(answers())
     assert batch_in(quick).num_groups == 1
@@ -322,13 +299,13 @@ def test_a_batch_waits_for_nothing_that_others_read_or_have_written(
 @pytest.mark.parametrize("bytes_each", [2_000, 200_000])
 def test_what_crosses_arrives_read_only_however_large_it_is(bytes_each: int) -> None:
     pickled = Pickled.of({"array": np.zeros(bytes_each, np.uint8)})
-    crossed = joined([Reply(3, pickled), Reply(4, pickled), Reply(5, "small")])
+    crossed = crossing(Reply(3, pickled))
     assert isinstance(crossed, bytes) == (bytes_each == 2_000)
-    one, two, small = opened(crossed)
-    assert (one.trainer_epoch, two.trainer_epoch, small) == (3, 4, Reply(5, "small"))
-    assert one.value is two.value
+    one = opened(crossed)
+    assert one.trainer_epoch == 3
     assert one.value["array"].nbytes == bytes_each
     assert not one.value["array"].flags.writeable
+    assert opened(crossing(Reply(5, "small"))) == Reply(5, "small")
 
 
 def test_what_is_pickled_once_is_opened_without_a_copy_of_its_arrays() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +32,7 @@ from rollstream.runtime.config.store import StoreConfig
 from rollstream.sampler.actor import actor_calls
 from rollstream.sampler.actor.actor_calls import START_TIMEOUT_S, ActorCalls
 from rollstream.sampler.actor.agreement import Agree
-from rollstream.sampler.actor.pickled import Pickled, Stored, joined
+from rollstream.sampler.actor.pickled import Pickled, Stored, crossing
 from rollstream.sampler.actor.sampler_actor import Refused, Why
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.decided import Decided
@@ -93,7 +93,6 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: Any) -> None:
         self.clock = ManualClock()
         self.sent: list[Answer] = []
-        self.asked: list[list[Any]] = []  # The commands of each that was sent.
         self.cancelled: list[Answer] = []
         self.left = 0
         self.why = Why()
@@ -109,12 +108,11 @@ class World:
         )
         self.calls = ActorCalls("trainer-a", actor, self.clock)
 
-    def _execute(self, commands: list[Any], wait_s: float) -> Answer:
+    def _execute(self, command: Command[Any], wait_s: float) -> Answer:
         outcomes = self.outcomes
         outcome = outcomes.pop(0) if len(outcomes) > 1 else outcomes[0]
-        self.asked.append(commands)
         if not isinstance(outcome, BaseException) and outcome != NEVER:
-            outcome = joined([outcome] * len(commands))
+            outcome = crossing(outcome)
         self.sent.append(Answer(outcome, self.during))
         self.on_send()
         return self.sent[-1]
@@ -345,68 +343,20 @@ def test_what_was_stored_for_an_answer_and_does_not_come_is_an_error_in_time(
         assert world.cancelled == world.sent
 
 
-def shares(count: int, step: int = 0) -> list[NextBatch]:
-    """What the ranks of one batch ask for."""
-    return [
-        NextBatch(step=step, num_groups=count, dp_rank=rank, dp_size=count) for rank in range(count)
-    ]
-
-
-def test_what_is_awaited_together_and_decided_at_once_crosses_together(
+def test_an_awaited_call_that_is_cancelled_is_cancelled_in_the_actor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(monkeypatch, ANSWER)
-    one, other = shares(3), shares(2, step=1)
+    world = World(monkeypatch, NEVER)
 
-    async def ask() -> list[Reply[Any]]:
-        calls = [world.calls.execute_async(command, WAIT_S) for command in (*one, *other)]
-        return await asyncio.gather(*calls)
+    async def ask() -> None:
+        call = asyncio.ensure_future(world.calls.execute_async(AskStats(), WAIT_S))
+        async with asyncio.timeout(WAIT_S):
+            while not world.sent:
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
 
-    assert asyncio.run(ask()) == [ANSWER] * 5
-    assert world.asked == [one, other]
-    assert world.cancelled == []
-
-
-async def sent_together(
-    world: World, ranks: Sequence[Command[Any]]
-) -> list[asyncio.Task[Reply[Any]]]:
-    """The calls, which have crossed to the actor."""
-    calls = [asyncio.ensure_future(world.calls.execute_async(rank, WAIT_S)) for rank in ranks]
-    async with asyncio.timeout(WAIT_S):
-        while not world.sent:
-            await asyncio.sleep(0)
-    return calls
-
-
-def test_a_call_that_leaves_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, NEVER, ANSWER)
-    ranks = shares(3)
-
-    async def ask() -> list[Reply[Any] | BaseException]:
-        calls = await sent_together(world, ranks)
-        calls[1].cancel()
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    first, second, third = asyncio.run(ask())
-    assert (first, third) == (ANSWER, ANSWER)
-    assert isinstance(second, asyncio.CancelledError)
-    assert world.asked == [ranks, [ranks[0], ranks[2]]]
-    assert world.cancelled == world.sent[:1]
-
-
-def test_calls_that_all_leave_are_cancelled_and_may_be_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch, NEVER, ANSWER)
-    ranks = shares(2)
-
-    async def ask() -> Reply[Any]:
-        calls = await sent_together(world, ranks)
-        for call in calls:
-            call.cancel()
-        await asyncio.wait(calls)
-        return await world.calls.execute_async(ranks[0], WAIT_S)
-
-    assert asyncio.run(ask()) == ANSWER
-    assert world.asked == [ranks, ranks[:1]]
-    assert world.cancelled == world.sent[:1]
+    asyncio.run(ask())
+    assert world.cancelled == world.sent
+    assert len(world.sent) == 1

@@ -62,7 +62,7 @@ def test_what_all_ranks_get_is_stored_once_if_it_were_large_for_all_of_them(
     ranks = [batches.pickled(replace(many, dp_rank=rank)) for rank in range(3)]
     assert put == [many.decided]
     assert {rank.fields["decided"] for rank in ranks} == {Stored(1)}
-    assert opened([Reply(3, ranks[1])], [many.decided])[0].value.dp_rank == 1
+    assert opened(Reply(3, ranks[1]), [many.decided]).value.dp_rank == 1
 
 
 def share_of(dp_size: int) -> Share:

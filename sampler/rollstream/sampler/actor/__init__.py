@@ -4,7 +4,6 @@
 - ``agreement``  ``Agree``: whether two processes mean the same sampler
 - ``attaching``  finds or starts the Ray that has the actor (imports ray)
 - ``awaited_calls``  calls that coroutines of the actor await and its threads end
-- ``joint_calls``  calls of one event loop that wait for one decision, and cross together
 - ``loopback_ray``  a Ray on 127.0.0.1, and all that is used of Ray's private API (imports ray)
 - ``pickled``  what peers get, pickled once
 - ``sampler_actor``  the Ray actor around an owner (imports ray)

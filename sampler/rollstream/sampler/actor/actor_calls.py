@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +19,6 @@ from ray.exceptions import (
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
-from rollstream.sampler.actor.joint_calls import Gathering, JointCalls
 from rollstream.sampler.actor.pickled import Stored, opened, stored_in
 from rollstream.sampler.actor.sampler_actor import Refused, Why
 from rollstream.sampler.decide.command import Command, R, Reply
@@ -77,14 +75,13 @@ class ActorCalls:
         self._clock = clock
         self._closed = False
         self._opened = OpenedIn(name)
-        self._gathering = Gathering(self._execute_joint)
         self._pending: set[Any] = set()  # As many as there are callers that wait.
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """As ``OwnerInProcess.execute``; ``SamplerUnavailable`` where the actor does not answer."""
         wait, deadline = self._deadlines(wait_s)
         while True:
-            ref = self._send([command], wait)
+            ref = self._send(command, wait)
             try:
                 answer = self._get(ref, command, deadline)
                 fetched = [self._fetch(stored, deadline) for stored in stored_in(answer)]
@@ -94,36 +91,28 @@ class ActorCalls:
                 ray.cancel(ref)  # Nobody waits for it any more.
                 raise
             else:
-                return self._reply_of(opened(answer, fetched)[0])
+                return self._reply_of(opened(answer, fetched))
             finally:
                 self._pending.discard(ref)
             deadline.wait(REPEAT_AFTER_S)
 
     async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """The same; while it waits it holds no thread. Calls that one decision answers, made in the
-        same turn of an event loop, cross together: one costs Ray as much as all."""
-        return self._reply_of(await self._gathering.answer(command, wait_s))
-
-    async def _execute_joint(self, joint: JointCalls, wait_s: float) -> Mapping[int, Any]:
+        """The same; while it waits it holds no thread."""
         wait, deadline = self._deadlines(wait_s)
         while True:
-            numbers = joint.send()
-            ref = self._send([joint.commands[number] for number in numbers], wait)
+            ref = self._send(command, wait)
             try:
-                answer = await self._get_async(ref, joint, deadline)
-                stored = [] if answer is None else stored_in(answer)
-                fetching = [self._fetch_async(each, deadline) for each in stored]
-                fetched = await asyncio.gather(*fetching) if fetching else []
+                answer = await self._get_async(ref, command, deadline)
+                fetched = [
+                    await self._fetch_async(stored, deadline) for stored in stored_in(answer)
+                ]
             except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
                 ray.cancel(ref)
                 raise
             else:
-                if answer is not None:
-                    return dict(zip(numbers, opened(answer, fetched), strict=True))
-                ray.cancel(ref)  # Any call may be repeated; these are, without those that left.
-                continue
+                return self._reply_of(opened(answer, fetched))
             finally:
                 self._pending.discard(ref)
             await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
@@ -140,55 +129,39 @@ class ActorCalls:
         """For groups, and for the answer."""
         return Deadline(wait_s, self._clock), AnswerDeadline(wait_s, self._clock)
 
-    def _send(self, commands: list[Command[Any]], wait: Deadline) -> Any:
+    def _send(self, command: Command[Any], wait: Deadline) -> Any:
         self._opened.check()
         if self._closed:
             raise self._closed_error()
-        ref = self._actor.execute.remote(commands, wait.left_s())
+        ref = self._actor.execute.remote(command, wait.left_s())
         self._pending.add(ref)
-        self._cancel_if_closed(ref)  # Closed meanwhile, `close` may not have seen it.
+        if self._closed:  # Meanwhile, and `close` may not have seen it.
+            ray.cancel(ref)
         return ref
 
-    def _cancel_if_closed(self, ref: Any) -> None:
-        if self._closed:
-            ray.cancel(ref)
-
-    def _get(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> bytes | list[Any]:
+    def _get(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> object:
         look_s = FIRST_LOOK_S
         while True:
             try:
-                answer: bytes | list[Any] = ray.get(ref, timeout=deadline.slice_s(look_s))
+                answer: object = ray.get(ref, timeout=deadline.slice_s(look_s))
             except GetTimeoutError:
                 look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
                 with suppress(GetTimeoutError, RayError):
                     why = ray.get(self._actor.why_waiting.remote(command), timeout=WHY_S)
-                self._check_waiting(deadline, why)
-                self._log_waiting(command, why, deadline)
+                self._check_waiting(command, why, deadline)
             else:
                 return answer
 
-    async def _get_async(
-        self, ref: Any, joint: JointCalls, deadline: AnswerDeadline
-    ) -> bytes | list[Any] | None:
-        """The actor's answer; None where some are not waited for any more."""
-        answer: asyncio.Future[bytes | list[Any]] = asyncio.wrap_future(ref.future())
+    async def _get_async(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> object:
+        answer: asyncio.Future[object] = asyncio.wrap_future(ref.future())
         look_s = FIRST_LOOK_S
-        either: set[asyncio.Future[Any]] = {answer, joint.fewer}
         try:
-            while not answer.done():
-                await asyncio.wait(
-                    either, timeout=deadline.slice_s(look_s), return_when=asyncio.FIRST_COMPLETED
-                )
-                if joint.fewer.done() and not answer.done():
-                    return None
-                if not answer.done():
-                    look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
-                    command = next(iter(joint.commands.values()))
-                    asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
-                    with suppress(TimeoutError, RayError):
-                        why = await asyncio.wait_for(asked, WHY_S)
-                    self._check_waiting(deadline, why)
-                    self._log_waiting(command, why, deadline)
+            while not (await asyncio.wait([answer], timeout=deadline.slice_s(look_s)))[0]:
+                look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
+                asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
+                with suppress(TimeoutError, RayError):
+                    why = await asyncio.wait_for(asked, WHY_S)
+                self._check_waiting(command, why, deadline)
             return answer.result()
         finally:
             answer.cancel()
@@ -206,7 +179,11 @@ class ActorCalls:
         except TimeoutError as error:
             raise self._no_answer(deadline) from error
 
-    def _log_waiting(self, command: Command[Any], why: Why, deadline: Deadline) -> None:
+    def _check_waiting(self, command: Command[Any], why: Why, deadline: AnswerDeadline) -> None:
+        """Says what is waited for; raises once the time is up."""
+        deadline.look(why)
+        if deadline.passed():
+            raise self._no_answer(deadline, why)
         if why.outage:
             _log.warning("sampler %r: %s", self._name, why.outage)
         deadline.log_waiting(
@@ -224,11 +201,6 @@ class ActorCalls:
                 self._actor.leave.remote()
             raise answer.error
         return answer
-
-    def _check_waiting(self, deadline: AnswerDeadline, why: Why) -> None:
-        deadline.look(why)
-        if deadline.passed():
-            raise self._no_answer(deadline, why)
 
     def _check_repeatable(self, error: Exception, deadline: AnswerDeadline) -> None:
         """Returns where the call is to be repeated: Ray starts the actor anew."""

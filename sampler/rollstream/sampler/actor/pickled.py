@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -57,71 +58,54 @@ class Pickled(NamedTuple):
         here = [each.nbytes for each in self.buffers if not isinstance(each, Stored)]
         return len(self.header) + sum(here)
 
-    @property
-    def parts(self) -> list[object]:
-        """What it refers to: buffers and fields."""
-        return [*self.buffers, *self.fields.values()]
-
-    def open(self, found: dict[int, Any] | None = None) -> Any:
+    def open(self, fetched: Mapping[int, Any] = MappingProxyType({})) -> Any:
         """The object.
 
         Args:
-            found: by their ids, parts that were fetched or opened; more are added.
+            fetched: by their ids, what was stored.
         """
-        known = {} if found is None else found
 
         def opened_part(part: Any) -> Any:
-            if isinstance(part, Pickled) and id(part) not in known:
-                known[id(part)] = part.open(known)
-            return known.get(id(part), part)
+            return part.open(fetched) if isinstance(part, Pickled) else fetched.get(id(part), part)
 
         value = pickle.loads(self.header, buffers=list(map(opened_part, self.buffers)))
         fields = {name: opened_part(part) for name, part in self.fields.items()}
         return replace(value, **fields) if fields else value
 
 
-def joined(answers: list[Any]) -> bytes | list[Any]:
-    """What crosses for answers (``Reply`` and others): bytes where what was pickled is small. What
-    several share crosses once."""
-    if stored_in(answers):
-        return answers  # Ray is to see its references.
-    shared = {id(one): one for one in _parts_of(answers) if isinstance(one, Pickled)}
-    if sum([one.nbytes for one in shared.values()]) > JOINED_BYTES_MAX:
-        return answers  # Their arrays are views of the object store, where they arrive.
-    return pickle.dumps(answers, protocol=5)
+def crossing(answer: object) -> object:
+    """What crosses for an answer (a ``Reply``, or another one): bytes where what was pickled is
+    small."""
+    parts = _parts_of(answer)
+    size = sum([one.nbytes for one in parts if isinstance(one, Pickled)])
+    # Ray is to see its references, and arrays are views of the object store where they arrive.
+    if size > JOINED_BYTES_MAX or any(isinstance(one, Stored) for one in parts):
+        return answer
+    return pickle.dumps(answer, protocol=5)
 
 
-def stored_in(crossed: bytes | list[Any]) -> list[Stored]:
-    """What is to be fetched for the answers, each once."""
-    parts = [] if isinstance(crossed, bytes) else _parts_of(crossed)
-    return list({id(one): one for one in parts if isinstance(one, Stored)}.values())
+def stored_in(crossed: object) -> list[Stored]:
+    """What is to be fetched for an answer."""
+    return [one for one in _parts_of(crossed) if isinstance(one, Stored)]
 
 
-def opened(crossed: bytes | list[Any], fetched: Sequence[Any] = ()) -> list[Any]:
-    """The answers, with what was pickled in them; what several share is opened once.
+def opened(crossed: object, fetched: Sequence[Any] = ()) -> Any:
+    """The answer, with what was pickled in it.
 
     Args:
         fetched: what ``stored_in`` names.
     """
-    found = dict(zip(map(id, stored_in(crossed)), fetched, strict=True))
-    answers = pickle.loads(crossed) if isinstance(crossed, bytes) else crossed
-    for number, answer in enumerate(answers):
-        value = _value_of(answer)
-        if isinstance(value, Pickled):
-            if id(value) not in found:
-                found[id(value)] = value.open(found)
-            answers[number] = Reply(answer.trainer_epoch, found[id(value)])
-    return answers
+    answer = pickle.loads(crossed) if isinstance(crossed, bytes) else crossed
+    if not (isinstance(answer, Reply) and isinstance(answer.value, Pickled)):
+        return answer
+    found = dict(zip(map(id, stored_in(answer)), fetched, strict=True))
+    return Reply(answer.trainer_epoch, answer.value.open(found))
 
 
-def _parts_of(answers: list[Any]) -> list[object]:
-    """What was pickled for the answers, and its parts."""
-    values = [value for value in map(_value_of, answers) if isinstance(value, Pickled)]
-    return [*values, *(part for value in values for part in value.parts)]
-
-
-def _value_of(answer: object) -> object:
-    return answer.value if isinstance(answer, Reply) else None
+def _parts_of(answer: object) -> list[object]:
+    """What was pickled for an answer, and its parts."""
+    value = answer.value if isinstance(answer, Reply) else None
+    return [value, *value.buffers, *value.fields.values()] if isinstance(value, Pickled) else []
 
 
 def _read_only(raw: memoryview) -> NDArray[np.uint8]:

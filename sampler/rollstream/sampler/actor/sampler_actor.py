@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.actor.awaited_calls import AwaitedCalls
 from rollstream.sampler.actor.loopback_ray import allow_get_beside_event_loop
-from rollstream.sampler.actor.pickled import Pickled, joined
+from rollstream.sampler.actor.pickled import Pickled, crossing
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.decide.command import Command, Lane, R, Reply
 from rollstream.sampler.engine.calls import AGAIN_S, WAITING_MAX, Call, attempted
@@ -115,15 +115,10 @@ class SamplerActor:
             target=self._follow, name="rollstream-follower", daemon=True
         )
 
-    async def execute(self, commands: Sequence[Command[Any]], wait_s: float) -> bytes | list[Any]:
-        """As ``OwnerInProcess.execute``, of each; ``opened`` gives the answers: a ``Reply`` each,
-        in which what was read from the store is pickled, or an error that Rollstream raised on
-        purpose. They are answered together: several are such as one decision answers."""
-        if len(commands) == 1:
-            answers = [await self._answer(commands[0], wait_s)]
-        else:
-            answers = await asyncio.gather(*[self._answer(each, wait_s) for each in commands])
-        return joined(answers)
+    async def execute(self, command: Command[Any], wait_s: float) -> object:
+        """As ``OwnerInProcess.execute``; ``opened`` gives the answer: a ``Reply``, in which what
+        was read from the store is pickled, or an error that Rollstream raised on purpose."""
+        return crossing(await self._answer(command, wait_s))
 
     async def _answer(self, command: Command[R], wait_s: float) -> Answer[R]:
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
