@@ -17,6 +17,7 @@ from ray.exceptions import (
     TaskCancelledError,
 )
 
+from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.sampler.actor.pickled import Stored, opened, stored_in
@@ -61,6 +62,37 @@ class AnswerDeadline(Deadline):
         self._folded = ""
 
 
+class _InThread:
+    """Waits of a thread. No coroutine that waits so is ever suspended."""
+
+    async def get(self, ref: Any, timeout_s: float) -> Any:
+        """What Ray has for this reference; ``GetTimeoutError``: nothing yet."""
+        return ray.get(ref, timeout=timeout_s)
+
+    async def pause(self, deadline: Deadline) -> None:
+        deadline.wait(REPEAT_AFTER_S)
+
+
+class _InLoop:
+    """Waits of a coroutine, which hold no thread."""
+
+    async def get(self, ref: Any, timeout_s: float) -> Any:
+        """As ``_InThread.get``."""
+        found: asyncio.Future[Any] = asyncio.wrap_future(ref.future())
+        try:
+            if not (await asyncio.wait([found], timeout=timeout_s))[0]:
+                raise GetTimeoutError
+            return found.result()
+        finally:
+            found.cancel()
+
+    async def pause(self, deadline: Deadline) -> None:
+        await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
+
+
+_Waits = _InThread | _InLoop
+
+
 class ActorCalls:
     """Has commands executed by the actor, for one client.
 
@@ -79,12 +111,21 @@ class ActorCalls:
 
     def execute(self, command: Command[R], wait_s: float) -> Reply[R]:
         """As ``OwnerInProcess.execute``; ``SamplerUnavailable`` where the actor does not answer."""
-        wait, deadline = self._deadlines(wait_s)
+        return at_once(self._execute(command, wait_s, _InThread()))
+
+    async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
+        """The same; while it waits it holds no thread."""
+        return await self._execute(command, wait_s, _InLoop())
+
+    async def _execute(self, command: Command[R], wait_s: float, waits: _Waits) -> Reply[R]:
+        wait, deadline = Deadline(wait_s, self._clock), AnswerDeadline(wait_s, self._clock)
         while True:
             ref = self._send(command, wait)
             try:
-                answer = self._get(ref, command, deadline)
-                fetched = [self._fetch(stored, deadline) for stored in stored_in(answer)]
+                answer = await self._get(ref, command, deadline, waits)
+                fetched = [
+                    await self._fetch(stored, deadline, waits) for stored in stored_in(answer)
+                ]
             except REPEATED as error:
                 self._check_repeatable(error, deadline)
             except BaseException:
@@ -94,28 +135,7 @@ class ActorCalls:
                 return self._reply_of(opened(answer, fetched))
             finally:
                 self._pending.discard(ref)
-            deadline.wait(REPEAT_AFTER_S)
-
-    async def execute_async(self, command: Command[R], wait_s: float) -> Reply[R]:
-        """The same; while it waits it holds no thread."""
-        wait, deadline = self._deadlines(wait_s)
-        while True:
-            ref = self._send(command, wait)
-            try:
-                answer = await self._get_async(ref, command, deadline)
-                fetched = [
-                    await self._fetch_async(stored, deadline) for stored in stored_in(answer)
-                ]
-            except REPEATED as error:
-                self._check_repeatable(error, deadline)
-            except BaseException:
-                ray.cancel(ref)
-                raise
-            else:
-                return self._reply_of(opened(answer, fetched))
-            finally:
-                self._pending.discard(ref)
-            await asyncio.sleep(deadline.slice_s(REPEAT_AFTER_S))
+            await waits.pause(deadline)
 
     def close(self) -> None:
         """Ends the calls that are under way. Idempotent."""
@@ -124,10 +144,6 @@ class ActorCalls:
             return
         for ref in list(self._pending):
             ray.cancel(ref)
-
-    def _deadlines(self, wait_s: float) -> tuple[Deadline, AnswerDeadline]:
-        """For groups, and for the answer."""
-        return Deadline(wait_s, self._clock), AnswerDeadline(wait_s, self._clock)
 
     def _send(self, command: Command[Any], wait: Deadline) -> Any:
         self._opened.check()
@@ -139,44 +155,23 @@ class ActorCalls:
             ray.cancel(ref)
         return ref
 
-    def _get(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> object:
+    async def _get(
+        self, ref: Any, command: Command[Any], deadline: AnswerDeadline, waits: _Waits
+    ) -> object:
         look_s = FIRST_LOOK_S
         while True:
             try:
-                answer: object = ray.get(ref, timeout=deadline.slice_s(look_s))
+                return await waits.get(ref, deadline.slice_s(look_s))
             except GetTimeoutError:
                 look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
                 with suppress(GetTimeoutError, RayError):
-                    why = ray.get(self._actor.why_waiting.remote(command), timeout=WHY_S)
+                    why = await waits.get(self._actor.why_waiting.remote(command), WHY_S)
                 self._check_waiting(command, why, deadline)
-            else:
-                return answer
 
-    async def _get_async(self, ref: Any, command: Command[Any], deadline: AnswerDeadline) -> object:
-        answer: asyncio.Future[object] = asyncio.wrap_future(ref.future())
-        look_s = FIRST_LOOK_S
+    async def _fetch(self, stored: Stored, deadline: Deadline, waits: _Waits) -> Any:
         try:
-            while not (await asyncio.wait([answer], timeout=deadline.slice_s(look_s)))[0]:
-                look_s, why = LOG_WAITING_EVERY_S, NOT_KNOWN
-                asked = asyncio.wrap_future(self._actor.why_waiting.remote(command).future())
-                with suppress(TimeoutError, RayError):
-                    why = await asyncio.wait_for(asked, WHY_S)
-                self._check_waiting(command, why, deadline)
-            return answer.result()
-        finally:
-            answer.cancel()
-
-    def _fetch(self, stored: Stored, deadline: Deadline) -> Any:
-        try:
-            return ray.get(stored.ref, timeout=deadline.left_s())
+            return await waits.get(stored.ref, deadline.left_s())
         except GetTimeoutError as error:
-            raise self._no_answer(deadline) from error
-
-    async def _fetch_async(self, stored: Stored, deadline: Deadline) -> Any:
-        fetching: asyncio.Future[Any] = asyncio.wrap_future(stored.ref.future())
-        try:
-            return await asyncio.wait_for(fetching, deadline.left_s())
-        except TimeoutError as error:
             raise self._no_answer(deadline) from error
 
     def _check_waiting(self, command: Command[Any], why: Why, deadline: AnswerDeadline) -> None:
