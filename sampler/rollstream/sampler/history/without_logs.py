@@ -118,17 +118,18 @@ def known_without_logs(
             f"{files.log}; give the configuration as it was when the logs were lost, or correct "
             "the root"
         )
-    batches = _Later.than(state, named)
-    batches.rewind(state)
+    later = [one for one in named if one >= (state.trainer_epoch, state.next_step)]
+    named_steps = standing_files(later)
+    _rewind(state, later)
     replaced = _replaced_in_open(files, state)
     standing: dict[int, int] = {}
-    for step, epoch in sorted(batches.standing.items()):
+    for step, epoch in sorted(named_steps.items()):
         decision = files.decision(epoch, step)
         if decision is not None:
             standing[step] = epoch
             _use(state, decision.groups)
             replaced += [step] if decision.replacements else []
-    known = (*_by_snapshot(state), *_by_files(state.next_step, batches.standing, standing))
+    known = (*_by_snapshot(state), *_by_files(state.next_step, named_steps, standing))
     files.apply_manifests(state)
     return KnownWithoutLogs(
         sampler=name,
@@ -150,43 +151,25 @@ class _Decision(NamedTuple):
     groups: tuple[GroupRef, ...]
 
 
-class _Later(NamedTuple):
-    """Batch files of decisions that a snapshot does not hold, by their names.
+def _rewind(state: SamplerState, later: Sequence[tuple[int, int]]) -> None:
+    """Releases the batches that a later trainer epoch decided anew.
 
-    Attributes:
-        standing: as ``standing_files``.
-        rewound_to: the first step that a later trainer epoch decided; the next step where none did.
-        newest_epoch: of trainers that decided.
+    Args:
+        later: trainer epoch and step of the batch files of decisions that the state does not hold.
     """
-
-    standing: Mapping[int, int]
-    rewound_to: int
-    newest_epoch: int
-
-    @classmethod
-    def than(cls, state: SamplerState, files: list[tuple[int, int]]) -> _Later:
-        later = [one for one in files if one >= (state.trainer_epoch, state.next_step)]
-        begun = [step for epoch, step in later if epoch > state.trainer_epoch]
-        epochs = [epoch for epoch, _ in later]
-        return cls(
-            standing_files(later),
-            min([*begun, state.next_step]),
-            max(epochs, default=state.trainer_epoch),
-        )
-
-    def rewind(self, state: SamplerState) -> None:
-        """Releases the batches that they say were released."""
-        if self.rewound_to == state.next_step:
-            return
-        resumed = Resumed(
-            **_NO_CLAIM,
-            trainer_epoch=self.newest_epoch,
-            checkpointed_step=self.rewound_to - 1 if self.rewound_to else None,
-            later="release",
-            first_step=self.rewound_to,
-            policy_epoch=state.policy_epoch,
-        )
-        state.apply(_OFFSET, 0, resumed)
+    begun = [step for epoch, step in later if epoch > state.trainer_epoch]
+    first = min(begun, default=state.next_step)
+    if first >= state.next_step:
+        return
+    resumed = Resumed(
+        **_NO_CLAIM,
+        trainer_epoch=max(epoch for epoch, _ in later),
+        checkpointed_step=first - 1 if first else None,
+        later="release",
+        first_step=first,
+        policy_epoch=state.policy_epoch,
+    )
+    state.apply(_OFFSET, 0, resumed)
 
 
 @dataclass(slots=True)
