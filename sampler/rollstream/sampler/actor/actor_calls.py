@@ -151,9 +151,12 @@ class ActorCalls:
             raise self._closed_error()
         ref = self._actor.execute.remote(command, wait.left_s())
         self._pending.add(ref)
-        if self._closed:  # Meanwhile, and `close` may not have seen it.
-            ray.cancel(ref)
+        self._cancel_if_closed(ref)  # Closed meanwhile, `close` may not have seen it.
         return ref
+
+    def _cancel_if_closed(self, ref: Any) -> None:
+        if self._closed:
+            ray.cancel(ref)
 
     async def _get(
         self, ref: Any, command: Command[Any], deadline: AnswerDeadline, waits: _Waits
