@@ -197,7 +197,7 @@ def test_who_attaches_to_an_actor_is_told_while_it_folds(world: World) -> None:
         local = world.local
         actor = SamplerActor(local.name, local.config, world.broker, local.store)
         agree = Agree(config=local.config)
-        answer = asyncio.ensure_future(actor.execute([agree], 0.0))
+        answer = asyncio.ensure_future(actor.execute(agree, 0.0))
         await asyncio.to_thread(held.wait, WAIT_S)
         why = await asyncio.wait_for(actor.why_waiting(agree), WAIT_S)
         free.set()
@@ -207,7 +207,7 @@ def test_who_attaches_to_an_actor_is_told_while_it_folds(world: World) -> None:
             with suppress(TypeError):  # Ray's, which has no actor to exit from here.
                 await actor.leave()
 
-    why, (reply,) = asyncio.run(attach())
+    why, reply = asyncio.run(attach())
     assert " of 2" in why.folding
     assert ".groups.math.1[0] up to 0 of 2" in why.folding
     assert reply.value is None
