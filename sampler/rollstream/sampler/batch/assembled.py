@@ -19,7 +19,7 @@ from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows, RowLayout
 from rollstream.sampler.batch.requested import ON_REQUEST, TOKEN_ARRAY
 from rollstream.sampler.batch.token_arrays import TokenArrays
-from rollstream.sampler.batch.wanted import Wanted
+from rollstream.sampler.batch.wanted import used_in
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
 from rollstream.schemas.events import CarriedRows, ServedScore
@@ -115,8 +115,9 @@ def assemble(
         **_components(parts, len(uids)),
         **_numbers_asked_for(row_layout, parts, columns),
     }
-    used, carried_stale = _used(decided, carried or {}, parts, per_row)
-    per_row.update(used)
+    carried_stale = 0
+    if decided.carried_groups:
+        per_row["used"], carried_stale = used_in(decided, carried or {}, parts, per_row)
     total = int(row_layout.offsets[-1])
     per_token = {
         name: (signature.dtype, (total, *signature.shape))
@@ -363,26 +364,6 @@ def _as_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
     """``groups_beyond_float32`` finds what becomes infinite."""
     with np.errstate(over="ignore"):
         return numbers.astype(np.float32)
-
-
-def _used(
-    decided: Decided,
-    carried: Mapping[int, CarriedRows],
-    parts: Sequence[GroupRows],
-    per_row: Mapping[str, NDArray[Any]],
-) -> tuple[dict[str, NDArray[np.bool_]], int]:
-    """``used`` and ``carried_stale``, as ``Batch`` has them; no array where nothing is carried."""
-    if not decided.carried_groups:
-        return {}, 0
-    found = Wanted.of(
-        decided,
-        carried,
-        parts,
-        trajectories=per_row["trajectory_index"],
-        weight_steps=per_row["weight_steps"],
-        off_branch=per_row["off_branch"],
-    )
-    return {"used": found.used}, found.stale
 
 
 def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:

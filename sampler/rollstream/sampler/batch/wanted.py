@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,46 +15,33 @@ from rollstream.schemas.events import CarriedRows
 from rollstream.schemas.order import UNKNOWN_STEP
 
 
-class Wanted(NamedTuple):
-    """What a batch says of the trajectories that it carries.
+def used_in(
+    decided: Decided,
+    carried: Mapping[int, CarriedRows],
+    parts: Sequence[GroupRows],
+    per_row: Mapping[str, NDArray[Any]],
+) -> tuple[NDArray[np.bool_], int]:
+    """bool [m], trajectories of the batch that no step trains on any more; and how many of them an
+    earlier step kept to be trained on. By what was recorded of the decision alone, so that it stays
+    the same.
 
-    Attributes:
-        used: bool [m], trajectories of the batch that no step trains on any more.
-        stale: how many of them an earlier step kept to be trained on.
+    Args:
+        carried: by slot.
+        per_row: ``trajectory_index``, ``weight_steps`` and ``off_branch``, as ``Batch`` has them.
     """
-
-    used: NDArray[np.bool_]
-    stale: int
-
-    @classmethod
-    def of(
-        cls,
-        decided: Decided,
-        carried: Mapping[int, CarriedRows],
-        parts: Sequence[GroupRows],
-        *,
-        trajectories: NDArray[np.int32],
-        weight_steps: NDArray[np.int64],
-        off_branch: NDArray[np.bool_],
-    ) -> Wanted:
-        """By what was recorded of the decision alone, so that it stays the same.
-
-        Args:
-            carried: by slot.
-            trajectories, weight_steps, off_branch: as ``Batch`` has them, of each row.
-        """
-        choosing = Choosing.of_record(decided.choosing)
-        rows = [part.group.group.rows for part in parts]
-        is_carried = np.repeat([part.slot in carried for part in parts], rows)
-        same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
-        beyond = _beyond(decided, choosing, weight_steps, off_branch, same)
-        if decided.algorithm >= 4:
-            oldest = choosing.oldest_made_us(decided.sampled.ts)
-            beyond |= _made_too_long_ago(oldest, carried, parts)
-        used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
-        used[trajectories[np.concatenate([_unwanted(carried, part) for part in parts])]] = True
-        left[trajectories[is_carried & beyond]] = True
-        return cls(used | left, int((left & ~used).sum()))
+    trajectories = per_row["trajectory_index"]
+    choosing = Choosing.of_record(decided.choosing)
+    rows = [part.group.group.rows for part in parts]
+    is_carried = np.repeat([part.slot in carried for part in parts], rows)
+    same = np.repeat([part.group.group.lineage == choosing.lineage for part in parts], rows)
+    beyond = _beyond(decided, choosing, per_row["weight_steps"], per_row["off_branch"], same)
+    if decided.algorithm >= 4:
+        oldest = choosing.oldest_made_us(decided.sampled.ts)
+        beyond |= _made_too_long_ago(oldest, carried, parts)
+    used, left = np.zeros((2, int(trajectories.max(initial=-1)) + 1), np.bool_)
+    used[trajectories[np.concatenate([_unwanted(carried, part) for part in parts])]] = True
+    left[trajectories[is_carried & beyond]] = True
+    return used | left, int((left & ~used).sum())
 
 
 def _unwanted(carried: Mapping[int, CarriedRows], part: GroupRows) -> NDArray[np.bool_]:
