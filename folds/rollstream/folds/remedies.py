@@ -102,14 +102,16 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
             )
         case DropReason.CAPACITY:
             counts = _capacities(choosing)
-            pool = choosing.order == "ready"
             return (
-                f"more than {_either(counts)}{' or max_queue_size' if pool else ''} were kept, and "
-                f"they were the oldest; raise samplers.{name}.{' or '.join(counts)}"
-                f"{', or max_queue_size of TrajectoryPool' if pool else ''}"
+                f"more than {_either(counts)} were kept, and they were the oldest; raise "
+                f"samplers.{name}.{' or '.join(counts)}, or max_queue_size of a TrajectoryPool"
             )
         case DropReason.FILTERED:
-            return _why_filtered(name, choosing)
+            return (
+                "their rewards were all equal where accept='nonzero_std' was asked for, or "
+                f"replace() put others into their slots{_or_filtered(name, choosing)}; wait for "
+                "groups whose rewards differ, or ask without accept"
+            )
         case DropReason.UNREADABLE:
             return (
                 "their files are missing or damaged; look at the sampler's log for the paths, and "
@@ -124,31 +126,14 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.AHEAD:
             return _why_ahead(name, choosing, limits)
         case DropReason.OTHER_LINEAGE:
-            return _why_of_other_lineage(name, choosing)
+            return (
+                f"they are of another lineage than {choosing.lineage!r}, the pool's; writers must "
+                f"publish with producer.policy(), or samplers.{name}.lineage must name theirs"
+            )
         case DropReason.BY_TRAINER:
             return "the trainer itself dropped them, with drop(groups, reason) or purge()"
         case _:
             assert_never(reason)
-
-
-def _why_filtered(name: str, choosing: Choosing) -> str:
-    bounds = _set_of(name, choosing, "min_mean_reward", "max_mean_reward")
-    flags = _set_of(name, choosing, "exclude_flags", "require_flags")
-    return (
-        "their rewards were all equal where accept='nonzero_std' was asked for, "
-        f"{bounds and f'were on average beyond {bounds}, '}"
-        f"{flags and f'had scores with or without the flags of {flags}, '}or "
-        "replace() put other groups into their slots; wait for groups whose rewards differ, or ask "
-        f"without accept{''.join(f', or change {one}' for one in (bounds, flags) if one)}"
-    )
-
-
-def _why_of_other_lineage(name: str, choosing: Choosing) -> str:
-    return (
-        f"they are of another lineage than {choosing.lineage!r}, which this pool's trainer has; "
-        f"writers must give the lineage of producer.policy(), or samplers.{name}.lineage must be "
-        "theirs"
-    )
 
 
 def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
@@ -172,44 +157,37 @@ def given_up_without_bound(samplers: Mapping[str, Choosing]) -> str:
     )
     if not names:
         return ""
-    *others, last = names
-    limit = f"samplers.{last}.max_policy_lag is {samplers[last].max_policy_lag}"
-    if others:
-        limit = f"max_policy_lag of samplers {', '.join(others)} and {last} is negative"
+    limits = [
+        f"samplers.{name}.max_policy_lag is {samplers[name].max_policy_lag}" for name in names
+    ]
     return (
-        f"{limit}, no limit: groups of any age, of unknown weights and of any lineage are trained "
-        "on, and where workers are faster than the trainer, lag grows for as long as the run lasts"
+        f"{' and '.join(limits)}, no limit: groups of any age, of unknown weights and of any "
+        "lineage are trained on, and where workers are faster than the trainer, lag grows for as "
+        "long as the run lasts"
     )
 
 
-def _set_of(name: str, choosing: Choosing, *keys: str) -> str:
-    """Those of these settings that are set, as TOML; empty: none is."""
+def _or_filtered(name: str, choosing: Choosing) -> str:
+    """The settings that keep groups out by what they earned, as TOML; empty: none is set."""
+    keys = ("min_mean_reward", "max_mean_reward", "exclude_flags", "require_flags")
     values = {key: getattr(choosing, key) for key in keys}
-    found = [
-        f"{key} = {json.dumps(one)}" for key, one in values.items() if one is not None and one != ()
-    ]
-    return f"samplers.{name}.{' or '.join(found)}" if found else ""
+    found = [f"{key} = {json.dumps(one)}" for key, one in values.items() if one not in (None, ())]
+    return f", or samplers.{name} keeps them out by {' or '.join(found)}" if found else ""
 
 
 def _step_limits(choosing: Choosing) -> dict[str, int]:
     """The limits in steps that are set."""
-    limits: dict[str, int] = {}
-    if choosing.max_policy_lag >= 0:
-        limits["max_policy_lag"] = choosing.max_policy_lag
-    if choosing.max_rollout_step_delay >= 0:
-        limits["max_rollout_step_delay"] = choosing.max_rollout_step_delay
-    if choosing.recent_n_versions is not None:
-        limits["recent_n_versions"] = choosing.recent_n_versions
-    return limits
+    keys = ("max_policy_lag", "max_rollout_step_delay", "recent_n_versions")
+    values = {key: getattr(choosing, key) for key in keys}
+    return {key: one for key, one in values.items() if one is not None and one >= 0}
 
 
 def _without(name: str, limits: Mapping[str, int]) -> str:
     """The settings that limit no weights' age."""
-    negative = [key for key in limits if key != "recent_n_versions"]
-    no_limit = f"samplers.{name}.{' and '.join(negative)} = -1" if negative else ""
-    if "recent_n_versions" not in limits:
-        return no_limit
-    return f"{no_limit}{no_limit and ' and '}no recent_n_versions"
+    return " and ".join(
+        "no recent_n_versions" if key == "recent_n_versions" else f"samplers.{name}.{key} = -1"
+        for key in limits
+    )
 
 
 def _all_of(limits: Mapping[str, int]) -> str:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from io import BytesIO
 from typing import Any
 
 import xxhash
@@ -29,7 +30,6 @@ FORMAT = 1
 # Count it up where a fold comes to something else, or a state holds something else or in another
 # way. A test pins the sources for which it stands (tests/harness/fold_version.py).
 FOLD_VERSION = 4
-_LINE_BYTES_MAX = 4096  # Of a class's name.
 _OWN = ("rollstream.schemas.", "rollstream.folds.", "rollstream.streams.folds.")
 _FOREIGN = frozenset(
     {
@@ -90,8 +90,9 @@ def from_bytes(
         UnusableState: they are damaged, another sampler's, log's or root's, of other settings or
             logs, or another version of the fold wrote them.
     """
-    checksum, line, body = _split(data)
-    if _checksum([line, body]) != checksum:
+    file = BytesIO(data)  # Which copies only what is read.
+    checksum, line = file.readline().rstrip(b"\n"), file.readline().rstrip(b"\n")
+    if _checksum([line, memoryview(data)[file.tell() :]]) != checksum:
         raise UnusableState("it is damaged")
     head = json.loads(line)
     if (head.get("format"), head.get("fold")) != (FORMAT, FOLD_VERSION):
@@ -99,7 +100,7 @@ def from_bytes(
     if head["identity"] != dict(identity):
         raise UnusableState(f"it is of {head['identity']}, not of {dict(identity)}")
     try:
-        state = _Unpickler(_Reader(body)).load()
+        state = _Unpickler(file).load()
     except UnusableState:
         raise
     except Exception as error:  # By a change of a class for which the version was not counted up.
@@ -115,15 +116,6 @@ def from_bytes(
         tuple(head["claims"]),
     )
     return SavedFold(state, place)
-
-
-def _split(data: bytes) -> tuple[bytes, bytes, memoryview]:
-    """The checksum, the line and the rest, which is not copied."""
-    first = data.find(b"\n")
-    second = data.find(b"\n", first + 1)
-    if min(first, second) < 0:
-        raise UnusableState("it is damaged")
-    return data[:first], data[first + 1 : second], memoryview(data)[second + 1 :]
 
 
 def _checksum(parts: Iterable[bytes | memoryview]) -> bytes:
@@ -181,29 +173,6 @@ class _Parts:
 
     def write(self, part: bytes | memoryview) -> None:
         self.written.append(bytes(part))
-
-
-class _Reader:
-    """A file over bytes that copies what is read alone."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    def read(self, size: int = -1) -> bytes:
-        part = self._data[self._at :] if size < 0 else self._data[self._at : self._at + size]
-        self._at += len(part)
-        return bytes(part)
-
-    def readinto(self, into: Any) -> int:
-        part = self._data[self._at : self._at + len(into)]
-        into[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-    def readline(self) -> bytes:
-        rest = self._data[self._at : self._at + _LINE_BYTES_MAX]
-        return self.read(bytes(rest).find(b"\n") + 1 or len(rest))
 
 
 class _Unpickler(pickle.Unpickler):

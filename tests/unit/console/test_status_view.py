@@ -82,7 +82,7 @@ def test_samplers_without_a_bound_on_lag_share_one_remark() -> None:
     choosing = dict.fromkeys(names, SAMPLERS["trainer-a"])
     text = " ".join(shown(status_view(Figures(samplers=rows), (), choosing)).split())
     assert text.count("no limit: groups of any age") == 1
-    assert "max_policy_lag of samplers trainer-a, trainer-b and trainer-c is negative" in text
+    assert "trainer-b.max_policy_lag is -1 and samplers.trainer-c.max_policy_lag is -1" in text
 
 
 def test_a_backlog_is_told_from_what_is_open() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,20 +45,8 @@ Outcome = Literal[
     "unknown",
     "not_carried",
 ]
-DROPPED: tuple[Outcome, ...] = (
-    "stale",
-    "no_weight_step",
-    "too_old",
-    "off_branch",
-    "capacity",
-    "unreadable",
-    "by_trainer",
-    "retired",
-    "unscored",
-    "ahead",
-    "other_lineage",
-    "not_carried",
-)
+_OF_BATCHES = ("trained", "failed", "skipped", "filtered", "unknown")
+DROPPED: tuple[Outcome, ...] = tuple(one for one in get_args(Outcome) if one not in _OF_BATCHES)
 
 SHAPING = "shaping"
 """Where a request has the settings of what shapes its batch."""
