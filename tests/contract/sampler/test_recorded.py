@@ -159,5 +159,5 @@ def test_a_final_step_that_carried_groups_is_read_from_the_record_with_them(
                 before.sampled.group_ids,
             )
     others = Shaping(settings="{}", num_groups=1, min_groups=1, carried=())
-    with pytest.raises(RequestDiffers, match="is now with not at all"):
+    with pytest.raises(RequestDiffers, match="is now not given"):
         successor.next_shaped_batch(1, others, timeout_s=WAIT_S)

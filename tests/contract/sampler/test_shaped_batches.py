@@ -127,7 +127,7 @@ def test_another_carry_or_other_settings_are_refused(
     two_steps: tuple[SamplerApi, Batch, Batch],
 ) -> None:
     sampler, first, _ = two_steps
-    with pytest.raises(RequestDiffers, match="carried with wanted 01 and is now with 10"):
+    with pytest.raises(RequestDiffers, match="was 01 and is now 10"):
         shaped(
             sampler,
             1,

@@ -90,9 +90,9 @@ def test_groups_that_what_shapes_a_batch_left_out_count_as_filtered_and_may_be_a
     ("ack", "told"),
     [
         ({"outcomes": (T * 2,)}, "outcomes are of 1 groups, and the batch has 2"),
-        ({"outcomes": (T * 2, T * 3)}, "are 3; it was served with 2 trajectories"),
+        ({"outcomes": (T * 2, T * 3)}, "has 3 values; it was served with 2 trajectories"),
         ({"outcomes": (T * 2, F * 2), "skipped": (0,)}, "leave skipped out"),
-        ({"outcomes": (T * 2, F * 2), "status": "failed"}, "outcomes of a batch that failed"),
+        ({"outcomes": (T * 2, F * 2), "status": "failed"}, "failed, so nothing of it"),
     ],
 )
 def test_outcomes_that_cannot_be_are_refused(ack: dict[str, Any], told: str) -> None:
@@ -129,7 +129,7 @@ def test_a_batch_that_is_replayed_is_acked_anew() -> None:
         ((3,), "trained", r"\[3\] are not distinct slots of a batch of 3"),
         ((1, 1), "trained", r"\[1, 1\] are not distinct slots"),
         ((0, 1, 2), "trained", r"where nothing was, ack\(batch, status='failed'\)"),
-        ((1,), "failed", r"of a batch that failed no group was trained on"),
+        ((1,), "failed", "failed, so nothing of it"),
     ],
 )
 def test_an_ack_with_slots_that_cannot_be_is_refused(

@@ -175,7 +175,8 @@ class Loads:
         names, last = state.choosing.names(), _last_batches(state)
         # Steps of ready packs may need none; their workers begin some all the same.
         fewest = 1 if last else FIRST_GROUPS
-        groups = self._config.groups_per_step or self._largest(state, requests) or fewest
+        largest = max(_asked(state, requests), default=0)
+        groups = self._config.groups_per_step or largest or fewest
         if len(names) == 1:
             return {names[0]: groups}
         mix: Mapping[str, float] | None = json.loads(last[0].event.request)["mix"] if last else None
@@ -187,11 +188,6 @@ class Loads:
         total_served = sum(weights.values())
         least = groups / len(names) / 2
         return {name: ceil(least + groups / 2 * weights[name] / total_served) for name in names}
-
-    def _largest(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> int:
-        """Groups of the largest of the requests and the last batches, or of a step by the
-        settings; 0: there is none."""
-        return max(_asked(state, requests), default=self._config.groups_per_step or 0)
 
     def _known_step(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> int:
         """Groups of each step, as it may be relied upon; 0: it may not. The first batches of a run

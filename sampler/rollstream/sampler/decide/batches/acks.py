@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
-from rollstream.sampler.decide.batches.held_batches import group_of, served_rows, trajectories_of
+from rollstream.sampler.decide.batches.held_batches import by_row, group_of, served_rows
 from rollstream.sampler.errors import InvalidRequest, RequestDiffers
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
@@ -40,21 +41,12 @@ def outcomes_by_row(
     found = {}
     for slot, of_group in enumerate(given):
         known = group_of(batch, slot, state)
-        rows = served_rows(chosen[slot], known)
-        there, of_rows = np.unique(trajectories_of(known)[rows], return_inverse=True)
-        if len(of_group) != len(there):
-            raise InvalidRequest(
-                f"outcomes of group {chosen[slot].group_id} are {len(of_group)}; it was served "
-                f"with {len(there)} trajectories, and each needs one"
-            )
-        outcomes = np.full(known.group.rows, RowOutcome.NONE, np.int8)
-        outcomes[rows] = np.frombuffer(of_group, np.int8)[of_rows]
-        offered = outcomes[rows]
+        outcomes = by_row(chosen[slot], known, np.frombuffer(of_group, np.int8), "outcomes")
+        offered: NDArray[Any] = served_rows(chosen[slot], known)
         if slot >= len(batch.groups):
-            wanted = batch.carried[slot - len(batch.groups)].wanted
-            outcomes[~wanted] = RowOutcome.NONE
-            offered = outcomes[wanted]
-        if (offered != RowOutcome.TRAINED).any():
+            offered = batch.carried[slot - len(batch.groups)].wanted
+            outcomes[~offered] = RowOutcome.NONE
+        if (outcomes[offered] != RowOutcome.TRAINED).any():
             found[slot] = outcomes
     return found
 

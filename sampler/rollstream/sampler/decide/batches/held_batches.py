@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,11 +56,6 @@ def not_in_record(step: int, why: str) -> UnknownStep:
     )
 
 
-def unchanged_batch(step: int, digest: bytes, state: SamplerState) -> ServedBatch:
-    """The same, where it still has this digest; else ``RequestDiffers``."""
-    return check_unchanged(batch_of(step, state), digest)
-
-
 def check_unchanged(batch: ServedBatch, digest: bytes) -> ServedBatch:
     """The batch, where it has this digest; else ``RequestDiffers``."""
     if batch.digest != digest:
@@ -95,6 +91,25 @@ def served_rows(chosen: ChosenGroup, known: KnownGroup) -> NDArray[np.int64]:
     if chosen.row_mask is None:
         return np.arange(known.group.rows)
     return np.flatnonzero(chosen.row_mask)
+
+
+def by_row(chosen: ChosenGroup, known: KnownGroup, values: NDArray[Any], name: str) -> NDArray[Any]:
+    """Of each row of the group the value of its trajectory; 0 where the batch has not the row.
+
+    Args:
+        values: one for each trajectory that the batch has; else ``InvalidRequest``.
+        name: what they are called in the error.
+    """
+    rows = served_rows(chosen, known)
+    there, of_rows = np.unique(trajectories_of(known)[rows], return_inverse=True)
+    if len(values) != len(there):
+        raise InvalidRequest(
+            f"{name} of group {chosen.group_id} has {len(values)} values; it was served with "
+            f"{len(there)} trajectories, and each needs one"
+        )
+    found = np.zeros(known.group.rows, values.dtype)
+    found[rows] = values[of_rows]
+    return found
 
 
 def trajectories_of(known: KnownGroup) -> NDArray[np.int64]:

@@ -19,8 +19,8 @@ from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import (
     batch_of,
+    check_unchanged,
     is_recorded,
-    unchanged_batch,
 )
 from rollstream.sampler.decide.batches.new_batch import (
     batch_served,
@@ -212,7 +212,7 @@ class Replace(BatchCommand):
         if self._is_done(batch):
             return []
         if self.digest is not None:
-            unchanged_batch(self.step, self.digest, state)
+            check_unchanged(batch, self.digest)
         self._check(batch, state)
         chosen, drops = self._choose(state, batch, now["now_ts"])
         events = drop_events(state, drops, now)
@@ -255,13 +255,8 @@ class Replace(BatchCommand):
         """A group for each slot, of the same environment, and of the newest policy where the one
         before was: shares of the batch stay what they were."""
         asked: dict[str, Any] = json.loads(batch.event.request)
-        drops = useless_groups(
-            state,
-            state.choosing,
-            state.clock(self.step),
-            now_us,
-            all_equal=asked["accept"] == "nonzero_std",
-        )
+        clock, all_equal = state.clock(self.step), asked["accept"] == "nonzero_std"
+        drops = useless_groups(state, state.choosing, clock, now_us, all_equal=all_equal)
         while True:
             before = len(refs_of(drops))
             chosen = self._for_each_slot(state, batch, now_us, asked, drops)

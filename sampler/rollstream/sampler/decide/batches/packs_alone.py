@@ -31,11 +31,11 @@ def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfi
     step = command.step
     if step in state.batches or is_recorded(step, state):
         return
-    if isinstance(command, NextShapedBatch):
-        settings = command.request.parsed[SHAPING]
-        if _of_packs(settings):
-            _check_window(settings[READY_PACKS]["version_window"], state, config)
-            return
+    if isinstance(command, NextShapedBatch) and _of_packs(
+        settings := command.request.parsed[SHAPING]
+    ):
+        _check_window(settings[READY_PACKS]["version_window"], state, config)
+        return
     before = state.batches.get(step - 1)
     if config.ready_packs is not None:
         why, remedy = "its configuration has ready_packs", "remove [samplers.NAME.ready_packs]"

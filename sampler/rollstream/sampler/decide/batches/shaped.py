@@ -17,6 +17,7 @@ from rollstream.sampler.arguments import group_ids, marks, text
 from rollstream.sampler.batch.carried import CarriedGroup
 from rollstream.sampler.decide.batches.acks import check_kept
 from rollstream.sampler.decide.batches.held_batches import (
+    by_row,
     groups_of,
     is_recorded,
     served_rows,
@@ -246,16 +247,7 @@ class NextShapedBatch(BatchCommand):
             )
         known = state.group(had)
         assert known is not None, had
-        rows = served_rows(had, known)
-        there, of_rows = np.unique(trajectories_of(known)[rows], return_inverse=True)
-        if len(wanted) != len(there):
-            raise InvalidRequest(
-                f"wanted of group {group_id} has {len(wanted)} values; it was served with "
-                f"{len(there)} trajectories, and each needs one"
-            )
-        mask = np.zeros(known.group.rows, np.bool_)
-        mask[rows] = np.array(wanted, np.bool_)[of_rows]
-        return CarriedRows(had, mask)
+        return CarriedRows(had, by_row(had, known, np.array(wanted, np.bool_), "wanted"))
 
     # What was recorded.
 
@@ -265,7 +257,12 @@ class NextShapedBatch(BatchCommand):
         found = differing(was, now, {LOST, *self.only_ask})
         if self.carried is not None and self.after is None:
             carried = carry_of(served, groups[len(served.groups) :])
-            found += _differing_carry(carried, self.carried)
+            others = differing(_carry_by_name(carried), _carry_by_name(self.carried), ())
+            found += others[:_SHOWN]
+            if len(others) > _SHOWN:
+                found.append(f"{len(others) - _SHOWN} more carried groups differ")
+            if not others and carried != self.carried:
+                found.append("the same groups are carried in another order")
         if found:
             raise RequestDiffers(
                 f"step {self.step} was served for another request: {'; '.join(found)}; ask with "
@@ -333,21 +330,6 @@ def _asked_by_name(request: Mapping[str, Any]) -> Named:
     return found
 
 
-def _differing_carry(recorded: Carry, asked: Carry) -> list[str]:
-    """What differs between what was carried and what is to be."""
-    was, now = dict(recorded), dict(asked)
-    others = sorted(one for one in {*was, *now} if was.get(one) != now.get(one))
-    found = [
-        f"group {one} was carried with wanted {_marks(was.get(one))} and is now with "
-        f"{_marks(now.get(one))}"
-        for one in others[:_SHOWN]
-    ]
-    if len(others) > _SHOWN:
-        found.append(f"{len(others) - _SHOWN} more carried groups differ")
-    if not others and recorded != asked:
-        found.append("the same groups are carried in another order")
-    return found
-
-
-def _marks(wanted: Wanted | None) -> str:
-    return "not at all" if wanted is None else "".join("01"[one] for one in wanted)
+def _carry_by_name(carry: Carry) -> Named:
+    """Which trajectories of each group are wanted."""
+    return {("wanted", group): "".join("01"[one] for one in wanted) for group, wanted in carry}

@@ -30,12 +30,7 @@ _made = partial(tuple.__new__, DroppedGroup)  # A third of what its constructor 
 
 
 def useless_groups(
-    state: SamplerState,
-    choosing: Choosing,
-    step: int,
-    now_us: int,
-    *,
-    all_equal: bool,
+    state: SamplerState, choosing: Choosing, step: int, now_us: int, *, all_equal: bool
 ) -> Drops:
     """Ready groups that the batch which updates weights ``step`` and all later ones leave out, by
     the first reason that applies, and those that waited for a score for too long. Groups of
@@ -45,29 +40,30 @@ def useless_groups(
         all_equal: whether groups whose rewards are all the same are among them.
     """
     drops = _beyond_use(state, choosing, step, now_us)
-    foreign = _of_other_lineage(state, choosing) - refs_of(drops)
-    drops[DropReason.OTHER_LINEAGE] = dict.fromkeys(foreign, _ALL)
-    drops[DropReason.UNSCORED] = dict.fromkeys(_unscored(state, choosing, now_us), _ALL)
-    dropped = refs_of(drops)
-    filtered = {*state.ready.filtered(), *(state.ready.all_equal() if all_equal else ())} - dropped
-    drops[DropReason.FILTERED] = dict.fromkeys(filtered, _ALL)
-    excess = _over_capacity(state, choosing, dropped | filtered)
-    drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
+    _add_at_any_step(drops, state, choosing, now_us, all_equal=all_equal)
     return drops
 
 
-def _unscored(state: SamplerState, choosing: Choosing, now_us: int) -> set[int]:
-    """Groups that waited for a score for too long."""
+def _add_at_any_step(
+    drops: Drops, state: SamplerState, choosing: Choosing, now_us: int, *, all_equal: bool
+) -> None:
+    """Adds groups that are dropped whatever is trained next, each for its first reason."""
+    ready, foreign = state.ready, set[int]()
+    if state.is_pool:  # Whose trainer never trains on others.
+        foreign = _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
     overdue = state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
-    return {*map(state.ready.packed.pack, overdue)}
+    filtered = {*ready.filtered(), *(ready.all_equal() if all_equal else ())}
+    for reason, refs in (
+        (DropReason.OTHER_LINEAGE, foreign),
+        (DropReason.UNSCORED, {*map(ready.packed.pack, overdue)}),
+        (DropReason.FILTERED, filtered),
+    ):
+        drops[reason] = dict.fromkeys(refs - refs_of(drops), _ALL)
+    excess = _over_capacity(state, choosing, refs_of(drops))
+    drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
 
 
-def _beyond_use(
-    state: SamplerState,
-    choosing: Choosing,
-    step: int,
-    now_us: int,
-) -> Drops:
+def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int) -> Drops:
     """Ready groups of policies that are stale, unknown, off the branch or ahead of those that are
     possible, and those of which too few rollouts are left; no others are looked at."""
     ready, reference = state.ready, state.reference(step)
@@ -122,20 +118,6 @@ def _beyond_use(
     return drops
 
 
-def _of_unknown_step(state: SamplerState) -> set[int]:
-    """Ready groups that will be dropped whatever is trained next."""
-    if not state.choosing.bounds_lag:
-        return set()
-    return _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
-
-
-def _of_other_lineage(state: SamplerState, choosing: Choosing) -> set[int]:
-    """Ready groups that a pool's trainer never trains on."""
-    if not state.is_pool:
-        return set()
-    return _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
-
-
 def _ready_with(state: SamplerState, wanted: Callable[[PolicyRef], bool]) -> set[int]:
     """Ready groups of which a member has such a policy."""
     ready = state.ready
@@ -178,19 +160,11 @@ def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
     or too much, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
     cursor, where files were retired since it was recorded. Sealers wait for that before they
     delete these."""
-    unknown = _of_unknown_step(state)
-    foreign = _of_other_lineage(state, state.choosing)
-    unscored = _unscored(state, state.choosing, now["now_ts"])
-    filtered = state.ready.filtered() - unknown - foreign
-    drops = {
-        DropReason.NO_WEIGHT_STEP: unknown,
-        DropReason.OTHER_LINEAGE: foreign,
-        DropReason.UNSCORED: unscored,
-        DropReason.FILTERED: filtered,
-        DropReason.CAPACITY: _over_capacity(
-            state, state.choosing, unknown | foreign | unscored | filtered
-        ),
-    }
+    drops: Drops = {}
+    if state.choosing.bounds_lag:
+        unknown = _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
+        drops[DropReason.NO_WEIGHT_STEP] = dict.fromkeys(unknown, _ALL)
+    _add_at_any_step(drops, state, state.choosing, now["now_ts"], all_equal=False)
     events = drop_events(state, drops, now)
     if state.cursor_is_due:
         events.append(CursorRecorded(**now, cursor=state.cursor()))

@@ -205,12 +205,8 @@ class AskProgress(Command[Progress]):
             "final_step": None if state.final_step == NOTHING else state.final_step,
         }
         left, dispatched = list(state.left()), state.dispatched.open()
-        never_back, unfinished = (
-            copy(state.dispatched.never_back),
-            copy(state.dispatched.unfinished),
-        )
-        counts = copy(state.outcomes), never_back, unfinished
-        return computed(partial(_progress, known, left, dispatched, *counts))
+        counts = state.outcomes, state.dispatched.never_back, state.dispatched.unfinished
+        return computed(partial(_progress, known, left, dispatched, *map(copy, counts)))
 
 
 _Table = dict[str, dict[str, int]]

@@ -89,20 +89,15 @@ class Ack(Command[None]):
 
     def _check_skipped(self, groups: int) -> None:
         """Something of what is skipped was trained on."""
-        if self.outcomes is not None and (self.skipped or self.status != "trained"):
+        if self.outcomes is not None and self.skipped:
+            raise InvalidRequest("outcomes tell of each trajectory: leave skipped out")
+        if self.status == "failed" and (self.skipped or self.outcomes is not None):
             raise InvalidRequest(
-                "outcomes tell of each trajectory of a batch that was trained on: leave skipped "
-                "out, and outcomes of a batch that failed"
-            )
-        if not self.skipped:
-            return
-        if self.status != "trained":
-            raise InvalidRequest(
-                f"skipped is {[*self.skipped]} and status {self.status!r}: of a batch that failed "
-                "no group was trained on; leave skipped out"
+                f"batch {self.batch_id!r} failed, so nothing of it was trained on: leave skipped "
+                "and outcomes out"
             )
         named = set(self.skipped)
-        if not named < set(range(groups)) or len(named) != len(self.skipped):
+        if named and not (named < set(range(groups)) and len(named) == len(self.skipped)):
             raise InvalidRequest(
                 f"skipped {[*self.skipped]} are not distinct slots of a batch of {groups}, some of "
                 "which was trained on; where nothing was, ack(batch, status='failed')"
@@ -118,7 +113,15 @@ class Ack(Command[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkCheckpointed(Command[None]):
+class Note(Command[None]):
+    """A command whose caller learns no more than that it is recorded."""
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkCheckpointed(Note):
     """Batches up to this step are final."""
 
     step: int
@@ -135,12 +138,9 @@ class MarkCheckpointed(Command[None]):
         epoch, step = state.trainer_epoch, self.step
         return [Checkpointed(**now, trainer_epoch=epoch, step=step, batch_id=batch_id)]
 
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish(Command[None]):
+class Finish(Note):
     """The run is over; with ``if_final`` only where every served batch is final."""
 
     if_final: bool = False
@@ -149,9 +149,6 @@ class Finish(Command[None]):
         if state.over or (self.if_final and state.open_batches()):
             return []
         return [Finished(**now, trainer_epoch=state.trainer_epoch)]
-
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +283,7 @@ class PublishPolicy(Command[Policy]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drop(Command[None]):
+class Drop(Note):
     """Groups of these ids will never be served."""
 
     group_ids: tuple[str, ...]
@@ -304,24 +301,18 @@ class Drop(Command[None]):
         refs = [*map(state.ready.packed.pack, state.undecided(wanted))]
         return drop_events(state, {DropReason.BY_TRAINER: refs}, now, self.reason)
 
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purge(Command[None]):
+class Purge(Note):
     """The groups that are ready now will never be served."""
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         refs = map(state.ready.packed.pack, state.ready.refs())
         return drop_events(state, {DropReason.BY_TRAINER: refs}, now, "purge")
 
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetCurrentStep(Command[None]):
+class SetCurrentStep(Note):
     """The trainer is at this step, whatever batches it asks for."""
 
     step: int
@@ -335,21 +326,12 @@ class SetCurrentStep(Command[None]):
                 "before; a trainer that goes back says so with resume(…)"
             )
         _check_exists(state, self.step, "set_current_step")
-        drops = useless_groups(
-            state,
-            state.choosing,
-            self.step,
-            now["now_ts"],
-            all_equal=False,
-        )
+        drops = useless_groups(state, state.choosing, self.step, now["now_ts"], all_equal=False)
         events = drop_events(state, drops, now)
         if self.step == state.current_step:
             return events
         epoch = state.trainer_epoch
         return [CurrentStepSet(**now, trainer_epoch=epoch, step=self.step), *events]
-
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
 
 
 def _check_exists(state: SamplerState, step: int, call: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from rollstream.folds.state import SamplerState
-from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Now, ResultContext
 from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Resume
@@ -15,25 +15,20 @@ from rollstream.schemas.choosing import POOL_SETTINGS, Choosing, differs_from_po
 from rollstream.schemas.events import Resumed, SamplerEvent
 from rollstream.schemas.order import UNKNOWN_STEP
 
-_REASONS = {
-    "order": "groups come in the order in which they became ready",
-    "max_policy_lag": "off-policy steps stay in the batch, marked",
-    "max_rollout_step_delay": "off-policy steps stay in the batch, marked",
-    "max_rollout_timestamp_delay": "old steps stay in the batch",
-    "off_branch": "off-policy steps stay in the batch, marked",
-    "max_samples": "a group is fetched once",
-    "samples_per_insert": "readers never wait for writers",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPool(Command[str]):
-    """The settings that no pool can be read with, what it needs instead, and why; empty: none."""
+    """The settings that no pool can be read with, and what it needs instead; empty: none."""
 
     claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> str:
-        return _wrong(state.name, context.config.samplers[state.name])
+        config = context.config.samplers[state.name]
+        found = [
+            f"{name} is {getattr(config, name)!r}, and a pool needs {POOL_SETTINGS[name]!r}"
+            for name in differs_from_pool(partial(getattr, config))
+        ]
+        return f"[samplers.{state.name}] {'; '.join(found)}" if found else ""
 
 
 class PoolReading(NamedTuple):
@@ -117,12 +112,3 @@ class AcknowledgeFetch(MarkCheckpointed):
         of_step = Ack(step=self.step, batch_id=self.batch_id), MarkCheckpointed(step=self.step)
         # Neither looks at what the other one changes, and no other trainer epoch is in effect.
         return [event for command in of_step for event in command.decide(state, now)]
-
-
-def _wrong(name: str, config: SamplerConfig) -> str:
-    found = [
-        f"{setting} is {getattr(config, setting)!r}, and a pool needs {POOL_SETTINGS[setting]!r}: "
-        f"{_REASONS[setting]}"
-        for setting in differs_from_pool(lambda name: getattr(config, name))
-    ]
-    return f"[samplers.{name}] {'; '.join(found)}" if found else ""
