@@ -1,8 +1,7 @@
-"""Batches that nobody acks are reported, by the log and by ``stats``, and stay where they are."""
+"""Batches that nobody acks are reported by ``stats``, and stay where they are."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -16,39 +15,26 @@ WAIT_S = 30.0
 
 
 @pytest.mark.proves("F17")
-def test_a_batch_that_is_not_acked_in_time_is_said_once_and_kept(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_batch_that_is_not_acked_in_time_is_reported_and_kept() -> None:
     world = memory_world()
     world.configure(ack_timeout_s=60.0)
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(3)))
     clock = ManualClock()
     parts: dict[str, Any] = {"broker": world.broker(), "store": world.store, "clock": clock}
-    with (
-        caplog.at_level(logging.WARNING, "rollstream.sampler"),
-        Sampler(world.name, config=world.config, **parts) as sampler,
-    ):
-
-        def warnings() -> list[str]:
-            sampler.publish_policy(1, policy_version="step-1")  # Any call that decides.
-            return [one for one in caplog.messages if "neither acked nor released" in one]
-
+    with Sampler(world.name, config=world.config, **parts) as sampler:
         sampler.resume(None)
         first = sampler.next_batch(0, 1)
         clock.advance(59.0)
-        assert (sampler.stats().overdue, warnings()) == ((), [])
+        assert sampler.stats().overdue == ()
         clock.advance(2.0)
-        (told,) = warnings()
-        assert "the batch of step 0" in told
+        assert sampler.stats().overdue == (0,)
         clock.advance(30.0)
-        assert len(warnings()) == 1
         sampler.next_batch(1, 1)
         assert sampler.stats().overdue == (0,)
         assert sampler.next_batch(0, 1).digest == first.digest
         sampler.ack(first)
         assert sampler.stats().overdue == ()
         clock.advance(70.0)
-        assert len(warnings()) == 2
         assert sampler.stats().overdue == (1,)
         sampler.resume(0)  # Which serves step 1 again, so that the time begins anew.
         assert sampler.stats().overdue == ()

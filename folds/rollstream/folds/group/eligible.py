@@ -18,15 +18,8 @@ Stand = Waits | Literal["ready", "filtered"]
 
 
 def stand_of(known: KnownGroup, choosing: Choosing) -> Stand:
-    """Whether the group may be served, or is dropped for what it earned, or what it waits for."""
-    waits = waits_for(known, choosing)
-    if waits is not None:
-        return waits
-    return "filtered" if _is_filtered(known, choosing) else "ready"
-
-
-def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
-    """Returns why the group cannot be served as it is, whatever the policy; None where it can.
+    """Whether the group may be served, or is dropped for what it earned, or what it waits for,
+    whatever the policy.
 
     ``eval`` never ends; the others may. With a limit in steps, of groups or of rollouts, a group of
     another lineage waits: its steps say nothing about its age. One whose weight step is not known
@@ -42,7 +35,7 @@ def waits_for(known: KnownGroup, choosing: Choosing) -> Waits | None:
         and known.group.lineage != choosing.lineage
     ):
         return "lineage"
-    return None
+    return "filtered" if _is_filtered(known, choosing) else "ready"
 
 
 def _is_filtered(known: KnownGroup, choosing: Choosing) -> bool:

@@ -46,15 +46,13 @@ class AliveGroups:
         self,
         log: PartitionAddress,
         offset: int,
-        event: Event,
+        event: Flushed,
         logged_ts: int,
         wanted: Sequence[int],
         choosing: Choosing,
     ) -> list[tuple[KnownGroup, Stand]]:
-        """Those groups of the flush, with the scores that came before it, and how they stand; none
-        of another event. Changes nothing."""
-        if not isinstance(event, Flushed):
-            return []
+        """Those groups of the flush, with the scores that came before it, and how they stand.
+        Changes nothing."""
         scored = bool(choosing.scorer)
         found = known_groups(log, offset, event, wanted, all_targets=scored, logged_ts=logged_ts)
         for at, group in enumerate(found):

@@ -62,10 +62,7 @@ class GroupsToCome:
         ]
 
     def _of_flush(self, ref: GroupRef) -> Decided:
-        try:
-            return self._logs[ref[:3]][ref[3]]
-        except KeyError:
-            return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], Decided({}, {}))
+        return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], Decided({}, {}))
 
 
 _NOTHING = Decided({}, {})

@@ -97,7 +97,7 @@ class SamplerLogs:
         self._clock = clock
         self._addresses = seal_logs_of(name, config)
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
-        self._pressure = ScorePressure(self._addresses, clock)
+        self._pressure = ScorePressure(self._addresses, self._score_logs, clock)
         self._aside: dict[TopicPartition, PutAside] = {}  # Of this state, by all of its followers.
         self._try_at_s = 0.0  # When those are read again.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
@@ -172,7 +172,7 @@ class SamplerLogs:
             self._name, self._config, self._broker, store, deadline
         )
         self._snapshots.root_id = self._log.root_id
-        self._score_logs = score_logs_of(self._name, self._config, self._broker, deadline)
+        self._score_logs.update(score_logs_of(self._name, self._config, self._broker, deadline))
         self._deployment_checked = True
 
     def is_owner(self, number: int, deadline: Deadline) -> bool:
@@ -269,7 +269,7 @@ class SamplerLogs:
             raise
         self._note_aside()
         self.changed = self.changed or bool(arrived.sealed)
-        self._pressure.settle(self.state, self._follower, self._score_logs, arrived.answers)
+        self._pressure.settle(self.state, self._follower, arrived.answers)
         events = after_sealed(self.state, self.now())
         return not events or self.confirm(events, deadline)
 
@@ -322,7 +322,7 @@ class SamplerLogs:
         """What the broker is to be asked by whoever reads next; None: nothing is."""
         if self._follower is None:
             return None
-        return self._pressure.questions(self.state, self._follower, self._score_logs)
+        return self._pressure.questions(self.state, self._follower)
 
     def end_reading(self, reading: Reading, *, lost: bool = False) -> bool:
         """Returns whether what the thread read is to be folded; False: others read anew.
@@ -400,7 +400,7 @@ class SamplerLogs:
             while went_on:  # Scores that were paused, and may be read now.
                 self._fold_all(follower, deadline)
                 paused = frozenset(follower.paused)
-                self._pressure.look(self.state, follower, self._score_logs)
+                self._pressure.look(self.state, follower)
                 went_on = not paused <= follower.paused
             self._reports.load(self._applied, deadline)
         except BaseException:
@@ -440,7 +440,7 @@ class SamplerLogs:
                 if isinstance(one.event, Scored) and self.state.late.is_full(
                     self._score_logs[one.where]
                 ):
-                    self._pressure.look(self.state, follower, self._score_logs)
+                    self._pressure.look(self.state, follower)
         finally:
             self._reads = tuple
 

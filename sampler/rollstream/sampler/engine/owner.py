@@ -39,7 +39,6 @@ from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.outbox.admission import ShareGranter
 from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.sampler.engine.outbox.projecting import Projector
-from rollstream.sampler.engine.overdue import OverdueBatches
 from rollstream.sampler.engine.reading import Reading
 from rollstream.sampler.errors import (
     GroupsUnreadable,
@@ -118,7 +117,6 @@ class Owner:
             partial(self._projector.wait_written, timeout_s),
             reader,
         )
-        self._overdue = OverdueBatches(config, clock)
         self._outages = Outages(broker, clock)
         self._latencies = Latencies(name, clock, metrics.observe)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
@@ -220,7 +218,6 @@ class Owner:
         if not self._logs.claimed:
             self._claim(deadline)
         self._fold_arrived(deadline)
-        self._overdue.look(self._logs.state)
         try:
             shortage = self._decide(call, deadline)
             if shortage is None:
@@ -271,7 +268,6 @@ class Owner:
                     self._logs.save()
                     if any(isinstance(one.event, Flushed | Scored) for one in arrived.sealed):
                         self._ahead.changed()
-                self._overdue.look(self._logs.state)
         except BaseException as error:
             if not ended:
                 with self._lock:  # A poll that fails returns all of it the next time.

@@ -77,30 +77,32 @@ class ScorePressure:
 
     Args:
         seal_logs: of all environments.
+        score_logs: the same; read at each look.
 
     Attributes:
         passed_over: the seal logs without which scores were forgotten. Who folds on from this state
             must not read them on.
     """
 
-    def __init__(self, seal_logs: Mapping[TopicPartition, PartitionAddress], clock: Clock) -> None:
+    def __init__(
+        self,
+        seal_logs: Mapping[TopicPartition, PartitionAddress],
+        score_logs: Mapping[TopicPartition, PartitionAddress],
+        clock: Clock,
+    ) -> None:
         self._seal_logs = seal_logs
+        self._score_logs = score_logs
         self._clock = clock
         self._ask_at_s = 0.0
         self._read_to = dict.fromkeys(seal_logs, 0)  # Log times up to which they were read.
         self._ends: dict[TopicPartition, int] = {}  # Of logs that are behind, once they go on.
         self.passed_over: set[TopicPartition] = set()
 
-    def look(
-        self,
-        state: SamplerState,
-        follower: Follower,
-        score_logs: Mapping[TopicPartition, PartitionAddress],
-    ) -> None:
+    def look(self, state: SamplerState, follower: Follower) -> None:
         """Asks, and settles, for who reads whole logs."""
-        questions = self.questions(state, follower, score_logs)
+        questions = self.questions(state, follower)
         answers = questions and questions.ask(follower, Deadline(ANSWERS_S, self._clock))
-        self.settle(state, follower, score_logs, answers)
+        self.settle(state, follower, answers)
 
     def look_at(
         self, state: SamplerState, follower: Follower, environment: str, deadline: Deadline
@@ -109,25 +111,20 @@ class ScorePressure:
         answers = self.questions_of(state, follower, [environment]).ask(follower, deadline)
         self._settle_answers(state, follower, answers)
 
-    def questions(
-        self,
-        state: SamplerState,
-        follower: Follower,
-        score_logs: Mapping[TopicPartition, PartitionAddress],
-    ) -> Questions | None:
+    def questions(self, state: SamplerState, follower: Follower) -> Questions | None:
         """What the broker is to be asked now; None: nothing. Asks again after ``ASK_EVERY_S``, or
         where another log is full."""
         late, now_s = state.late, self._clock.monotonic_s()
         if not (late.early or late.behind or follower.paused):
             return None
-        full = {where for where, log in score_logs.items() if late.is_full(log)}
+        full = {where for where, log in self._score_logs.items() if late.is_full(log)}
         if now_s < self._ask_at_s and full <= follower.paused:
             return None
-        environments = dict.fromkeys(log.environment for log in score_logs.values())
+        environments = dict.fromkeys(log.environment for log in self._score_logs.values())
         overdue = [name for name in environments if late.any_overdue(name)]
         ends = [
             where
-            for where, log in score_logs.items()
+            for where, log in self._score_logs.items()
             if log in late.behind and where not in follower.paused and where not in self._ends
         ]
         return self.questions_of(state, follower, overdue, ends) if overdue or ends else None
@@ -149,21 +146,15 @@ class ScorePressure:
         }
         return Questions(state.late.passed_ts, read, ends)
 
-    def settle(
-        self,
-        state: SamplerState,
-        follower: Follower,
-        score_logs: Mapping[TopicPartition, PartitionAddress],
-        answers: Answers | None,
-    ) -> None:
+    def settle(self, state: SamplerState, follower: Follower, answers: Answers | None) -> None:
         """Forgets by the answers, pauses and goes on, where there is anything to. Asks nobody."""
         late = state.late
         if answers is not None:
             self._settle_answers(state, follower, answers)
         if not (late.early or late.behind or follower.paused):
             return
-        self._catch_up(state, follower, score_logs)
-        for where, log in score_logs.items():
+        self._catch_up(state, follower)
+        for where, log in self._score_logs.items():
             if not late.is_full(log):
                 follower.go_on(where)
             elif where not in follower.paused:
@@ -195,16 +186,11 @@ class ScorePressure:
                 passed_ts = min(self._read_to[where] for where in logs)
                 state.late.seal_logs_read(environment, passed_ts)
 
-    def _catch_up(
-        self,
-        state: SamplerState,
-        follower: Follower,
-        score_logs: Mapping[TopicPartition, PartitionAddress],
-    ) -> None:
+    def _catch_up(self, state: SamplerState, follower: Follower) -> None:
         """Takes note of the logs that were paused, and since were read to where they ended when
         they went on."""
         behind = state.late.behind
-        for where, log in score_logs.items():
+        for where, log in self._score_logs.items():
             if log not in behind or where in follower.paused:
                 self._ends.pop(where, None)
             elif where in self._ends and follower.next_offsets()[where] >= self._ends[where]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import NOTHING, SamplerState
-from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import (
@@ -173,6 +172,7 @@ class AskStats(Command[SamplerStats]):
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
         capacity = context.capacity()
+        timeout_s = context.config.samplers[state.name].ack_timeout_s
         left = Counter(outcome for _, outcome in state.left())
         return SamplerStats(
             pid=context.pid,
@@ -192,7 +192,11 @@ class AskStats(Command[SamplerStats]):
             uses=state.uses.lately,
             outcomes=dict(sorted((Counter(state.outcomes.totals()) + left).items())),
             open_batches=len(state.open_batches()),
-            overdue=overdue_steps(state, context.config, context.now_us),
+            overdue=tuple(
+                batch.event.step
+                for batch in state.open_batches()
+                if batch.overdue(context.now_us, timeout_s)
+            ),
             over_step_delay=state.over_step_delay,
             over_timestamp_delay=state.over_timestamp_delay,
             next_step=state.next_step,
@@ -243,12 +247,6 @@ def _percentiles(name: str, times_ms: Sequence[float]) -> dict[str, float | None
 
 def _percentile(times_ms: Sequence[float], percent: int) -> float | None:
     return float(np.percentile(times_ms, percent)) if len(times_ms) else None
-
-
-def overdue_steps(state: SamplerState, config: RollstreamConfig, now_us: int) -> tuple[int, ...]:
-    """Steps whose batch should have been acked, or released, by now."""
-    timeout_s = config.samplers[state.name].ack_timeout_s
-    return tuple(b.event.step for b in state.open_batches() if b.overdue(now_us, timeout_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,12 +142,5 @@ def _problem(problem: Any) -> str:
 def _summary(chosen: Chosen) -> GroupSummary:
     known, kept = chosen
     group = known.group
-    return GroupSummary(
-        group.group_id,
-        known.key.environment,
-        known.key.example_id,
-        known.policies,
-        group.rows,
-        kept.row_mask,
-        known.sealed_ts,
-    )
+    sizes = group.rows, kept.row_mask
+    return GroupSummary(group.group_id, *known.key, known.policies, *sizes, known.sealed_ts)

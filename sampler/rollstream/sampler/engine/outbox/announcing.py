@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
@@ -62,12 +62,6 @@ class _Record:
     due_s: float = 0.0
 
 
-class _Share(NamedTuple):
-    """What is to stand under a producer's key; None: nothing."""
-
-    value: bytes | None
-
-
 class Announcer:
     """Keeps the newest records of a sampler in both generations of ``admission.<env>``, for the
     workers of its environments.
@@ -91,7 +85,8 @@ class Announcer:
         self._is_owner = is_owner
         self._clock = SystemClock()  # Workers' time-outs run by it too, whatever decides.
         self._records: dict[_Key, _Record] = {}
-        self._shares: dict[_Key, _Share] = {}  # That are to be written.
+        # What is to be written under producers' keys; None: nothing stands there.
+        self._shares: dict[_Key, bytes | None] = {}
         self._lock = threading.Condition()
         self._thread = StepThread(self.step, "rollstream-announcer")
         self._writer: Writer | None = None
@@ -120,7 +115,7 @@ class Announcer:
                     self._layout.shares(environment),
                     partition_of(producer_id.encode(), SHARES_PARTITIONS),
                 )
-                self._shares[where, share_key(self._sampler, producer_id)] = _Share(value)
+                self._shares[where, share_key(self._sampler, producer_id)] = value
             if shares:
                 self._wake()
 
@@ -222,7 +217,7 @@ class Announcer:
         if not self._closed:
             self._thread.wake()
 
-    def _take_shares(self, *, has_claim: bool) -> dict[_Key, _Share]:
+    def _take_shares(self, *, has_claim: bool) -> dict[_Key, bytes | None]:
         """Those that can be written now; an owner's that lost its claim are dropped. Callers hold
         the lock."""
         if not has_claim:
@@ -232,17 +227,17 @@ class Announcer:
             del self._shares[key]
         return taken
 
-    def _write(self, due: Mapping[_Key, _Record], shares: Mapping[_Key, _Share]) -> None:
+    def _write(self, due: Mapping[_Key, _Record], shares: Mapping[_Key, bytes | None]) -> None:
         if self._writer is None:
             self._writer = self._broker.writer(linger_ms=_LINGER_MS)
         writer = self._writer
-        waiting: dict[_Key, _Record | _Share] = {**due, **shares}
+        waiting: dict[_Key, _Record | bytes | None] = {**due, **shares}
 
         def answered(key: _Key, delivery: Delivery) -> None:
             self._answered(key, waiting.pop(key), delivery.error)
 
         for key, one in list(waiting.items()):
-            value = one.value if isinstance(one, _Share) else encode(one.make())
+            value = encode(one.make()) if isinstance(one, _Record) else one
             report = partial(answered, key)
             where, name = key
             writer.append(
@@ -257,7 +252,7 @@ class Announcer:
                 return self._throw_away()  # Which reports what waits as in doubt.
             deadline.wait(_POLL_S)
 
-    def _answered(self, key: _Key, one: _Record | _Share, error: Exception | None) -> None:
+    def _answered(self, key: _Key, one: _Record | bytes | None, error: Exception | None) -> None:
         topic = key[0].topic
         lasting = isinstance(error, PermanentBrokerError)
         if isinstance(one, _Record):

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.stepping import StepThread
+from rollstream.sampler.decide.batches.held_batches import served_rows
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.events import ChosenGroup
 from rollstream.store.blobs import Blobs
@@ -205,46 +205,25 @@ def projection(sampler: str, batch: ServedBatch, groups: Sequence[KnownGroup | N
         "digest": batch.digest,
         "cursor": batch.cursor,
         "groups": [_group(*one) for one in zip(batch.groups, groups, strict=False)],
-        **_carried_of(batch, groups[len(batch.groups) :]),
     }
+    if batch.carried:
+        content["carried"] = [
+            {**_group(one.group, known), "wanted": one.wanted.tolist()}
+            for one, known in zip(batch.carried, groups[len(batch.groups) :], strict=True)
+        ]
     return orjson.dumps(content, default=bytes.hex)
 
 
 def _group(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
-    return {
-        **{name: getattr(chosen, name) for name in _CHOSEN},
-        **_rows_of(chosen, known),
-        **_mask_of(chosen),
-        **_scores_of(chosen),
-    }
-
-
-def _carried_of(batch: ServedBatch, groups: Sequence[KnownGroup | None]) -> dict[str, Any]:
-    """What the step before left over, each with which of its rows are wanted."""
-    carried = [
-        {**_group(one.group, known), "wanted": one.wanted.tolist()}
-        for one, known in zip(batch.carried, groups, strict=True)
-    ]
-    return {"carried": carried} if carried else {}
-
-
-def _mask_of(chosen: ChosenGroup) -> dict[str, Any]:
-    return {} if chosen.row_mask is None else {"row_mask": chosen.row_mask.tolist()}
-
-
-def _scores_of(chosen: ChosenGroup) -> dict[str, Any]:
-    return {"scores": [one._asdict() for one in chosen.scores]} if chosen.scores else {}
-
-
-def _rows_of(chosen: ChosenGroup, known: KnownGroup | None) -> dict[str, Any]:
-    """Where the group is, and the indexes in its file of the rows that the batch has."""
-    if known is None:
-        return {}
-    start, rows = known.group.row_start, known.group.rows
-    indexes = range(rows) if chosen.row_mask is None else np.flatnonzero(chosen.row_mask).tolist()
-    return {
-        "path": known.file.path,
-        "row_start": start,
-        "rows": rows,
-        "row_indexes": [start + index for index in indexes],
-    }
+    """With the indexes in its file of the rows that the batch has, where its file is known."""
+    content = {name: getattr(chosen, name) for name in _CHOSEN}
+    if known is not None:
+        start = known.group.row_start
+        indexes = (start + served_rows(chosen, known)).tolist()
+        content |= {"path": known.file.path, "row_start": start, "rows": known.group.rows}
+        content["row_indexes"] = indexes
+    if chosen.row_mask is not None:
+        content["row_mask"] = chosen.row_mask.tolist()
+    if chosen.scores:
+        content["scores"] = [one._asdict() for one in chosen.scores]
+    return content
