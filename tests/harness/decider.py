@@ -134,7 +134,6 @@ class Decider:
         granting = Granting(self.state.name, CONFIG.samplers[self.state.name])
         context = ResultContext(
             *before,
-            lambda: self.reported,
             lambda: granting.capacity(self.state, lambda: self.reported, self.now_us),
         )
         return read(command.result(self.state, context))
@@ -144,7 +143,7 @@ class Decider:
         self.decide(command)
         shortage = command.shortage(self.state)
         if shortage is not None:
-            return shortage.error(self.state, self.reported)
+            return shortage.error(self.state)
         return self.state.batches[command.step]
 
     def serve(self, step: int, num_groups: int = 2, **request: Any) -> ServedBatch:

@@ -391,11 +391,11 @@ def test_by_spread_an_extreme_reward_is_served_as_any_other(extreme: float) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"recency": "newest"}, "recency 'newest'"),
-        ({"on_policy_fraction": 1.5}, "on_policy_fraction 1.5"),
+        ({"recency": "newest"}, 'recency = "newest": must be'),
+        ({"on_policy_fraction": 1.5}, r"on_policy_fraction = 1\.5: must be"),
         ({"alpha": 2.0}, "alpha 2 has no effect with recency 'uniform'"),
         ({"prefer_policy_versions": ("v9",)}, r"\['v9'\], which publish_policy never named"),
-        ({"recent_n_versions": 0}, "recent_n_versions 0"),
+        ({"recent_n_versions": 0}, "recent_n_versions = 0: must be"),
     ],
 )
 def test_an_unknown_choice_is_an_error_and_never_another_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
-from rollstream.sampler.decide.queries.progress import Progress, WaitingContinuations
+from rollstream.sampler.decide.queries.progress import Progress
 
 
 def test_progress_of_many_examples_is_pickled_in_pieces() -> None:
@@ -25,7 +25,6 @@ def test_progress_of_many_examples_is_pickled_in_pieces() -> None:
         handed_out={},
         unacked={},
         ready={"math": 7},
-        continuations={"math": WaitingContinuations(3, ())},
         next_step=12,
         final_step=None,
     )
@@ -53,7 +52,6 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
         handed_out={},
         unacked={},
         ready={"math": 7},
-        continuations={"math": WaitingContinuations(3, ())},
         next_step=12,
         final_step=None,
     )
@@ -61,5 +59,5 @@ def test_progress_shows_numbers_by_environment_and_no_example() -> None:
         "Progress(next step 12, final step None)",
         "  code: dispatched 2 (1 examples), filtered 1 (1 examples), kept 2 (1 examples), ready 0",
         "  math: never back 3 (1 examples), trained 10,000 (5,000 examples), "
-        "skipped 3 (1 examples), dropped 4 (1 examples), ready 7, waiting for what they continue 3",
+        "skipped 3 (1 examples), dropped 4 (1 examples), ready 7",
     ]

@@ -92,8 +92,6 @@ def test_a_batch_waits_while_groups_were_used_as_often_as_they_may_be() -> None:
         "waits for 2 more",
     ):
         assert figure in str(short)
-    world.report(ProducerInFlight("a", 9, 2, 1, 0), ProducerInFlight("b", 9, 2, 0, 0))
-    assert "1 of 2 producers of math wait for admission" in str(world.ask(4))
     world.ready(1)
     assert isinstance(world.ask(4), NotEnoughGroups)
     world.ready(1)

@@ -18,7 +18,6 @@ from rollstream.sampler.decide.shortages import Shortage
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
 from rollstream.streams.folds.in_flight import LivingProducers
-from rollstream.streams.folds.reported import ReportedNow
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -43,7 +42,6 @@ class ResultContext(NamedTuple):
         calls_waiting: calls that wait for groups there.
         now_us: microseconds since 1970, UTC.
         sample_times_ms: of the newest calls for batches that were answered there.
-        reported: what sealers report of now.
         capacity: groups that may be begun of each environment, and its living producers.
     """
 
@@ -54,7 +52,6 @@ class ResultContext(NamedTuple):
     calls_waiting: int
     now_us: int
     sample_times_ms: Sequence[float]
-    reported: Callable[[], ReportedNow]
     capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]]
 
 
@@ -138,6 +135,13 @@ class Command(ABC, Generic[R]):
 def computed(result: Callable[[], R]) -> Unread[R]:
     """A result that takes long and needs the state no more: no decision waits for it."""
     return Unread(object(), result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Command[R]):
+    """A command that looks, and decides nothing."""
+
+    claims: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,6 @@ from rollstream.sampler.decide.ratio import Held
 from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.reasons import DropReason
 from rollstream.streams.folds.refs import ref_of
-from rollstream.streams.folds.reported import ReportedNow
-
-_ANY_TIME = 2**63  # However long ago sealers reported last.
 
 
 class Shortage(NamedTuple):
@@ -31,16 +28,13 @@ class Shortage(NamedTuple):
     held: Held | None = None
     unfit: Sequence[str] = ()
 
-    def error(
-        self, state: SamplerState, now: ReportedNow | None = None, outage: str = ""
-    ) -> NotEnoughGroups:
+    def error(self, state: SamplerState, outage: str = "") -> NotEnoughGroups:
         """The error for a command that waited in vain: what is ready, waits, and was dropped.
 
         Args:
-            now: what sealers report.
             outage: that there was meanwhile, in words: what explains the rest.
         """
-        ready = {name: count for name, count in sorted(state.ready.counts().items()) if count}
+        ready = dict(sorted(state.ready.counts().items()))
         waiting = Counter[Waits](state.waiting.values())
         if state.evaluated.groups:
             waiting["eval"] = state.evaluated.groups
@@ -55,7 +49,6 @@ class Shortage(NamedTuple):
             for why, n in sorted(dropped.items())
         ]
         reasons += _out_of_reach(state, totals.get("retired", 0))
-        reasons += [] if now is None else _producers_waiting(state, now)
         reasons += [
             f"{log} is read no more, so no group that was sealed there later comes: {why}"
             for log, why in state.aside.items()
@@ -97,18 +90,4 @@ def _out_of_reach(state: SamplerState, retired: int) -> list[str]:
             f"{retired:,} were retired: their files are deleted (`rollstream retain`), since every "
             "sampler that was configured then was done with them; only new groups can be served"
         )
-    return reasons
-
-
-def _producers_waiting(state: SamplerState, now: ReportedNow) -> list[str]:
-    """By the newest that sealers reported."""
-    reasons = []
-    for name in state.choosing.names():
-        living = now.in_flight.standings(name, _ANY_TIME)
-        if waiting := sum(one.waiting > 0 for one in living):
-            reasons.append(
-                f"{waiting:,} of {len(living):,} producers of {name} wait for admission; what is "
-                "lacking is open to them, and where they go on waiting their logs name what limits "
-                "them"
-            )
     return reasons

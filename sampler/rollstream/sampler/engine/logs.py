@@ -308,7 +308,7 @@ class SamplerLogs:
 
     def error_of(self, shortage: Shortage, outage: str = "") -> NotEnoughGroups:
         """The error for a call that waited in vain, as ``Shortage.error``."""
-        return shortage.error(self.state, self.reported(), outage)
+        return shortage.error(self.state, outage)
 
     def begin_reading(self) -> Reading:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""

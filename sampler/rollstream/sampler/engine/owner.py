@@ -353,7 +353,6 @@ class Owner:
             len(self._waiting),
             self._clock.now_us(),
             self._latencies.took_ms(),
-            self._logs.reported,
             lambda: self._granting.capacity(*self._logs.seen()),
         )
 

@@ -59,11 +59,6 @@ class RowLimits:
         self._spread = spread
         self._least = {one.name: one.min_group_size for one in choosing.environments}
 
-    @property
-    def active(self) -> bool:
-        """Whether any rollout could be left out."""
-        return self._oldest_step is not None or self._oldest_made_us is not None
-
     def all_made_late(self, rollouts: int) -> KeptRows | None:
         """What is left of a group whose rollouts, so many, were all made too long ago: nothing;
         None: ask ``kept``, for which ones have too old weights, too."""
@@ -71,7 +66,7 @@ class RowLimits:
 
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
-        if not self.active:
+        if self._oldest_step is None and self._oldest_made_us is None:
             return _ALL
         rows = known.rows.unpack()
         late_step, late_time = self._late_rows(known, rows)

@@ -6,13 +6,12 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from rollstream.folds.scores.evaluated import Evaluated, Returns
 from rollstream.folds.state import SamplerState
-from rollstream.sampler.decide.command import Command, ResultContext, Unread, computed
+from rollstream.sampler.decide.command import Look, ResultContext, Unread, computed
 
 PASSING = 1.0
 
@@ -61,10 +60,9 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskEvaluations(Command[tuple[Evaluation, ...]]):
+class AskEvaluations(Look[tuple[Evaluation, ...]]):
     """The table of evaluations; ``passing``: the least return that passes."""
 
-    claims: ClassVar[bool] = False
     passing: float
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[tuple[Evaluation, ...]]:

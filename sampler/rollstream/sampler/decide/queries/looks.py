@@ -19,7 +19,7 @@ from rollstream.sampler.decide.batches.held_batches import (
     is_recorded,
 )
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
-from rollstream.sampler.decide.command import Command, FromStore, Now, ResultContext
+from rollstream.sampler.decide.command import FromStore, Look, Now, ResultContext
 from rollstream.sampler.decide.ratio import inserts
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
@@ -164,10 +164,8 @@ class BatchSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskStats(Command[SamplerStats]):
+class AskStats(Look[SamplerStats]):
     """Statistics."""
-
-    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
         newest = state.newest_policy()
@@ -303,30 +301,25 @@ class AskWithoutFiles(AskRecorded):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskPolicy(Command[Policy | None]):
+class AskPolicy(Look[Policy | None]):
     """The newest policy of the epoch in effect."""
-
-    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> Policy | None:
         return state.newest_policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskEnvironments(Command[tuple[str, ...]]):
+class AskEnvironments(Look[tuple[str, ...]]):
     """Names of the environments that it serves."""
-
-    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> tuple[str, ...]:
         return tuple(context.config.samplers[state.name].environments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskBatches(Command[tuple[BatchSummary, ...]]):
+class AskBatches(Look[tuple[BatchSummary, ...]]):
     """The newest ``last`` (1 or more) of the batches that are held."""
 
-    claims: ClassVar[bool] = False
     last: int
 
     def result(self, state: SamplerState, context: ResultContext) -> tuple[BatchSummary, ...]:
@@ -335,10 +328,9 @@ class AskBatches(Command[tuple[BatchSummary, ...]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskBatch(Command[BatchSummary | None]):
+class AskBatch(Look[BatchSummary | None]):
     """The batch of a step; None where none is held."""
 
-    claims: ClassVar[bool] = False
     step: int
 
     def result(self, state: SamplerState, context: ResultContext) -> BatchSummary | None:

@@ -9,34 +9,15 @@ from copy import copy
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
-from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 from rollstream.folds.batches.served import DROPPED
 from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import Key
 from rollstream.folds.state import NOTHING, SamplerState
-from rollstream.sampler.decide.command import Command, ResultContext, Unread, computed
-from rollstream.schemas.events import Continuation
-from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.folds.reported import Waiting
+from rollstream.sampler.decide.command import Look, ResultContext, Unread, computed
 
-CONTINUATIONS_MAX = 8  # That are named of an environment; all are counted.
 PICKLED_AT_ONCE = 4_096  # Examples: it takes a millisecond or two.
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingContinuations:
-    """Trajectories that wait for a rollout that they continue.
-
-    Attributes:
-        count: how many there are.
-        examples: those that wait longest. Segment ``segment_idx`` of the rollout ``uid`` waits for
-            the rollout ``continues`` since ``since_ts``, log time in microseconds.
-    """
-
-    count: int
-    examples: tuple[Continuation, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,10 +57,6 @@ class Progress:
         handed_out: in batches that are not final yet.
         unacked: the part of these whose batch was not acked since the trainer resumed.
         ready: groups that may be served, by environment.
-        continuations: trajectories of which a segment waits, for ten seconds or longer, for the
-            rollout that its ``continuation_of`` names. Where that does not come until
-            ``expire_after_s``, they are settled as ``broken_chain``. Environment to how many there
-            are, and up to eight of them; as sealers say.
         next_step: the step that was not served yet.
         final_step: the newest step that ever was final; None: none was. After ``resume(n,
             later="release")`` to an older step, later steps are open again once they are served.
@@ -99,7 +76,6 @@ class Progress:
     handed_out: Mapping[str, Mapping[str, int]]
     unacked: Mapping[str, Mapping[str, int]]
     ready: Mapping[str, int]
-    continuations: Mapping[str, WaitingContinuations]
     next_step: int
     final_step: int | None
 
@@ -123,25 +99,12 @@ class Progress:
                 if examples
             ]
             shown.append(f"ready {self.ready.get(name, 0):,}")
-            if name in self.continuations:
-                shown.append(f"waiting for what they continue {self.continuations[name].count:,}")
             lines.append(f"  {name}: {', '.join(shown)}")
         return "\n".join(lines)
 
 
-_SHOWN = (
-    "dispatched",
-    "never_back",
-    "trained",
-    "failed",
-    "skipped",
-    "filtered",
-    "unknown",
-    "kept",
-    "dropped",
-    "handed_out",
-    "unacked",
-)
+_HIDDEN = ("unfinished", "failures", "ready", "next_step", "final_step")
+_SHOWN = [one.name for one in fields(Progress) if one.name not in _HIDDEN]
 
 
 def _groups(of_example: int | tuple[int, ...] | Mapping[str, int]) -> int:
@@ -182,10 +145,8 @@ def _whole(attribute: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskProgress(Command[Progress]):
+class AskProgress(Look[Progress]):
     """What became of examples."""
-
-    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[Progress]:
         handed_out: _Table = {}
@@ -200,7 +161,6 @@ class AskProgress(Command[Progress]):
             "handed_out": handed_out,
             "unacked": unacked,
             "ready": state.ready.counts(),
-            "continuations": _waiting(context.reported().waiting),
             "next_step": state.next_step,
             "final_step": None if state.final_step == NOTHING else state.final_step,
         }
@@ -259,15 +219,3 @@ def _by_reason(found: Mapping[str, _Table]) -> dict[str, dict[str, dict[str, int
             for example_id, count in examples.items():
                 into.setdefault(example_id, {})[reason] = count
     return swapped
-
-
-def _waiting(
-    reported: Mapping[PartitionAddress, Waiting],
-) -> dict[str, WaitingContinuations]:
-    found: dict[str, WaitingContinuations] = {}
-    for log, one in sorted(reported.items()):
-        before = found.get(log.environment, WaitingContinuations(0, ()))
-        examples = sorted((*before.examples, *one.examples), key=attrgetter("since_ts"))
-        named = tuple(examples[:CONTINUATIONS_MAX])
-        found[log.environment] = WaitingContinuations(before.count + one.trajectories, named)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.group.scored import served_scores
 from rollstream.folds.remedies import why_dropped
 from rollstream.folds.state import SamplerState
+from rollstream.runtime.config.explain import explain
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.decide.choosing.choose import Asked, Chosen
 from rollstream.sampler.decide.choosing.dropping import Drops
@@ -23,7 +24,7 @@ from rollstream.sampler.decide.choosing.requests import (
     choose,
     shortage_of,
 )
-from rollstream.sampler.decide.command import Command, FromStore, ResultContext
+from rollstream.sampler.decide.command import FromStore, Look, ResultContext
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
@@ -56,7 +57,7 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleGroups(Command[tuple[GroupSummary, ...]]):
+class SampleGroups(Look[tuple[GroupSummary, ...]]):
     """The groups that the next batch would have.
 
     Attributes:
@@ -64,7 +65,6 @@ class SampleGroups(Command[tuple[GroupSummary, ...]]):
         settings: instead of the configured ones, by their keys.
     """
 
-    claims: ClassVar[bool] = False
     asked: Asked
     settings: Mapping[str, Any]
 
@@ -116,27 +116,13 @@ def _with_settings(state: SamplerState, settings: Mapping[str, Any]) -> Choosing
         return state.choosing
     try:
         section = SamplerConfig.model_validate(
-            {"environments": state.choosing.names(), **_others(state.choosing), **settings}
+            {**asdict(state.choosing), "environments": state.choosing.names(), **settings}
         )
     except ValidationError as error:
-        raise InvalidRequest("; ".join([_problem(one) for one in error.errors()])) from None
+        raise InvalidRequest("; ".join([explain(one, {}) for one in error.errors()])) from None
     versions = settings.get("prefer_policy_versions", ())
     check_published(state, "prefer_policy_versions", versions)
     return replace(state.choosing, **{name: getattr(section, name) for name in settings})
-
-
-def _others(choosing: Choosing) -> dict[str, Any]:
-    return {
-        name: getattr(choosing, name)
-        for name in Choosing.__dataclass_fields__
-        if name != "environments"
-    }
-
-
-def _problem(problem: Any) -> str:
-    where = ".".join(map(str, problem["loc"]))
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{where} {problem['input']!r:.80}: {message}" if where else str(message)
 
 
 def _summary(chosen: Chosen) -> GroupSummary:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rollstream.folds.state import SamplerState
 from rollstream.sampler.decide.batches.next_batch import NextBatch
-from rollstream.sampler.decide.command import Command, Now, ResultContext
+from rollstream.sampler.decide.command import Command, Look, Now, ResultContext
 from rollstream.sampler.decide.trainer.commands import Ack, MarkCheckpointed, Resume
 from rollstream.sampler.errors import UnknownStep
 from rollstream.schemas.choosing import POOL_SETTINGS, Choosing, differs_from_pool
@@ -17,10 +17,8 @@ from rollstream.schemas.order import UNKNOWN_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskPool(Command[str]):
+class AskPool(Look[str]):
     """The settings that no pool can be read with, and what it needs instead; empty: none."""
-
-    claims: ClassVar[bool] = False
 
     def result(self, state: SamplerState, context: ResultContext) -> str:
         config = context.config.samplers[state.name]
