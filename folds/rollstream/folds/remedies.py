@@ -57,10 +57,8 @@ def describe_waiting(
 def _unread(behind: Sequence[str]) -> str:
     return (
         f"a member has no reward and no score that was read, and scores of {' and '.join(behind)} "
-        "are read no further for now: as many as may be held wait for rollouts that are not "
-        "sealed, for up to an hour of log time; see that sealers run, score sealed groups by their "
-        "group_id, and no rollouts that failed (docs/guides/late_rewards.md); score_timeout_s "
-        "drops none of that environment meanwhile"
+        "are read no further for now: too many wait for rollouts that are not sealed; see that "
+        "sealers run, and score sealed groups by their group_id (docs/guides/late_rewards.md)"
     )
 
 
@@ -76,9 +74,8 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.OFF_BRANCH:
             return (
                 "a resume went back to before the weights that they name; workers must publish("
-                f"policy=producer.policy()), or its policy_epoch, which is {policy_epoch} now. "
-                "Where workers of another trainer sampled them, both are of lineage "
-                f"{choosing.lineage!r}: begin anew with a sampler that has its own"
+                f"policy=producer.policy()), or its policy_epoch, which is {policy_epoch} now. If "
+                f"another trainer made them, {_begin_anew(choosing)}"
             )
         case DropReason.STALE:
             return (
@@ -95,9 +92,8 @@ def why_dropped(reason: DropReason, name: str, choosing: Choosing, policy_epoch:
         case DropReason.TOO_OLD:
             return (
                 "fewer than min_group_size of their rollouts were made within the last "
-                f"max_rollout_timestamp_delay = {choosing.max_rollout_timestamp_delay:g} s; see "
-                "that sealers and trainer keep up, and that workers' clocks (created_ts) "
-                "are not behind, or raise "
+                f"{choosing.max_rollout_timestamp_delay:g} s; see that sealers and trainer keep "
+                "up and workers' clocks (created_ts) are right, or raise "
                 f"samplers.{name}.max_rollout_timestamp_delay"
             )
         case DropReason.CAPACITY:
@@ -140,10 +136,13 @@ def _why_ahead(name: str, choosing: Choosing, limits: Mapping[str, int]) -> str:
     return (
         "they name weights that the trainer cannot have made yet, so that their age is not known, "
         f"and {_all_of(limits)}; workers must publish(policy=producer.policy()), or weight_step as "
-        "the trainer counts: batch n turns weights n into n + 1. Where another trainer made them, "
-        f"both are of lineage {choosing.lineage!r}: begin anew with a sampler that has its own, or "
-        f"with {_without(name, limits)}, which serves weights of any age"
+        "the trainer counts: batch n turns weights n into n + 1. If another trainer made them, "
+        f"{_begin_anew(choosing)}, or with {_without(name, limits)}, which serves any"
     )
+
+
+def _begin_anew(choosing: Choosing) -> str:
+    return f"both are of lineage {choosing.lineage!r}: begin anew with a sampler that has its own"
 
 
 def given_up_without_bound(samplers: Mapping[str, Choosing]) -> str:

@@ -151,16 +151,6 @@ def test_a_broker_that_leaves_while_groups_are_waited_for_is_named(world: World)
     assert len(world.sampler.next_batch(0, 4)) == 8
 
 
-def test_an_outage_that_ended_while_groups_were_waited_for_is_named_first(world: World) -> None:
-    world.sampler.resume(None)
-    world.broker.leave(75.0)
-    told = r"^For 7\d s of the 100 s .* nobody answers\. .* step 0 needs 5 groups"
-    with pytest.raises(NotEnoughGroups, match=told):
-        world.sampler.next_batch(0, 5, timeout_s=100.0)
-    with pytest.raises(NotEnoughGroups, match=r"^step 0 needs 5 groups"):
-        world.sampler.next_batch(0, 5, timeout_s=100.0)
-
-
 def test_a_call_outlives_an_outage_that_is_shorter_than_its_deadline(world: World) -> None:
     world.sampler.resume(None)
     world.broker.leave(60.0)

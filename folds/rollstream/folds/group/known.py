@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -159,16 +158,11 @@ def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArr
     return begins
 
 
-@lru_cache(maxsize=256)  # Most groups of a flush have the same.
-def _one_policy(lineage: str, epoch: int, step: int) -> tuple[PolicyRef, ...]:
-    return (PolicyRef(lineage, epoch, step),)
-
-
 def _policies(
     group: SealedGroup, segments: SealedSegments, first: int, end: int
 ) -> tuple[PolicyRef, ...]:
     if group.policy_version != MIXED_POLICY:
-        return _one_policy(group.lineage, group.policy_epoch, group.weight_step)
+        return (PolicyRef(group.lineage, group.policy_epoch, group.weight_step),)
     epochs = segments.policy_epochs[first:end].tolist()
     steps = segments.weight_steps[first:end].tolist()
     distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}

@@ -89,13 +89,9 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         return isinstance(ref, GroupRef) and self._record(ref) is not None
 
     def __getitem__(self, ref: GroupRef) -> KnownGroup:
-        packed = self.packed.find(ref)
-        group = self._newest.get(packed)
-        if group is not None:
-            return group
         if self._record(ref) is None:
             raise KeyError(ref)
-        return self.at(packed)
+        return self.at(self.packed.find(ref))
 
     def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
         number, index, flush = self._place(ref, group)

@@ -28,12 +28,8 @@ class Shortage(NamedTuple):
     held: Held | None = None
     unfit: Sequence[str] = ()
 
-    def error(self, state: SamplerState, outage: str = "") -> NotEnoughGroups:
-        """The error for a command that waited in vain: what is ready, waits, and was dropped.
-
-        Args:
-            outage: that there was meanwhile, in words: what explains the rest.
-        """
+    def error(self, state: SamplerState) -> NotEnoughGroups:
+        """The error for a command that waited in vain: what is ready, waits, and was dropped."""
         ready = dict(sorted(state.ready.counts().items()))
         waiting = Counter[Waits](state.waiting.values())
         if state.evaluated.groups:
@@ -57,7 +53,7 @@ class Shortage(NamedTuple):
         if sum(ready.values()) >= self.wanted:
             no_more = "too few of the ready ones are what is asked for"
         message = (
-            f"{outage}step {self.step} needs {self.wanted} groups ({self.sources}); "
+            f"step {self.step} needs {self.wanted} groups ({self.sources}); "
             f"ready: {ready or 'none'}. "
             + (". ".join(reasons) or f"None waits and none was dropped: {no_more}")
             + ". Groups that are not sealed yet are not counted here: see with `rollstream status` "

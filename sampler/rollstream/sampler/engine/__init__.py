@@ -7,7 +7,6 @@
 - ``logs``  claims the decision log, reads the seal logs, and folds both
 - ``lost_logs``  whether the decision log is the one that the files follow from
 - ``metrics``  what it shows to Prometheus, and whether it is alive and ready
-- ``outages``  how long no broker could be reached
 - ``owner``  the engine: decide, append, wait until it is confirmed, reply
 - ``ownership``  whether it owns the decision log: one value
 - ``reading``  what one thread reads of the seal logs while others decide

@@ -28,17 +28,15 @@ class Call(Generic[R]):
     Attributes:
         command: what is executed.
         number: greater than that of whatever was begun before it.
-        begun_s: when its caller began to wait, by the monotonic clock.
         answered: its reply, or the error that it raises; whoever made the call may cancel it.
         decision_key: that of its command.
         shortage: what it waited for when it was looked at last.
         woken: set when it ends, and when it is its thread's turn to read the seal logs.
     """
 
-    def __init__(self, command: Command[R], number: int, begun_s: float = 0.0) -> None:
+    def __init__(self, command: Command[R], number: int) -> None:
         self.command = command
         self.number = number
-        self.begun_s = begun_s
         self.answered: Future[Reply[R | Unread[R]]] = Future()
         self.decision_key: Hashable = command.decision_key()
         self.shortage: Shortage | None = None

@@ -39,7 +39,6 @@ class OwnerInProcess(Owner):
             return self.repair(command, error)
 
         async def pause(error: Exception) -> None:
-            self._outages.look()
             deadline.log_waiting(partial(str, error))
             deadline.wait(AGAIN_S)
 
@@ -47,7 +46,6 @@ class OwnerInProcess(Owner):
 
     def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
         call = self.begin(command)
-        call.begun_s -= deadline.timeout_s - deadline.left_s()  # An earlier attempt waited, too.
         try:
             if self._asks():  # Which is no waiting call's alone to do.
                 self.follow(0.0)

@@ -29,13 +29,11 @@ from rollstream.sampler.configuration import (
 )
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
-from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
 from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, Ownership
 from rollstream.sampler.engine.reading import FOLLOW_RECORDS_MAX, Arrived, Reading
 from rollstream.sampler.engine.score_pressure import Questions, ScorePressure
 from rollstream.sampler.engine.snapshots import Snapshots
-from rollstream.sampler.errors import NotEnoughGroups
 from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
@@ -305,10 +303,6 @@ class SamplerLogs:
     def seen(self) -> tuple[SamplerState, Callable[[], ReportedNow], int]:
         """The state, what sealers report when it is called, and microseconds since 1970, UTC."""
         return self.state, self.reported, self._clock.now_us()
-
-    def error_of(self, shortage: Shortage, outage: str = "") -> NotEnoughGroups:
-        """The error for a call that waited in vain, as ``Shortage.error``."""
-        return shortage.error(self.state, outage)
 
     def begin_reading(self) -> Reading:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""

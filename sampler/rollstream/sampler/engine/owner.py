@@ -35,7 +35,6 @@ from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.metrics import SamplerMetrics
-from rollstream.sampler.engine.outages import Outages
 from rollstream.sampler.engine.outbox.admission import ShareGranter
 from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.sampler.engine.outbox.projecting import Projector
@@ -117,7 +116,6 @@ class Owner:
             partial(self._projector.wait_written, timeout_s),
             reader,
         )
-        self._outages = Outages(broker, clock)
         self._latencies = Latencies(name, clock, metrics.observe)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         self._announced_at = -1  # As ``announced_at`` when it was last handed in.
@@ -143,7 +141,7 @@ class Owner:
 
     def outage(self) -> str:
         """Why no broker can be reached; empty: as far as is known, one can."""
-        return self._outages.look()
+        return self._broker.outage()
 
     def missing(self, command: Command[Any]) -> str:
         """Which groups a call with this command waits for, and why; empty: none waits."""
@@ -175,7 +173,7 @@ class Owner:
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
-        call = Call(command, self._logs.next_number(), self._clock.monotonic_s())
+        call = Call(command, self._logs.next_number())
         if isinstance(command, BatchCommand) and command.claims:
             self._latencies.begin(call.answered)
         return call
@@ -242,7 +240,6 @@ class Owner:
         Raises:
             RollstreamError: as ``decide``; calls that wait go on waiting.
         """
-        self._outages.look()
         with self._lock:
             if self._logs.being_read:
                 return False
@@ -287,8 +284,7 @@ class Owner:
         with self._lock:
             if not call.ended:
                 assert call.shortage is not None, "decide first"
-                outage, before = self.outage(), self._outages.since(call.begun_s)
-                short = self._logs.error_of(call.shortage, "" if outage else before)
+                outage, short = self.outage(), call.shortage.error(self._logs.state)
                 call.fail(BrokerUnavailable(f"{outage}; before that: {short}") if outage else short)
 
     def fail_waiting(self, error: BaseException) -> None:
@@ -336,7 +332,7 @@ class Owner:
     def _describe(self, call: Call[R]) -> str:
         with self._lock:
             short = call.shortage
-            return "" if short is None else f"groups: {self._logs.error_of(short)}"
+            return "" if short is None else f"groups: {short.error(self._logs.state)}"
 
     def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
         state = self._logs.state

@@ -19,7 +19,6 @@ from rollstream.streams.folds.in_flight import LivingProducers
 from rollstream.streams.folds.reported import ReportedNow
 
 FIRST_GROUPS = 64  # A step's, before anybody asked for one.
-BATCHES_REMEMBERED = 1_024  # How many groups they have of each environment.
 Quota = tuple[Sequence[str], int]  # Environments, and how many groups are to come from them.
 
 
@@ -69,7 +68,6 @@ class Loads:
 
     def __init__(self, config: SamplerConfig) -> None:
         self._config = config
-        self._of_batches: dict[str, Counter[str]] = {}  # Groups by environment, by batch id.
         self._looked_at: tuple[Branch | None] | None = None  # The branch at the last look.
         # What each producer had begun by weights that a resume went back behind.
         self._left_behind: dict[tuple[str, str], int] = {}
@@ -183,7 +181,7 @@ class Loads:
         if mix is not None and any(mix.get(name) for name in names):
             total = sum(mix.values())
             return {name: ceil(groups * mix.get(name, 0.0) / total) for name in names}
-        served = sum(map(self._environments, last), Counter[str]())
+        served = _by_environment(last)
         weights = {name: served[name] if served else 1 for name in names}
         total_served = sum(weights.values())
         least = groups / len(names) / 2
@@ -225,16 +223,12 @@ class Loads:
             groups, left = state.unacked(uses)
             return groups + left
         unacked = [one for one in state.open_batches() if one.status is None]
-        return sum(map(self._environments, unacked), Counter[str]())
+        return _by_environment(unacked)
 
-    def _environments(self, batch: ServedBatch) -> Counter[str]:
-        found = self._of_batches.get(batch.batch_id)
-        if found is None:
-            if len(self._of_batches) > BATCHES_REMEMBERED:
-                self._of_batches.clear()
-            found = Counter(ref.environment for ref in batch.refs)
-            self._of_batches[batch.batch_id] = found
-        return found
+
+def _by_environment(batches: Iterable[ServedBatch]) -> Counter[str]:
+    """Groups in these batches."""
+    return Counter(ref.environment for batch in batches for ref in batch.refs)
 
 
 def _last_batches(state: SamplerState) -> list[ServedBatch]:

@@ -220,31 +220,24 @@ class NextShapedBatch(BatchCommand):
 
     def _carried_rows(self, state: SamplerState, group_id: str, wanted: Wanted) -> CarriedRows:
         """The group as the step before had it."""
-        before = state.batches.get(self.step - 1)
+        before_it = self.step - 1
+        cannot = f"step {self.step} cannot carry group {group_id}: "
+        newer = "resume from a newer checkpoint, or give carried=()"
+        before = state.batches.get(before_it)
         if before is None:
-            raise CarryLost(
-                f"step {self.step} cannot carry group {group_id}: the batch of step "
-                f"{self.step - 1} is not held any more; resume from a newer checkpoint, or give "
-                "carried=()"
-            )
+            raise CarryLost(f"{cannot}the batch of step {before_it} is not held any more; {newer}")
         if not before.is_shaped:
             raise InvalidRequest(
-                f"step {self.step} cannot carry group {group_id}: step {self.step - 1} was served "
-                "by next_batch, which holds nothing for it; give carried=()"
+                f"{cannot}next_batch served step {before_it} and holds nothing; give carried=()"
             )
         had = next((one for one in before.all_groups if one.group_id == group_id), None)
         if had is None:
             raise InvalidRequest(
-                f"step {self.step} cannot carry group {group_id}: the batch of step "
-                f"{self.step - 1} has it neither chosen nor carried; carry what recorded_batch("
-                f"{self.step - 1}) leaves over"
+                f"{cannot}the batch of step {before_it} has it neither chosen nor carried; carry "
+                f"what recorded_batch({before_it}) leaves over"
             )
         if state.is_retired(ref_of(had)):
-            raise CarryLost(
-                f"step {self.step} cannot carry group {group_id}: its file was retired "
-                f"(`rollstream retain`), since step {self.step - 1} was final and not the newest; "
-                "resume from a newer checkpoint, or give carried=()"
-            )
+            raise CarryLost(f"{cannot}its file was retired (`rollstream retain`); {newer}")
         known = state.group(had)
         assert known is not None, had
         return CarriedRows(had, by_row(had, known, np.array(wanted, np.bool_), "wanted"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +61,9 @@ class RowLimits:
     def all_made_late(self, rollouts: int) -> KeptRows | None:
         """What is left of a group whose rollouts, so many, were all made too long ago: nothing;
         None: ask ``kept``, for which ones have too old weights, too."""
-        return _all_too_old(rollouts) if self._oldest_step is None else None
+        if self._oldest_step is not None:
+            return None
+        return KeptRows(None, 0, rollouts, DropReason.TOO_OLD)
 
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
@@ -99,11 +100,6 @@ class RowLimits:
         if self._oldest_made_us is not None:
             late_time = rows.made_ts(known.sealed_ts) < self._oldest_made_us
         return late_step, late_time
-
-
-@lru_cache(maxsize=64)  # Groups of a run have about as many.
-def _all_too_old(rollouts: int) -> KeptRows:
-    return KeptRows(None, 0, rollouts, DropReason.TOO_OLD)
 
 
 def _all_equal(returns: NDArray[np.float64]) -> bool:
