@@ -228,7 +228,7 @@ class NextShapedBatch(BatchCommand):
             raise CarryLost(f"{cannot}the batch of step {before_it} is not held any more; {newer}")
         if not before.is_shaped:
             raise InvalidRequest(
-                f"{cannot}next_batch served step {before_it} and holds nothing; give carried=()"
+                f"{cannot}step {before_it} was served by next_batch; give carried=()"
             )
         had = next((one for one in before.all_groups if one.group_id == group_id), None)
         if had is None:
