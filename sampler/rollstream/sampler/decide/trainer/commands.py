@@ -263,13 +263,14 @@ class PublishPolicy(Command[Policy]):
 
     def _check_described_alike(self, state: SamplerState) -> None:
         """Env workers may have read what was said first."""
-        given = Described(self.weights, self.metadata)
-        kept = state.published.kept.get((state.policy_epoch, self.step), given)
-        if kept != given:
-            raise RequestDiffers(
-                f"weights {self.step} were published with {kept!r:.400} and now with "
-                f"{given!r:.400}; env workers may have read the first, so give the same"
-            )
+        described = Described(self.weights, self.metadata)
+        kept = state.published.kept.get((state.policy_epoch, self.step), described)
+        for name, found, given in zip(kept._fields, kept, described, strict=True):
+            if found != given:
+                raise RequestDiffers(
+                    f"weights {self.step} were published with {name} {found!r:.200} and now with "
+                    f"{given!r:.200}; env workers may have read the first, so give the same"
+                )
 
     def _unused_version(self, state: SamplerState) -> str:
         """A version that no older epoch used: a rewound trainer tends to count up to the same."""
