@@ -31,11 +31,10 @@ def uids_of(plan: Plan) -> list[str]:
     return [uid for group in groups for uid in values_of(group.rows, "rollout_uid")]
 
 
-def test_versions_wait_for_a_later_flush_and_each_has_one_file() -> None:
+def test_versions_wait_for_a_later_flush() -> None:
     plans = plans_of(interleaved())
-    assert [plan.is_cut for plan in plans] == [True, True, False]
     found = [set().union(*map(files_of, plan.decisions)) for plan in plans]
-    assert [len(files) for files in found] == [FLUSH_FILES_MAX] * 3
+    assert [len(files) for files in found] == [FLUSH_FILES_MAX] * (4 * 3)
     assert len(set().union(*found)) == VERSIONS
 
 
@@ -43,16 +42,15 @@ def test_each_flush_begins_with_the_oldest_group_and_keeps_the_order() -> None:
     drive = interleaved()
     first = plans_of(drive)[0]
     numbers = [int(uid[1:]) for uid in uids_of(first)]
-    assert numbers == sorted(numbers)
-    assert numbers[: FLUSH_FILES_MAX + 1] == [*range(FLUSH_FILES_MAX), VERSIONS]
+    assert numbers == [*range(FLUSH_FILES_MAX)]
 
 
 def test_the_watermark_waits_for_the_groups_that_wait() -> None:
-    plans = plans_of(interleaved())
+    plans = plans_of(interleaved(rounds=1))
     assert [plan.watermark for plan in plans] == [
         FLUSH_FILES_MAX,
         2 * FLUSH_FILES_MAX,
-        4 * VERSIONS,
+        3 * FLUSH_FILES_MAX,
     ]
 
 
@@ -64,7 +62,7 @@ def test_a_plan_that_is_cut_stays_the_same_until_it_is_committed() -> None:
     drive.rollout("late", example_id="late", policy_version="v0")
     drive.assembler.commit(plan)
     rest = [uid for plan in plans_of(drive) for uid in uids_of(plan)]
-    assert len(rest) == 2 * 4 * FLUSH_FILES_MAX + 1
+    assert len(rest) == 11 * FLUSH_FILES_MAX + 1
     decided = drive.assembler.decided
     assert (decided.entries, decided.size, decided.held.size) == (0, 0, 0)
     assert decided.committed == decided.end == 4 * VERSIONS + 1
@@ -75,7 +73,7 @@ def test_what_was_asked_before_a_group_is_not_committed_while_an_older_group_wai
     plan = drive.commit()
     assert plan is not None
     decided = drive.assembler.decided
-    assert decided.committed == FLUSH_FILES_MAX < len(plan.decisions)
+    assert decided.committed == FLUSH_FILES_MAX == len(plan.decisions)
 
 
 def test_a_settlement_passes_no_group_that_waits() -> None:
@@ -88,9 +86,9 @@ def test_a_settlement_passes_no_group_that_waits() -> None:
 
 
 def test_rows_of_many_versions_that_expire_together_are_settled_in_parts() -> None:
-    drive = Drive(seal_timeout_s=1, expire_after_s=2, target_group_size=99, min_group_size=99)
+    drive = Drive(seal_timeout_s=1, expire_after_s=2, target_group_size=999, min_group_size=999)
     for number in range(VERSIONS):
-        drive.rollout(f"u{number}", group_uid="g", group_size=99, policy_version=f"v{number}")
+        drive.rollout(f"u{number}", group_uid="g", group_size=999, policy_version=f"v{number}")
     drive.wait(10)
     plans = plans_of(drive)
     assert [len(set().union(*map(files_of, plan.decisions))) for plan in plans] == [

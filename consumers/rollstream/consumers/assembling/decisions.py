@@ -16,9 +16,9 @@ from rollstream.schemas.reasons import SealReason, SettleReason
 
 # Bytes of one flush event, well below RECORD_BYTES_MAX of a topic.
 EVENT_BYTES_MAX = 8 * 1024 * 1024
-# Files of one flush. A file holds one policy version. Without a bound, a backlog of many versions
-# would write and sync any number of files before its event.
-FLUSH_FILES_MAX = 8
+# Files of one flush. A file holds one policy version. Without a bound, entries of many versions
+# would have any number of files written and synced before their event.
+FLUSH_FILES_MAX = 64
 FAILED_REASON_CHARS = 200  # Why members failed, as the seal log keeps it for ever.
 NO_SEGMENT = -1  # The segment of an entry that names a trajectory and is no segment of it.
 # At most, beside names. A file's path has an environment's name and a policy version, escaped.
@@ -148,7 +148,6 @@ class Plan(NamedTuple):
         now_us: log time that decided.
         entries: how many it settles; of these ``alive`` say only that a producer lives.
         newest: the policy that groups were compared with; None: none.
-        is_cut: whether older decisions wait for the next flush, since they need further files.
     """
 
     decisions: tuple[SealDecision, ...]
@@ -159,7 +158,6 @@ class Plan(NamedTuple):
     entries: int
     alive: int = 0
     newest: NewestPolicy | None = None
-    is_cut: bool = False
 
 
 def values_of(rows: Iterable[Row], name: str) -> list[Any]:
@@ -243,32 +241,6 @@ def _is_alive(decision: SealDecision) -> bool:
     return decision.entries == 1 == len(settled) and settled[0].reason is SettleReason.ALIVE
 
 
-def _with_few_files(decisions: Sequence[SealDecision]) -> list[int]:
-    """Returns the indexes of the decisions that one flush takes: the oldest, and those behind it
-    that need no more than ``FLUSH_FILES_MAX`` files together.
-
-    Only a group that settles nothing else may pass a decision that waits, and it passes no group of
-    its own key, nor anything that is no group. A sealer that is killed in between reads the waiting
-    entries again, and must not find that they came too late.
-    """
-    taken: list[int] = []
-    files: set[tuple[bool, FileKey]] = set()
-    waiting: set[GroupKey] = set()
-    for index, decision in enumerate(decisions):
-        group = decision.group
-        may_pass = group is not None and not decision.settled and group.key not in waiting
-        if may_pass or len(taken) == index:
-            more = files | files_of(decision)
-            if index == 0 or len(more) <= FLUSH_FILES_MAX:
-                files = more
-                taken.append(index)
-                continue
-        if group is None:
-            break
-        waiting.add(group.key)
-    return taken
-
-
 _offset_of_row = itemgetter(2)
 _offset_of_settlement = itemgetter(1)
 
@@ -292,10 +264,9 @@ NOTHING_KEPT = Kept(0, 0)
 
 
 class _Queued(NamedTuple):
-    """A decision, how many were made before it, and what is kept until it is committed."""
+    """A decision, and what is kept until it is committed."""
 
     decision: SealDecision
-    number: int
     held: Kept
 
 
@@ -329,7 +300,7 @@ class DecisionQueue:
     @property
     def committed(self) -> int:
         """How many decisions were made before the oldest that is not committed."""
-        return self._queue[0].number if self._queue else self.end
+        return self.end - len(self._queue)
 
     def begin(self, offset: int, count: int, settled: int = 0) -> None:
         """The next offset has ``count`` entries, of which others settled some before."""
@@ -373,7 +344,7 @@ class DecisionQueue:
 
     def append(self, decision: SealDecision, held: Kept = NOTHING_KEPT) -> None:
         """Adds the newest decision; records of ``held`` bytes are kept for it alone."""
-        self._queue.append(_Queued(decision, self.end, held))
+        self._queue.append(_Queued(decision, held))
         self.end += 1
         self.held = self.held.plus(held)
         self.entries += decision.entries
@@ -394,38 +365,35 @@ class DecisionQueue:
         now_us: int,
         settled_if_old: Callable[[SealDecision], SealDecision] | None = None,
     ) -> Plan | None:
-        """The oldest decisions within these bounds (always one at least); None without any. The
-        same come again until they are committed. ``now_us`` is log time.
-
-        If they need more than ``FLUSH_FILES_MAX`` files, some of them wait for a later plan. Each
-        plan begins with the oldest decision, so none waits for ever.
+        """The oldest decisions within these bounds and ``FLUSH_FILES_MAX`` (always one at least);
+        None without any. The same come again until they are committed. ``now_us`` is log time.
 
         Args:
             settled_if_old: makes of a decision whose group is too old one that settles the same
                 entries, of the same size; what is planned stays so, whatever it makes later.
         """
-        window: list[SealDecision] = []
+        taken: list[SealDecision] = []
+        files: set[tuple[bool, FileKey]] = set()
         entries = size = event_size = 0
-        for decided, _, _ in self._queue:
+        for decided, _ in self._queue:
             decision = decided if settled_if_old is None else settled_if_old(decided)
             size += decision.size
             event_size += event_bytes(decision)
-            over = size > size_max or event_size > EVENT_BYTES_MAX
-            if window and (over or entries + decision.entries > entries_max):
+            files |= files_of(decision)
+            over = size > size_max or event_size > EVENT_BYTES_MAX or len(files) > FLUSH_FILES_MAX
+            if taken and (over or entries + decision.entries > entries_max):
                 break
             entries += decision.entries
-            window.append(decision)
-        if not window:
+            taken.append(decision)
+        if not taken:
             return None
-        taken = _with_few_files(window)
-        self._planned = max(self._planned, self._queue[taken[-1]].number + 1)
+        self._planned = max(self._planned, self.committed + len(taken))
         if settled_if_old is not None:
-            for index in taken:
-                self._queue[index] = self._queue[index]._replace(decision=window[index])
-        return self._plan_of([window[index] for index in taken], now_us, len(taken) < len(window))
+            for index, decision in enumerate(taken):
+                self._queue[index] = self._queue[index]._replace(decision=decision)
+        return self._plan_of(taken, now_us, entries)
 
-    def _plan_of(self, decisions: Sequence[SealDecision], now_us: int, is_cut: bool) -> Plan:
-        entries = sum(decision.entries for decision in decisions)
+    def _plan_of(self, decisions: Sequence[SealDecision], now_us: int, entries: int) -> Plan:
         rows = chain.from_iterable(map(_rows, decisions))
         settlements = chain.from_iterable(decision.settled for decision in decisions)
         settled = Counter(map(_offset_of_row, rows))
@@ -438,27 +406,18 @@ class DecisionQueue:
         settled.update(stretch.first for stretch in unread)
         watermark = self._next_unsettled(settled)
         alive = sum(map(_is_alive, decisions))
-        return Plan(
-            tuple(decisions), watermark, touched, settled, now_us, entries, alive, is_cut=is_cut
-        )
+        return Plan(tuple(decisions), watermark, touched, settled, now_us, entries, alive)
 
     def commit(self, plan: Plan) -> None:
         """Removes what a confirmed plan settled, and moves the watermark: as far as the plan's, or
         further where what was read since then had been settled before."""
-        waiting: list[_Queued] = []
         for decision in plan.decisions:
-            while self._queue and self._queue[0].decision is not decision:
-                waiting.append(self._queue.popleft())
-            assert self._queue, "a plan is committed once, the newest only"
-            held = self._queue.popleft().held
-            if waiting:  # These may have the same records.
-                waiting[-1] = waiting[-1]._replace(held=waiting[-1].held.plus(held))
-            else:
-                self.held = self.held.less(held)
+            oldest, held = self._queue.popleft()
+            assert oldest is decision, "a plan is committed once, the newest only"
+            self.held = self.held.less(held)
             self.entries -= decision.entries
             self.living -= _is_alive(decision)
             self.size -= decision.size
-        self._queue.extendleft(reversed(waiting))
         for offset, number in plan.settled.items():
             settled = self._settled.get(offset, 0) + number
             count = self._counts[offset]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rollstream.consumers.assembling import Plan
 from rollstream.runtime.config.sections import EnvironmentConfig
 
 # What fills a file: it is flushed at once.
@@ -26,7 +25,7 @@ class FlushCadence:
     ``WORTH_ENTRIES`` entries or ``FULL_BYTES``, and nothing that is decided waits longer than
     ``flush_interval_s`` for its flush to begin, unless the one before it still runs. Entries that
     say only that a producer lives wait for others, or ``ALIVE_INTERVAL_S``, or half of
-    ``expire_after_s``. If a flush was cut at ``FLUSH_FILES_MAX``, the next one begins at once.
+    ``expire_after_s``.
 
     Args:
         config: ``flush_interval_s``, and what a flush holds at most.
@@ -41,11 +40,6 @@ class FlushCadence:
         # Since when any entry waits, and any that says more than that a producer lives.
         self._any_s: float | None = None
         self._oldest_s: float | None = None
-        self._is_cut = False
-
-    def began(self, plan: Plan) -> None:
-        """A flush of this plan began."""
-        self._is_cut = plan.is_cut
 
     def waiting(self, entries: int, alive: int, now_s: float) -> None:
         """So many entries are decided and in no flush that began, of which so many say only that a
@@ -55,7 +49,7 @@ class FlushCadence:
 
     def due(self, entries: int, alive: int, size: int, now_s: float) -> bool:
         """Whether so many entries, which write ``size`` bytes and wait, are to be flushed now."""
-        if self._is_cut or entries >= self._full_entries or size >= self._full_bytes:
+        if entries >= self._full_entries or size >= self._full_bytes:
             return True
         interval_s = self._interval_s
         if entries - alive >= WORTH_ENTRIES:

@@ -420,7 +420,6 @@ class Partition:
         unreadable = any(settlement.reason is SettleReason.UNREADABLE for settlement in settled)
         if unreadable and not context.letters.are_delivered():
             return None
-        self._cadence.began(plan)
         left = decided.entries - plan.entries, decided.living - plan.alive
         self._cadence.waiting(*left, now_s)  # Mostly none: it may end at once.
         return self._make_flush(plan)
