@@ -32,4 +32,4 @@ def test_a_published_trajectory_is_a_member_of_its_group() -> None:
         world.run(sealer)
         stats = sealer.stats()
         assert (stats.groups, stats.segments) == (1, 6)
-        assert dict(stats.settled) == {"dispatched": 1}
+        assert dict(stats.environments["math"].settled) == {"dispatched": 1}

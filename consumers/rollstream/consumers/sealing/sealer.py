@@ -20,7 +20,7 @@ from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.metrics import SealerMetrics
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
-from rollstream.consumers.sealing.stats import SealerCounters, SealerStats, sealer_stats
+from rollstream.consumers.sealing.stats import SealerCounters, SealerStats
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -217,7 +217,12 @@ class Sealer:
         """Returns totals since the sealer began, and the partitions that it owns now. Any thread
         may call it, also while another one steps the sealer."""
         partitions = [stats for env in self._environments for stats in env.stats()]
-        return sealer_stats(self._counters, self._letters.written, self._memory.used, partitions)
+        return SealerStats(
+            environments={name: one.stats() for name, one in self._counters.items()},
+            dead_letters=self._letters.written,
+            memory_bytes=self._memory.used,
+            partitions=tuple(partitions),
+        )
 
     def _end(self) -> None:
         """Releases everything. What calls a store that hangs is left behind."""

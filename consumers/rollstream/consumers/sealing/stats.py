@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
-import numpy as np
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from rollstream.consumers.assembling import Plan
 from rollstream.runtime.metrics.metric import Durations
 from rollstream.schemas.events import Flushed
-
-SEAL_TIMES_MAX = 8_192  # The newest groups, over which percentiles are taken.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +47,6 @@ class PartitionStats:
     trouble: str = ""
     scores_aside: str = ""
 
-    @property
-    def lag(self) -> int:
-        """Offsets between the watermark and the position."""
-        return self.position - self.watermark
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentStats:
@@ -72,14 +63,14 @@ class EnvironmentStats:
         seal_times: from each group's first record to its commit.
     """
 
-    read: int
-    read_bytes: int
-    segments: int
-    groups: int
-    flushes: int
-    written_bytes: int
-    settled: Mapping[str, int]
-    seal_times: Durations
+    read: int = 0
+    read_bytes: int = 0
+    segments: int = 0
+    groups: int = 0
+    flushes: int = 0
+    written_bytes: int = 0
+    settled: Mapping[str, int] = field(default_factory=dict)
+    seal_times: Durations = field(default_factory=Durations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,27 +82,17 @@ class SealerStats:
         dead_letters: that were written.
         memory_bytes: of records in memory and of their objects, of all partitions;
             ``sealers.memory_bytes`` bounds them.
-        seal_time_ms_p50: from a group's first record to its commit, over the newest groups; NaN
-            without any.
-        seal_time_ms_p99: likewise.
         partitions: that it owns now.
     """
 
     environments: Mapping[str, EnvironmentStats]
     dead_letters: int
     memory_bytes: int
-    seal_time_ms_p50: float
-    seal_time_ms_p99: float
     partitions: tuple[PartitionStats, ...]
 
     @property
-    def pending(self) -> int:
-        """The sum over all partitions."""
-        return sum(partition.pending for partition in self.partitions)
-
-    @property
     def read(self) -> int:
-        """The sum over all environments, and so the next four."""
+        """The sum over all environments, and so the next two."""
         return sum(one.read for one in self.environments.values())
 
     @property
@@ -122,17 +103,6 @@ class SealerStats:
     def groups(self) -> int:
         return sum(one.groups for one in self.environments.values())
 
-    @property
-    def flushes(self) -> int:
-        return sum(one.flushes for one in self.environments.values())
-
-    @property
-    def settled(self) -> Mapping[str, int]:
-        total: Counter[str] = Counter()
-        for one in self.environments.values():
-            total.update(one.settled)
-        return total
-
 
 class SealerCounters:
     """Counts what was read and committed of one environment. The loop counts; any thread may ask
@@ -140,69 +110,35 @@ class SealerCounters:
     """
 
     def __init__(self) -> None:
-        self._read = self._read_bytes = 0
-        self._segments = self._groups = self._flushes = self._written_bytes = 0
+        self._totals = EnvironmentStats()
         self._settled: Counter[str] = Counter()
-        self._seal_times_ms: deque[float] = deque(maxlen=SEAL_TIMES_MAX)
         self._seal_times = Durations()
 
     def count_read(self, entries: int, size: int) -> None:
         """Counts entries that were read, and the bytes of their records."""
-        self._read += entries
-        self._read_bytes += size
+        now = self._totals
+        self._totals = replace(now, read=now.read + entries, read_bytes=now.read_bytes + size)
 
     def count_flush(self, plan: Plan, event: Flushed | None, now_us: int) -> None:
         """Counts what a confirmed flush settled, and its files, where they are known."""
-        self._flushes += 1
+        now, groups = self._totals, [one.group for one in plan.decisions if one.group is not None]
         files = () if event is None else (*event.files, *event.incomplete)
-        self._written_bytes += sum(file.size for file in files)
+        self._totals = replace(
+            now,
+            flushes=now.flushes + 1,
+            written_bytes=now.written_bytes + sum(file.size for file in files),
+            groups=now.groups + len(groups),
+            segments=now.segments + sum(len(group.rows) for group in groups),
+        )
+        for group in groups:
+            self._seal_times.add(max(0, now_us - group.first_ts) / 1e6)
         for decision in plan.decisions:
-            if decision.group is not None:
-                self._groups += 1
-                self._segments += len(decision.group.rows)
-                took_ms = max(0, now_us - decision.group.first_ts) / 1e3
-                self._seal_times_ms.append(took_ms)
-                self._seal_times.add(took_ms / 1e3)
-            for settlement in decision.settled:
-                self._settled[settlement.reason] += 1
+            self._settled.update(settlement.reason for settlement in decision.settled)
             if decision.unread is not None:
                 reason, first, stop = decision.unread
                 self._settled[reason] += stop - first
 
-    # Copies of a counter and of a deque are made at once: no other thread runs meanwhile.
-
-    def seal_times_ms(self) -> Iterable[float]:
-        """From the first record to the commit, of the newest groups."""
-        return self._seal_times_ms.copy()
-
     def stats(self) -> EnvironmentStats:
-        """The totals up to now."""
-        return EnvironmentStats(
-            read=self._read,
-            read_bytes=self._read_bytes,
-            segments=self._segments,
-            groups=self._groups,
-            flushes=self._flushes,
-            written_bytes=self._written_bytes,
-            settled=dict(self._settled),
-            seal_times=self._seal_times.copy(),
-        )
-
-
-def sealer_stats(
-    counters: Mapping[str, SealerCounters],
-    dead_letters: int,
-    memory_bytes: int,
-    partitions: Iterable[PartitionStats],
-) -> SealerStats:
-    """The totals of all environments up to now."""
-    times_ms = [one for each in counters.values() for one in each.seal_times_ms()]
-    p50, p99 = np.percentile(times_ms or [np.nan], (50, 99))
-    return SealerStats(
-        environments={name: one.stats() for name, one in counters.items()},
-        dead_letters=dead_letters,
-        memory_bytes=memory_bytes,
-        seal_time_ms_p50=float(p50),
-        seal_time_ms_p99=float(p99),
-        partitions=tuple(partitions),
-    )
+        """The totals up to now. A counter is copied at once: no other thread runs meanwhile."""
+        settled, seal_times = dict(self._settled), self._seal_times.copy()
+        return replace(self._totals, settled=settled, seal_times=seal_times)
