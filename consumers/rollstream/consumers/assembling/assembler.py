@@ -54,7 +54,7 @@ _, _DISPATCHED, _FAILED, _ALIVE, _ENDED, _APPENDED, _STEP, _ = (kind.value for k
 _shared_values = itemgetter("group_size", "policy_version", "split", "lineage", "replica_id")
 
 
-class Assembler:
+class Assembler(Outcomes):
     """Decides what becomes of every entry of one source partition, each exactly once.
 
     Args:
@@ -81,23 +81,14 @@ class Assembler:
         watermark: int = 0,
         keep: Keep = attrgetter("size"),
     ) -> None:
+        super().__init__(environment, config, watermark, keep)
         self.position = watermark
         self.in_flight = ProducersInFlight()
-        self._outcomes = Outcomes(environment, config, watermark, keep)
-        self.pending = self._outcomes.pending
-        self.held = self._outcomes.held
-        self.decided = self._outcomes.decided
         self._strict = config.grouping == "strict"
         self._cap = config.max_per_replica
         accepted = config.accept_policy_versions
         self._accepted = None if accepted is None else frozenset(accepted)
         self._seen_among = seen_among
-        self._uncommitted = self._outcomes.uncommitted
-
-    @property
-    def now_us(self) -> int:
-        """Log time."""
-        return self._outcomes.now_us
 
     @property
     def memory(self) -> int:
@@ -123,30 +114,29 @@ class Assembler:
         self._add_entries(held, settled, unreadable)
         while self.held.crowded():
             if not self.held.copy_out():
-                self._outcomes.expire_oldest()
+                self.expire_oldest()
 
     def _add_alive(self, offset: int, timestamp_us: int, record: IngestRecord) -> None:
         """Its only entry says that a producer lives: while nothing is generated, all do."""
         assert offset == self.position, (offset, self.position)
         self.position = offset + 1
-        self._outcomes.entries += 1
+        self.entries += 1
         self.decided.alive()
-        if timestamp_us > self.now_us:
-            self._outcomes.advance(timestamp_us)
+        self.tick(timestamp_us)
         if record.producer is not None:
             self.in_flight.tell(record.producer, self.now_us)
 
     def unreadable(self, offset: int, timestamp_us: int) -> None:
         """The next record cannot be read: it counts as one entry."""
         self._begin_offset(offset, timestamp_us, 1)
-        self._outcomes.entries += 1
-        self._outcomes.decide([Settlement(SettleReason.UNREADABLE, offset, 0)])
+        self.entries += 1
+        self.decide([Settlement(SettleReason.UNREADABLE, offset, 0)])
 
     def skip(self, offset: int, timestamp_us: int, count: int) -> None:
         """The next record, of ``count`` entries, was settled by an earlier owner: it only advances
         log time."""
         self._begin_offset(offset, timestamp_us, count, count)
-        self._outcomes.entries += count
+        self.entries += count
 
     def unread(self, stretches: Iterable[Stretch], reason: SettleReason) -> None:
         """There is no record, or none any more, at the offsets from the position on that these
@@ -164,25 +154,10 @@ class Assembler:
             else:
                 assert stop == first + 1, "an offset of which the entries are known stands alone"
                 self.decided.begin(first, count, len(settled))
-                self._outcomes.entries += count
+                self.entries += count
                 left = (entry for entry in range(count) if entry not in settled)
                 while entries := list(islice(left, _LOST_AT_ONCE)):
-                    self._outcomes.decide([Settlement(reason, first, entry) for entry in entries])
-
-    def tick(self, now_us: int) -> None:
-        """Moves log time on without a record. Only for a caller that has read up to the end offset
-        that the log had when it took ``now_us``; else catching up would seal groups too early."""
-        if now_us > self.now_us:
-            self._outcomes.advance(now_us)
-
-    def flush(self, members_min: int | None = None, *, begun_until_us: int | None = None) -> int:
-        """Seals every group that has enough members; returns how many others stay pending.
-
-        Args:
-            members_min: complete ones, 1 or more; None: ``min_group_size``.
-            begun_until_us: only groups that began up to this log time; None: all.
-        """
-        return self._outcomes.flush(members_min, begun_until_us)
+                    self.decide([Settlement(reason, first, entry) for entry in entries])
 
     def add_imported(self, group: DueGroup, size: int) -> bool:
         """Decides a group that did not come through the log; False, and nothing: a segment of it is
@@ -194,9 +169,9 @@ class Assembler:
         decision = SealDecision(group, (), (), len(group.rows), size)
         segments = [*segments_of(decision)]
         rows = segments[: len(group.rows)]
-        if not self._uncommitted.isdisjoint(rows) or self._seen_among(rows):
+        if not self.uncommitted.isdisjoint(rows) or self._seen_among(rows):
             return False
-        self._uncommitted.update(segments)
+        self.uncommitted.update(segments)
         self.decided.append(decision, Kept(size, size))
         return True
 
@@ -204,7 +179,7 @@ class Assembler:
         """The plan is confirmed in the seal log; from now on ``seen`` is true for its segments."""
         self.decided.commit(plan)
         for decision in plan.decisions:
-            self._uncommitted.difference_update(segments_of(decision))
+            self.uncommitted.difference_update(segments_of(decision))
         self.in_flight.commit(plan)
 
     # --- entries ---
@@ -213,25 +188,24 @@ class Assembler:
         assert offset == self.position, (offset, self.position)
         self.position = offset + 1
         self.decided.begin(offset, count, settled)
-        if timestamp_us > self.now_us:
-            self._outcomes.advance(timestamp_us)
+        self.tick(timestamp_us)
 
     def _add_entries(
         self, held: HeldRecord, settled: Collection[int], unreadable: Collection[int]
     ) -> None:
         record, pending, accepted = held.record, self.pending, self._accepted
-        uncommitted, by_key = self._uncommitted, pending.by_key
+        uncommitted, by_key = self.uncommitted, pending.by_key
         strict, passed = self._strict, bool(settled or unreadable)
         plain = self._cap is None and not record.token_arrays
-        outcomes, continues = self._outcomes, record.texts.get("continuation_of")
+        continues = record.texts.get("continuation_of")
         shared = [(*_shared_values(one), names_of(one)) for one in record.header["shared"]]
         again = frozenset(self._seen_among(_segments_of(record)))
         each = enumerate(_each_of(record))
         for entry, (kind, uid, group_uid, example_id, idx, is_last, of) in each:
-            outcomes.entries += 1
+            self.entries += 1
             if passed and (entry in settled or entry in unreadable):
                 row = PendingEntry(held, entry)
-                outcomes.pass_over(row, SettleReason.UNREADABLE, entry in settled)
+                self.pass_over(row, SettleReason.UNREADABLE, entry in settled)
                 continue
             group_size, version, split, lineage, replica_id, names = shared[of]
             counts_as_another = kind and kind != _APPENDED
@@ -242,7 +216,7 @@ class Assembler:
                 if segment in uncommitted or (
                     self._seen_among([segment]) if counts_as_another else entry in again
                 ):
-                    outcomes.pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
+                    self.pass_over(PendingEntry(held, entry, uid, idx), SettleReason.DUPLICATE)
                     continue
                 uncommitted.add(segment)
             prior = continues[entry] if continues else ""
@@ -256,7 +230,7 @@ class Assembler:
                 continue
             group = by_key.get(key) if chain is None else chain.group
             if group is None:
-                group = outcomes.begin(key, group_size)
+                group = self.begin(key, group_size)
             if group.failed_uids or continues or not plain:
                 row = PendingEntry(held, entry, uid, idx)
                 if not self._admits(row, group, chain, replica_id):
@@ -272,11 +246,11 @@ class Assembler:
                 group.members += 1
             else:
                 row = PendingEntry(held, entry, uid, idx)
-                outcomes.extend(row, is_last, group, chain, replica_id)
+                self.extend(row, is_last, group, chain, replica_id)
             if group.overdue or group.members + group.failed >= group.size:
-                outcomes.close_if_due(group)
+                self.close_if_due(group)
             if pending.entries > pending.entries_max:
-                outcomes.expire_oldest()
+                self.expire_oldest()
 
     def _counts_as(self, entry: PendingEntry, kind: int) -> tuple[str, int]:
         """The uid and the segment by which dedupe knows an entry that is no plain segment."""
@@ -313,21 +287,21 @@ class Assembler:
         """Whether the segment may be in the group; else it is settled."""
         failed, prior = group.failed_uids, segment.value("continuation_of")
         if not segment.segment_idx and prior not in ("", segment.uid):
-            self._outcomes.fail_member(segment, group, chain, SettleReason.BROKEN_CHAIN)
+            self.fail_member(segment, group, chain, SettleReason.BROKEN_CHAIN)
             return False
         reason = failed.get(segment.uid) or (failed.get(prior) if prior else None)
         if reason is not None:
             failed.setdefault(segment.uid, reason)  # Nor does anything that continues it.
-            self._outcomes.settle_with(group, segment, reason)
+            self.settle_with(group, segment, reason)
             return False
         cap = self._cap if chain is None else None
         taken = group.replicas.get(replica_id, 0)
         if cap is not None and taken >= cap:
             group.size -= segment.kind == _APPENDED  # It was to be larger by this one.
-            self._outcomes.pass_over(segment, SettleReason.REPLICA_CAP)
+            self.pass_over(segment, SettleReason.REPLICA_CAP)
             return False
         if not group.agrees(segment):
-            self._outcomes.fail_member(segment, group, chain, SettleReason.ARRAY_MISMATCH)
+            self.fail_member(segment, group, chain, SettleReason.ARRAY_MISMATCH)
             return False
         if cap is not None:
             group.replicas[replica_id] = taken + 1
@@ -338,19 +312,19 @@ class Assembler:
     ) -> bool:
         """Settles what is no segment, or a rejected one, or of no pending prompt; an appended one
         makes its group larger."""
-        if entry.kind >= _STEP:
-            if self._settles_step(entry, chain, key, group_size):
-                return True
-            if self._accepted is None or entry.value("policy_version") in self._accepted:
-                return False
-        if entry.kind == _APPENDED:
+        kind = entry.kind
+        if kind >= _STEP and self._settles_step(entry, chain, key, group_size):
+            return True
+        if kind == _APPENDED:
             group = self.pending.by_key.get(key) if chain is None else chain.group
             if group is None:
-                self._outcomes.pass_over(entry, SettleReason.GROUP_SEALED)
+                self.pass_over(entry, SettleReason.GROUP_SEALED)
                 return True
             group.size += chain is None and entry.uid not in group.failed_uids
-            if self._accepted is None or entry.value("policy_version") in self._accepted:
-                return False
+        if kind >= _APPENDED and (
+            self._accepted is None or entry.value("policy_version") in self._accepted
+        ):
+            return False
         self._add_rowless(entry, chain, key, group_size)
         return True
 
@@ -367,11 +341,11 @@ class Assembler:
                 reason = SettleReason.LATE
             else:
                 group = self.pending.by_key.get(key)
-                group = group or self._outcomes.begin(key, group_size, is_prompt=True)
+                group = group or self.begin(key, group_size, is_prompt=True)
                 group.remember(step)
                 return False
         elif prompt.key != key:
-            self._outcomes.fail_member(step, prompt, chain, SettleReason.EXAMPLE_MISMATCH)
+            self.fail_member(step, prompt, chain, SettleReason.EXAMPLE_MISMATCH)
             return True
         elif chain is not None or step.uid in prompt.failed_uids:
             return False
@@ -381,11 +355,11 @@ class Assembler:
             self.pending.begin_trajectory(prompt, self.now_us)
             prompt.remember(step)
             return False
-        self._outcomes.pass_over(step, reason)
+        self.pass_over(step, reason)
         return True
 
     def _is_known(self, segment: SegmentId) -> bool:
-        return segment in self._uncommitted or bool(self._seen_among([segment]))
+        return segment in self.uncommitted or bool(self._seen_among([segment]))
 
     def _add_rowless(
         self, entry: PendingEntry, chain: Chain | None, key: PendingKey, group_size: int
@@ -397,10 +371,10 @@ class Assembler:
         if producer is not None and kind in (_DISPATCHED, _ALIVE):
             self.in_flight.tell(producer, self.now_us)
         if kind == _ALIVE:
-            self._outcomes.pass_over(entry, SettleReason.ALIVE)
+            self.pass_over(entry, SettleReason.ALIVE)
             return
         if kind == _ENDED:
-            self._outcomes.end(entry)
+            self.end(entry)
             return
         failure = entry.held.record.failures.get(entry.entry)
         reason, failed = SettleReason.VERSION_REJECTED, 1
@@ -412,19 +386,21 @@ class Assembler:
         if chain is not None:
             group = chain.group
         elif key[0]:
-            group = self.pending.by_key.get(key) or self._outcomes.begin(key, group_size)
+            group = self.pending.by_key.get(key) or self.begin(key, group_size)
         if group is None:
-            self._outcomes.pass_over(entry, reason)  # Its inferred group is unknown.
+            self.pass_over(entry, reason)  # Its inferred group is unknown.
             return
         group.size = max(group.size, group_size)
         if failed:
             given = failure.reason if failure else ""
-            self._outcomes.fail_member(entry, group, chain, reason, failed, given)
+            self.fail_member(entry, group, chain, reason, failed, given)
         else:
-            self.pending.dispatch(group, entry.settlement(reason))
+            if not group.dispatched:  # By the first of them.
+                group.dispatched = True
+                self.pending.unnamed[group] = entry.settlement(reason)
             if producer is not None and entry.value("split") != "eval":
                 group.producer_id = self.in_flight.begin(producer.producer_id, group.producer_id)
-            self._outcomes.settle_with(group, entry, reason)
+            self.settle_with(group, entry, reason)
 
 
 def _each_of(record: IngestRecord) -> Iterator[tuple[int, str, str, str, int, bool, int]]:

@@ -412,9 +412,9 @@ class DecisionQueue:
         """Removes what a confirmed plan settled, and moves the watermark: as far as the plan's, or
         further where what was read since then had been settled before."""
         for decision in plan.decisions:
-            oldest, held = self._queue.popleft()
-            assert oldest is decision, "a plan is committed once, the newest only"
-            self.held = self.held.less(held)
+            is_oldest = bool(self._queue) and self._queue[0].decision is decision
+            assert is_oldest, "a plan is committed once, the newest only"
+            self.held = self.held.less(self._queue.popleft().held)
             self.entries -= decision.entries
             self.living -= _is_alive(decision)
             self.size -= decision.size

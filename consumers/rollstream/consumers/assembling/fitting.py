@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import TypeVar
 
 from rollstream.consumers.assembling.decisions import (
@@ -46,15 +47,15 @@ def fitting(decision: SealDecision) -> list[SealDecision]:
     between reads the rest again, as of a group that never fills. Rows that are kept for people are
     in at most ``FLUSH_FILES_MAX`` files of a decision.
     """
-    is_small = decision.entries <= _ENTRIES_FIT or event_bytes(decision) <= EVENT_BYTES_MAX
-    if is_small and _files_stop(decision.incomplete, 0) == len(decision.incomplete):
-        return [decision]
     group, settled, kept, size = (
         decision.group,
         decision.settled,
         decision.incomplete,
         decision.size,
     )
+    is_small = decision.entries <= _ENTRIES_FIT or event_bytes(decision) <= EVENT_BYTES_MAX
+    if is_small and _stop(settled, kept, 0, inf) == len(settled):
+        return [decision]
     fit: list[SealDecision] = []
     start = 0
     if group is not None:
@@ -66,12 +67,11 @@ def fitting(decision: SealDecision) -> list[SealDecision]:
                 group.rows,
             )
         else:
-            start = _stop(settled, 0, room, len(settled))
+            start = _stop(settled, (), 0, room)
             fit.append(alone._replace(settled=settled[:start], entries=alone.entries + start))
     rowless = len(settled) - len(kept)  # The last settlements are those of the rows that are kept.
     while start < len(settled):
-        stop = _stop(settled, start, EVENT_BYTES_MAX, rowless)
-        stop = min(stop, rowless + _files_stop(kept, max(0, start - rowless)))
+        stop = _stop(settled, kept, start, EVENT_BYTES_MAX)
         rows = kept[max(0, start - rowless) : max(0, stop - rowless)]
         share = size * len(rows) // len(kept) if rows else 0
         fit.append(SealDecision(None, settled[start:stop], rows, stop - start, share))
@@ -89,35 +89,26 @@ def parts_of(
         return fitting(decision)
     uid, failures = group.key[0], group.failures or {}
     failed = tuple([Failed(why, uid, count) for why, count in failures.items()])
-    if failed or group.producer_id:
-        decision = decision._replace(failed=failed, producer_id=group.producer_id)
-    parts = fitting(decision)
-    if len(parts) > 1:
-        parts[0] = parts[0]._replace(failed=failed, producer_id=group.producer_id)
+    parts = fitting(decision._replace(failed=failed))
+    parts[0] = parts[0]._replace(failed=failed, producer_id=group.producer_id)
     if group.dispatched and parts[0].group is None:
         parts[-1] = parts[-1]._replace(unsealed=group.unsealed(reason))
     return parts
 
 
-def _stop(settled: Sequence[Settlement], start: int, room: int, rowless: int) -> int:
-    """Up to where settlements from ``start`` on fit into so many bytes."""
+def _stop(settled: Sequence[Settlement], kept: Sequence[Row], start: int, room: float) -> int:
+    """Up to where settlements from ``start`` on fit into so many bytes, and the rows of the last of
+    them, which are kept, into the files of one flush."""
+    rowless = len(settled) - len(kept)
+    files: set[FileKey] = set()
     for index in range(start, len(settled)):
-        # A row that is kept may be in a file of its own.
-        kept = index >= rowless
-        room -= settlement_bytes(settled[index], kept)
-        if room < 0:
+        has_row = index >= rowless
+        if has_row:
+            files.add(file_of_row(kept[index - rowless]))
+        room -= settlement_bytes(settled[index], has_row)
+        if room < 0 or len(files) > FLUSH_FILES_MAX:
             return index
     return len(settled)
-
-
-def _files_stop(rows: Sequence[Row], start: int) -> int:
-    """Up to where rows from ``start`` on fit into the files of one flush."""
-    files: set[FileKey] = set()
-    for index in range(start, len(rows)):
-        files.add(file_of_row(rows[index]))
-        if len(files) > FLUSH_FILES_MAX:
-            return index
-    return len(rows)
 
 
 def settlements_of(rows: Sequence[Row], reason: SettleReason) -> list[Settlement]:

@@ -71,12 +71,6 @@ class PendingGroups:
         del self._busy[prompt]
         return prompt
 
-    def dispatch(self, group: PendingGroup, dispatch: Settlement) -> None:
-        """This entry says that somebody began to work on the group; the first one counts."""
-        if not group.dispatched:
-            group.dispatched = True
-            self.unnamed[group] = dispatch
-
     def remove(self, group: PendingGroup) -> None:
         """The group is decided; what becomes of its trajectories is for the caller to do."""
         del self.by_key[group.key]
@@ -88,14 +82,6 @@ class PendingGroups:
         if not group.overdue:
             del self._fresh[group.key]
         self.entries -= group.entries
-
-    def remove_whole(self, group: PendingGroup) -> None:
-        """The group is decided with what there is of its trajectories: their rows are its own."""
-        self.remove(group)
-        for chain in group.chains.values():
-            self._forget(chain)
-            group.rows += chain.pending_rows()
-            group.settlements += chain.ends
 
     def oldest(self) -> PendingGroup | None:
         """The group that began first; None without any."""
@@ -130,12 +116,6 @@ class PendingGroups:
         group.overdue = True
         return group
 
-    def next_expired(self, now_us: int, lag_limit: int) -> PendingGroup | None:
-        """The oldest group, where it waited for longer than it may, or began before the entry
-        ``lag_limit``."""
-        group = self.oldest()
-        return group if group is not None and self._too_old(group, now_us, lag_limit) else None
-
     def chain_of(self, uid: str) -> Chain | None:
         """The trajectory that has, or waits for, a rollout of this uid; None: none that is open."""
         return self.chains.get(uid) or self._named.get(uid)
@@ -148,10 +128,6 @@ class PendingGroups:
             other = self.chain_of(own.trajectory_uid or own.digest(group_uid))
             found = other if other and other.group.key[0] == group_uid else found
         return found
-
-    def begin_chain(self, chain: Chain) -> None:
-        """The newest trajectory."""
-        self.chains[chain.uid] = chain.group.chains[chain.uid] = chain
 
     def name_chain(self, chain: Chain, *uids: str) -> None:
         """Rollouts of these uids are of the trajectory."""
@@ -212,7 +188,7 @@ class PendingGroups:
         """Removes, with its entries, the oldest trajectory that is too old in the same way. A group
         that holds nothing else goes too."""
         chain = next(iter(self.chains.values()))
-        if not self._too_old(chain, now_us, lag_limit):
+        if not self.too_old(chain, now_us, lag_limit):
             return None
         group = chain.group
         self.remove_chain(chain)
@@ -241,7 +217,8 @@ class PendingGroups:
                     rest.split = split
         self.entries += rest.entries
 
-    def _too_old(self, of: PendingGroup | Chain, now_us: int, lag_limit: int) -> bool:
+    def too_old(self, of: PendingGroup | Chain, now_us: int, lag_limit: int) -> bool:
+        """Whether it waited for longer than it may, or began before the entry ``lag_limit``."""
         return of.first_entry < lag_limit or of.first_ts + self._expire_after_us <= now_us
 
 

@@ -73,8 +73,13 @@ class Outcomes:
         self._min_size = config.min_group_size
         self._trains_partial = config.partial_trajectories == "train"
 
-    def flush(self, members_min: int | None, begun_until_us: int | None) -> int:
-        """As ``Assembler.flush``."""
+    def flush(self, members_min: int | None = None, *, begun_until_us: int | None = None) -> int:
+        """Seals every group that has enough members; returns how many others stay pending.
+
+        Args:
+            members_min: complete ones, 1 or more; None: ``min_group_size``.
+            begun_until_us: only groups that began up to this log time; None: all.
+        """
         least = self._min_size if members_min is None else members_min
         left = 0
         for group in list(self.pending.by_key.values()):
@@ -152,7 +157,7 @@ class Outcomes:
         """The trajectory has one more segment, and is begun where it had none."""
         if chain is None:
             chain = Chain(segment.uid, group, self.entries, self.now_us, replica_id)
-            self.pending.begin_chain(chain)
+            self.pending.chains[chain.uid] = group.chains[chain.uid] = chain
         prior = segment.value("continuation_of")
         self.pending.name_chain(chain, segment.uid, *([prior] if prior else []))
         self._follow(chain, chain.add(segment, is_last))
@@ -162,7 +167,7 @@ class Outcomes:
         entry that says so counts. It stays with the trajectory, as a restart has to read it again.
         """
         segments, chain = entry.value("segment_idx"), self.pending.ended_chain(entry)
-        if chain is None or chain.has_end:
+        if chain is None or chain.lasts:
             self.pass_over(entry, SettleReason.NOT_OPEN)
             return
         self.held.release(entry.held, entry.entry)
@@ -202,8 +207,12 @@ class Outcomes:
 
     # --- time and bounds ---
 
-    def advance(self, now_us: int) -> None:
-        """Moves log time on: decides whatever waited for as long as it may."""
+    def tick(self, now_us: int) -> None:
+        """Moves log time on, if it is later: decides whatever waited for as long as it may. Without
+        a record only for a caller that has read up to the end offset that the log had when it took
+        ``now_us``; else catching up would seal groups too early."""
+        if now_us <= self.now_us:
+            return
         self.now_us = now_us
         pending = self.pending
         while (group := pending.next_idle(now_us)) is not None:
@@ -211,7 +220,7 @@ class Outcomes:
         while (group := pending.next_timed_out(now_us)) is not None:
             self._seal_overdue(group)
         lag_limit = self.entries + 1 - LAG_ENTRIES_MAX
-        while (group := pending.next_expired(now_us, lag_limit)) is not None:
+        while (group := pending.oldest()) and pending.too_old(group, now_us, lag_limit):
             if not (group.overdue and self._seal_overdue(group)):
                 self._expire(group)
         # Those that are left are too old only where they outlived the group that they came with.
@@ -249,7 +258,8 @@ class Outcomes:
     def _seal_overdue(self, group: PendingGroup) -> bool:
         """Seals a group whose time is over where it has members enough, trajectories that nobody
         ended among them where they are trained on."""
-        partial = group.trainable_chains() if self._trains_partial else []
+        chains = group.chains.values() if self._trains_partial else ()
+        partial = [chain for chain in chains if chain.is_trainable()]
         if group.members + len(partial) < self._min_size:
             return False
         for chain in partial:
@@ -273,7 +283,11 @@ class Outcomes:
     def _expire(self, group: PendingGroup) -> None:
         for chain in [one for one in group.chains.values() if one.waiting() is not None]:
             self._drop_chain(chain, SettleReason.BROKEN_CHAIN)
-        self.pending.remove_whole(group)
+        self.pending.remove(group)
+        for chain in list(group.chains.values()):
+            self.pending.remove_chain(chain)
+            group.rows += chain.pending_rows()
+            group.settlements += chain.ends
         self.decide(group.settlements, group.rows, group, None)
 
     def decide(

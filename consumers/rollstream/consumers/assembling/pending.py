@@ -118,6 +118,7 @@ class Chain:
         replica_id: the env replica that it counts for: that of the segment that came first.
         ends: the control event that ended it, if any; settled with its segments.
         names: uids of its other rollouts, those that are still to come among them.
+        lasts: the index of the last segment, each time that an entry said so.
     """
 
     uid: str
@@ -128,7 +129,7 @@ class Chain:
     ends: list[Settlement] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     _rows: dict[int, PendingEntry] = field(default_factory=dict)
-    _last: list[int] = field(default_factory=list)  # Indexes of the last segment, as was said.
+    lasts: list[int] = field(default_factory=list)
     _second: list[PendingEntry] = field(default_factory=list)  # Of an index that was taken.
     _fitting: int = 0  # How many of the first segments were read and continue each other.
     _prefix: str = ""  # Names all tokens of the first ``_hashed`` segments.
@@ -139,17 +140,12 @@ class Chain:
         """How many it holds."""
         return len(self._rows) + len(self._second) + len(self.ends)
 
-    @property
-    def has_end(self) -> bool:
-        """Whether it is known which segment is the last."""
-        return bool(self._last)
-
     def add(self, row: PendingEntry, is_last: bool) -> ChainState:
         """Adds a segment; returns what the trajectory is now."""
         if self._rows.setdefault(row.segment_idx, row) is not row:
             self._second.append(row)
         if is_last:
-            self._last.append(row.segment_idx)
+            self.lasts.append(row.segment_idx)
         return self._state()
 
     def join(self, other: Chain) -> None:
@@ -157,13 +153,13 @@ class Chain:
         for row in other.rows():
             if self._rows.setdefault(row.segment_idx, row) is not row:
                 self._second.append(row)
-        self._last += other._last
+        self.lasts += other.lasts
         self.ends += other.ends
 
     def end(self, settlement: Settlement, segments: int) -> ChainState:
         """It has so many segments, 0: those up to the newest one so far; returns what it is now."""
         self.ends.append(settlement)
-        self._last.append(segments - 1 if segments else max(self._rows))
+        self.lasts.append(segments - 1 if segments else max(self._rows))
         return self._state()
 
     def rows(self) -> list[PendingEntry]:
@@ -191,7 +187,7 @@ class Chain:
         return None
 
     def _state(self) -> ChainState:
-        last = self._last
+        last = self.lasts
         if self._second or (last and max(self._rows) > min(last)):
             return ChainState.BROKEN
         while (row := self._rows.get(self._fitting)) is not None:
@@ -309,10 +305,6 @@ class PendingGroup:
             given = given[:FAILED_REASON_CHARS]
             self.failures = self.failures or {}
             self.failures[given] = self.failures.get(given, 0) + count
-
-    def trainable_chains(self) -> list[Chain]:
-        """Trajectories that are not complete and can be trained on all the same."""
-        return [chain for chain in self.chains.values() if chain.is_trainable()]
 
     def due(self, environment: str, reason: SealReason, rows: Sequence[Row]) -> DueGroup:
         """The group to be sealed for that reason, with its rows as they were taken."""
