@@ -17,6 +17,7 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter
 from rollstream.streams.broker import Broker, Delivery, Record, Writer
 from rollstream.streams.errors import (
+    BrokerError,
     BrokerUnavailable,
     BufferFull,
     PermanentBrokerError,
@@ -136,13 +137,12 @@ class DeadLetters:
         """Removes from ``left`` what is delivered."""
         deadline.restart()  # It may have waited for a thread.
         while left:
-            self._deliver_all(left, deadline)
+            self._send(left, deadline)
             if left and deadline.passed():
                 raise BrokerUnavailable(
                     f"{len(left)} dead letters not delivered to {self._topic} within "
                     f"{deadline.timeout_s} s; what they settle waits for them"
                 )
-            deadline.log_waiting(lambda: f"{len(left)} dead letters to reach {self._topic}")
 
     def close(self) -> None:
         """Idempotent; letters that were not delivered are written again by the next reader."""
@@ -163,43 +163,36 @@ class DeadLetters:
             self._writer.abandon()
             self._writer = None
 
-    def _deliver_all(self, left: list[DeadLetter], deadline: Deadline) -> None:
+    def _send(self, left: list[DeadLetter], deadline: Deadline) -> None:
+        """Sends as many as the writer has room for, and waits until they are delivered."""
         if self._writer is None:
             self._writer = self._broker.writer()
-        reports: dict[int, Delivery] = {}
-        sent = 0  # How many of the first letters; kept until all of these are in the log.
-        full = False
-        while sent < len(left) and not full:
-            letter = left[sent]
-            key = f"{letter.topic}/{letter.partition}".encode()
-            report_as = partial(reports.__setitem__, sent)
+        errors: dict[int, BrokerError | None] = {}
+
+        def answered(number: int, delivery: Delivery) -> None:
+            errors[number] = delivery.error
+
+        for number, letter in enumerate(left):
+            key, value = f"{letter.topic}/{letter.partition}".encode(), codec.encode(letter)
             try:
                 self._writer.append(
-                    self._topic, codec.encode(letter), key=key, on_delivery=report_as
+                    self._topic, value, key=key, on_delivery=partial(answered, number)
                 )
             except RecordTooLarge as error:
-                left[sent] = _without_bytes(letter, error)
+                errors[number] = error
             except BufferFull:
-                full = True
-            else:
-                sent += 1
-        if full:
-            self._writer.poll(deadline.slice_s(_SLICE_S))
-        while len(reports) < sent and not deadline.passed():
-            self._writer.poll(deadline.slice_s(_SLICE_S))
-        failed = {idx: report.error for idx, report in reports.items() if report.error is not None}
-        if failed or len(reports) < sent:
-            # Which of them are in the log does not matter: a letter may be written twice.
-            self._abandon()
-            for idx, refusal in failed.items():
-                if isinstance(refusal, RecordTooLarge):
-                    left[idx] = _without_bytes(left[idx], refusal)
-                elif isinstance(refusal, PermanentBrokerError):
-                    raise refusal
-            if not all(isinstance(refusal, RecordTooLarge) for refusal in failed.values()):
-                deadline.wait(_SLICE_S)  # A broker that refuses at once is not asked all the time.
-        else:
-            del left[:sent]
+                break
+        if self._writer.flush(deadline.left_s()):
+            self._abandon()  # Which reports what is left as in doubt: it is written twice, maybe.
+        for number, refusal in sorted(errors.items(), reverse=True):
+            if refusal is None:
+                del left[number]
+            elif isinstance(refusal, RecordTooLarge):
+                left[number] = _without_bytes(left[number], refusal)
+            elif isinstance(refusal, PermanentBrokerError):
+                raise refusal
+        if not all(isinstance(one, PermanentBrokerError | None) for one in errors.values()):
+            deadline.wait(_SLICE_S)  # A broker that refuses at once is not asked all the time.
 
     def _are_too_many(self) -> bool:
         return len(self._letters) >= LETTERS_MAX or self._bytes >= LETTERS_BYTES_MAX
