@@ -124,7 +124,7 @@ def test_a_failed_file_is_told_once_nobody_writes_any_more() -> None:
             entropy=shared.entropy,
         )
         rollups = RollUps(blobs, target.address)
-        flush = Flush(plan, target, STEPS, shared, log, lambda _: None, rollups)
+        flush = Flush(plan, target, STEPS, shared, log, lambda _: None, rollups, begun_s=0.0)
         with pytest.raises(StoreFull):
             put_files(flush)
         assert not blobs.asked_too_early

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 
 from rollstream.consumers.beside.lasting import time_of_day
 from rollstream.runtime.clock import Clock
@@ -32,11 +31,14 @@ class Backoff:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.since = ""
+        self.reset()
+
+    def reset(self) -> None:
+        """An attempt succeeded: the next failure counts as the first."""
         self._failing: Deadline | None = None
-        self._since_s = math.inf
         self.why = ""
         self.error: Exception | None = None
-        self.since = ""
         self._wait_s = FIRST_WAIT_S
         self._until_s = 0.0
 
@@ -44,8 +46,7 @@ class Backoff:
         """An attempt failed: the next one waits."""
         text, unforeseen = described(error)
         if self._failing is None:
-            self._failing = Deadline(math.inf, self._clock)
-            self._since_s = self._clock.monotonic_s()
+            self._failing = Deadline(TROUBLE_AFTER_S, self._clock)
             self.since = time_of_day(self._clock.now_us())
             _log.warning("%s: %s; trying again", what, text, exc_info=unforeseen)
         self.why, self.error = f"{what}: {text}", error
@@ -53,17 +54,9 @@ class Backoff:
         self._until_s = self._clock.monotonic_s() + self._wait_s
         self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
 
-    def reset(self) -> None:
-        """An attempt succeeded: the next failure counts as the first."""
-        self._failing = None
-        self._since_s = math.inf
-        self.why, self.error = "", None
-        self._wait_s = FIRST_WAIT_S
-        self._until_s = 0.0
-
     def is_trouble(self) -> bool:
         """Whether no attempt has succeeded for ``TROUBLE_AFTER_S``."""
-        return self._clock.monotonic_s() - self._since_s >= TROUBLE_AFTER_S
+        return self._failing is not None and self._failing.passed()
 
     def active(self) -> bool:
         """Whether it is too early for the next attempt."""

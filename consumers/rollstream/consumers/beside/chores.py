@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -27,7 +26,6 @@ HANGS = (
 )
 NOT_ASKED = "the log was not asked, since others wait for leaders that are silent"
 FAILS = "the job {!r} fails since {}, and is tried again: {}"
-_log = logging.getLogger("rollstream.sealer")
 
 # Begins what uses the partition's log. The loop calls it once nothing else uses the log.
 LogStep = Callable[[], Future[Any]]
@@ -85,11 +83,11 @@ class Chores:
         self._lasting = Lasting(clock)
         self._newest: Chore | None = None  # Of which a turn was begun.
         self._uses_log = False
-        self._warned = ""
 
     def advance(self) -> Future[Any] | None:
         """Goes on without waiting; returns a log step that was begun. It is called again once that
         is done."""
+        self._lasting.look(self._turn)
         running = self._running or self._begin_next()
         if running is None:
             return None
@@ -101,10 +99,6 @@ class Chores:
             self._begin_turn(running, self._step if done else None)
         if self._turn.done():
             return self._end_turn(chore)
-        hangs = self.hanging()
-        if hangs and hangs != self._warned:
-            self._warned = hangs
-            _log.warning("%s: %s", self._of, hangs)
         return None
 
     def hanging(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,6 @@ HANGS = "{} has not ended since {}: does the store hang (an NFS mount, a dying d
 CLAIMS = "the seal log is read since {} to be claimed: it is long, or the broker is slow"
 APPENDS = "the broker has not confirmed since {} what is appended to the seal log: it is slow"
 WAITS = "a step waits since {} until those of other partitions have ended: what hinders them?"
-_log = logging.getLogger("rollstream.sealer")
 
 
 def time_of_day(us: int) -> str:
@@ -29,7 +27,7 @@ class Lasting:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.runs = self._warned = False
+        self.runs = False
         self._clock = clock
         self._job: Future[Any] | None = None
         self._from_s, self._from_us = 0.0, 0
@@ -38,7 +36,7 @@ class Lasting:
         """This is the job now, if there is any."""
         runs = job is not None and job.running()
         if (job, runs) != (self._job, self.runs):
-            self._job, self.runs, self._warned = job, runs, False
+            self._job, self.runs = job, runs
             self._from_s, self._from_us = self._clock.monotonic_s(), self._clock.now_us()
 
     def is_long(self, seconds: float) -> bool:
@@ -57,17 +55,6 @@ class Lasting:
         if store_step:
             return HANGS.format(store_step, self.since)
         return (CLAIMS if claims else APPENDS).format(self.since)
-
-    def warn_once(self, of: str, store_step: str, seconds: float) -> None:
-        """Logs that the job's step has lasted for so long, once a job.
-
-        Args:
-            of: the partition.
-            store_step: the step that calls the store; empty: none does, and nothing is logged.
-        """
-        if store_step and self.runs and not self._warned and self.is_long(seconds):
-            self._warned = True
-            _log.warning("%s: %s", of, HANGS.format(store_step, self.since))
 
     @property
     def since(self) -> str:

@@ -67,6 +67,9 @@ class Pool(Executor):
 class SealerThreads:
     """What runs beside the loop, by what it waits for.
 
+    Args:
+        threads: of the first six attributes, in their order.
+
     Attributes:
         workers: for flushes.
         claimers: for claims, and whatever else reads logs for long.
@@ -80,20 +83,11 @@ class SealerThreads:
         abandoned: says in words that a job in ``beside`` hangs that was abandoned; else empty.
     """
 
-    def __init__(
-        self,
-        workers: Executor,
-        claimers: Executor,
-        lookers: Executor,
-        askers: Executor,
-        writers: Executor,
-        beside: Executor,
-    ) -> None:
+    def __init__(self, *threads: Executor) -> None:
         self.ended, other = threading.Event(), threading.Event()
-        awaited = (Pool(threads, self.ended) for threads in (workers, claimers, lookers))
-        others = (Pool(threads, other) for threads in (askers, writers, beside))
-        self.workers, self.claimers, self.lookers = awaited
-        self.askers, self.writers, self.beside = others
+        ended = [self.ended] * 3 + [other] * 3
+        pools = map(Pool, threads, ended)
+        self.workers, self.claimers, self.lookers, self.askers, self.writers, self.beside = pools
         self.abandoned: Callable[[], str] = str
 
     def abandon(self, turn: Future[Any], hanging: Callable[[], str]) -> None:

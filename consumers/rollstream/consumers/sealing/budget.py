@@ -50,10 +50,6 @@ class MemoryBudget:
         """The partition has caught up: it stands in line no more."""
         self._line.pop(source, None)
 
-    def is_in_line(self, source: TopicPartition) -> bool:
-        """Whether the partition has not caught up."""
-        return source in self._line
-
     def hold(self, source: TopicPartition, size: int) -> None:
         """The records of the partition take so many bytes of memory now."""
         self.used += size - self._sizes[source]

@@ -16,7 +16,8 @@ ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
 
 
 class Claims:
-    """Jobs of a partition, one at a time. Manifests are listed once for each fold that begins.
+    """Jobs of a partition, one at a time. Manifests are listed once for each claim of a log that is
+    not this owner's.
 
     Attributes:
         address: of the partition.
@@ -31,7 +32,6 @@ class Claims:
         self.address = address
         self._log = log
         self._answer_s = ANSWER_S
-        self._is_compared = False  # The log with the manifests, before it was claimed.
 
     def claim(self, hint: int | None) -> None:
         """Claims the log, a job.
@@ -45,26 +45,15 @@ class Claims:
         context.clients.wait_for_leader(self._log.where, answer)
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
-            self._compare()
-            self._is_compared = True
+            self.store_step = "the look for manifests"
+            newest = newest_manifest(context.blobs, self.address)
+            self.store_step = ""
+            require_log_of(newest, context.broker, self._log.where, context.deadline())
         with timed(context.observe, context.clock, catalogue.SEALER_CLAIM, context.environment):
             self._log.claim(context.deadline(), hint=hint)
         self._answer_s = ANSWER_S
 
-    def complete_manifests(self, *, is_new: bool) -> None:
-        """Writes the manifests that a predecessor left out, a job.
-
-        Args:
-            is_new: whether the fold of the log began anew with the claim.
-        """
-        if is_new and not self._is_compared:
-            self._compare()
-        self._is_compared = False
+    def complete_manifests(self) -> None:
+        """Writes the manifests that a predecessor left out, a job."""
         self.store_step = "project_missing"
         project_missing(self._context, self.address, self._log.fold.flushes)
-
-    def _compare(self) -> None:
-        self.store_step = "the look for manifests"
-        newest = newest_manifest(self._context.blobs, self.address)
-        self.store_step = ""
-        require_log_of(newest, self._context.broker, self._log.where, self._context.deadline())

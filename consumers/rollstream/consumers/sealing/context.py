@@ -13,7 +13,6 @@ from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
 from rollstream.runtime.entropy import Entropy
-from rollstream.runtime.metrics.metric import Metric
 from rollstream.runtime.metrics.timings import Observe, observe_nothing
 from rollstream.streams.owned.clients import OwnerClients
 
@@ -49,7 +48,3 @@ class SealerContext(OwnerContext):
     announced: AnnouncedPolicy | None = None
     observe: Observe = observe_nothing
     dead_letter_newer: bool = False
-
-    def observed(self, metric: Metric, begun_s: float) -> None:
-        """What is timed began then, by the monotonic clock, and has ended."""
-        self.observe(metric, self.clock.monotonic_s() - begun_s, self.environment)

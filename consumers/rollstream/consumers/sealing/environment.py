@@ -44,6 +44,9 @@ class EnvironmentSealer:
     """Joins one consumer group, reads, and hands its partitions their records.
 
     Adoption runs outside the rebalance callback: there a partition is only marked as revoked.
+
+    Attributes:
+        has_joined: whether its group assigned partitions to it, now or before.
     """
 
     def __init__(self, context: SealerContext, steps: tuple[FlushStep, ...]) -> None:
@@ -63,7 +66,7 @@ class EnvironmentSealer:
         self._announced = Chores(environment, context.clock, [policies], raises=True)
         self._scored: frozenset[int] = frozenset()  # Partitions.
         self._all_at_s = 0.0
-        self._has_joined = False
+        self.has_joined = False
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -80,7 +83,7 @@ class EnvironmentSealer:
             except DamagedRecord as error:
                 self._intake_of(error.where[1]).damaged(error)
         except BrokerUnavailable as error:
-            self._log_unavailable(error)
+            _log.warning("%s: %s; the next step asks again", self._context.environment, error)
         for record in records:
             by_number[record.partition].append(record)
         # Whatever was read is taken, or its offsets would count as ones without a record.
@@ -96,10 +99,7 @@ class EnvironmentSealer:
                 broken = broken or error
         if broken is not None:
             raise broken
-        try:
-            self._adopt()
-        except BrokerUnavailable as error:
-            self._log_unavailable(error)
+        self._adopt()
         self._announced.advance()
         self.advance()
         adopted = frozenset(self._adopted())
@@ -160,11 +160,6 @@ class EnvironmentSealer:
     def hangs(self, seconds: float) -> str:
         """Which call of the store has not ended for so long, in words; empty: none."""
         return next(filter(None, (one.hangs(seconds) for one in self._partitions.values())), "")
-
-    @property
-    def has_joined(self) -> bool:
-        """Whether its group assigned partitions to it, now or before."""
-        return self._has_joined
 
     def unended(self) -> Iterator[str]:
         """Yields what runs beside the loop now, in words."""
@@ -243,7 +238,7 @@ class EnvironmentSealer:
         ]
         if not new:
             return
-        self._has_joined = True
+        self.has_joined = True
         committed = group_offsets(self._context, new)
         for where in new:
             # One that was relinquished, and that the group did not revoke, is doubted.
@@ -264,9 +259,6 @@ class EnvironmentSealer:
         return first_trouble(
             *scratch, self._chores.trouble, self._announced.trouble, context.threads.abandoned
         )
-
-    def _log_unavailable(self, error: BrokerUnavailable) -> None:
-        _log.warning("%s: %s; the next step asks again", self._context.environment, error)
 
     def _on_revoked(self, where: TopicPartition) -> None:
         self._ask_at_s.pop(where, None)

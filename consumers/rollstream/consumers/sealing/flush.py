@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollstream.consumers.assembling import Plan
@@ -56,16 +56,13 @@ class Flush:
     log: OwnedLog[SealFold]
     commit: Callable[[int], None]
     rollups: RollUps
-    begun_s: float = field(init=False)
+    begun_s: float
     done: int = 0
     event: Flushed | None = None
     appending: Future[int] | None = None
     offset: int | None = None
     manifest_size: int | None = None
     committed: bool = False
-
-    def __post_init__(self) -> None:
-        self.begun_s = self.context.clock.monotonic_s()
 
     def run_steps(self, *, in_loop: bool) -> None:
         """Runs the next steps, up to the first that has to run elsewhere, or after one that

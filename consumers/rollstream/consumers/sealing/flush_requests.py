@@ -210,8 +210,7 @@ class FlushRequests:
         what = "1 pending group has" if left == 1 else f"{left:,} pending groups have"
         if forced:
             return f"{what} no complete member"
-        them = "it" if left == 1 else "them"
         return (
-            f"{what} fewer complete members than min_group_size ({least}): `--force` seals {them} "
-            "too"
+            f"{what} fewer complete members than min_group_size ({least}): `--force` seals "
+            "smaller ones too"
         )

@@ -27,6 +27,7 @@ from rollstream.streams.errors import (
     lost_message,
 )
 from rollstream.streams.folds.seal import SealFold
+from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
 
@@ -51,16 +52,21 @@ class Intake:
     Args:
         reader: of the consumer group.
         source: the partition of the ingest log.
-        fold: of the seal log.
+        log: the seal log, claimed.
 
     Attributes:
         log_clock: log time where nothing arrives.
     """
 
     def __init__(
-        self, context: SealerContext, reader: GroupReader, source: TopicPartition, fold: SealFold
+        self,
+        context: SealerContext,
+        reader: GroupReader,
+        source: TopicPartition,
+        log: OwnedLog[SealFold],
     ) -> None:
-        self.log_clock = LogClock(context.clock)
+        fold = log.fold
+        self.log_clock = LogClock(context.clock, log.confirmed_us)
         self.assembler = Assembler(
             *(context.environment, context.config, fold.seen_among),
             watermark=fold.watermark,
@@ -104,12 +110,6 @@ class Intake:
         finally:
             self._count_memory()
 
-    def log_now_us(self) -> int:
-        """Log time in microseconds, where the owner's claim was seen."""
-        now_us = self.log_clock.now_us()
-        assert now_us is not None, "the owner's claim has a log time"
-        return now_us
-
     def lost(self, first: int) -> None:
         """Settles what retention deleted, unread, between the position and ``first``."""
         _log.error(
@@ -144,7 +144,13 @@ class Intake:
                 if first < error.offset:
                     self._settle_unread(error.offset, SettleReason.NO_RECORD)
                     first = error.offset
-                self._tell_damaged(error, first, stop)
+                if self._told_damage != first:
+                    self._told_damage = first
+                    detail = f"offsets {first} to {stop - 1} cannot be read: {error}"
+                    _log.error("%s: %s; they are settled as lost", self._source, detail)
+                    record = Record(*self._source, first, self.assembler.now_us, None, b"")
+                    unreadable = UnreadableEvent("damaged", detail)
+                    self._context.letters.write(record, 0, None, unreadable)
                 if not self._context.letters.are_delivered():
                     return
                 self._settle_unread(stop, SettleReason.LOST)
@@ -152,15 +158,6 @@ class Intake:
             _log.warning("%s: %s; it is tried again", self._source, unavailable)
         self._damage, self._told_damage = None, -1
         self._read_from_position()
-
-    def _tell_damaged(self, error: DamagedRecord, first: int, stop: int) -> None:
-        if self._told_damage == first:
-            return
-        self._told_damage = first
-        detail = f"offsets {first} to {stop - 1} cannot be read: {error}"
-        _log.error("%s: %s; they are settled as lost", self._source, detail)
-        record = Record(*self._source, first, self.assembler.now_us, None, b"")
-        self._context.letters.write(record, 0, None, UnreadableEvent("damaged", detail))
 
     def settle_markers(self) -> None:
         """Settles the offsets without a record that the log ends with. Only while it is read."""
@@ -214,14 +211,14 @@ class Intake:
             BrokerUnavailable: the end is not known.
         """
         context = self._context
-        if context.memory.is_in_line(self._source) and self.is_caught_up():
+        if self.is_caught_up():
             context.memory.leave_line(self._source)
         due_us = self.assembler.pending.due_us()
         if due_us is None:
             return
         if self._tick is None:
             now_s, now_us = context.clock.monotonic_s(), self.log_clock.now_us()
-            if now_us is None or now_s < self._tick_at_s or now_us < due_us:
+            if now_s < self._tick_at_s or now_us < due_us:
                 return
             self._tick_at_s = now_s + TICK_EVERY_S
             # The time first: whatever is appended until then has an offset below the end.

@@ -11,21 +11,21 @@ class LogClock:
     claim has a LogAppendTime of its own.
 
     It may lag by what a record was on its way, and is never ahead of the brokers' clocks.
+
+    Args:
+        newest_us: the owner's claim has this LogAppendTime.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, newest_us: int) -> None:
         self._clock = clock
-        self._seen: tuple[int, float] | None = None  # Microseconds, and when.
+        self._seen = newest_us, clock.monotonic_s()
 
     def saw(self, timestamp_us: int) -> None:
         """A record has this LogAppendTime."""
-        now_us = self.now_us()
-        if now_us is None or timestamp_us > now_us:
+        if timestamp_us > self.now_us():
             self._seen = timestamp_us, self._clock.monotonic_s()
 
-    def now_us(self) -> int | None:
-        """Log time, in microseconds; None: no record was seen so far."""
-        if self._seen is None:
-            return None
+    def now_us(self) -> int:
+        """Log time, in microseconds."""
         newest_us, seen_s = self._seen
         return newest_us + round((self._clock.monotonic_s() - seen_s) * 1e6)

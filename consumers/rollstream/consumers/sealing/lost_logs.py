@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
@@ -18,17 +17,9 @@ from rollstream.streams.errors import LogLost, NewerEvent
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 
-
-class NewestManifest(NamedTuple):
-    """The newest flush of a partition that the store's root holds.
-
-    Attributes:
-        offset: of its event in the seal log.
-        manifest: None: it cannot be read, so it says nothing of the event.
-    """
-
-    offset: int
-    manifest: Manifest | None
+NewestManifest = tuple[int, Manifest | None]
+"""The newest flush of a partition that the store's root holds: the offset of its event in the seal
+log, and its manifest; None: that cannot be read, so it says nothing of the event."""
 
 
 def newest_manifest(blobs: Blobs, address: PartitionAddress) -> NewestManifest | None:
@@ -41,9 +32,9 @@ def newest_manifest(blobs: Blobs, address: PartitionAddress) -> NewestManifest |
     if newest is None:
         return None
     try:
-        return NewestManifest(newest, load_manifest(blobs, manifest_path(address, newest)))
+        return newest, load_manifest(blobs, manifest_path(address, newest))
     except (CorruptFile, NewerFile):
-        return NewestManifest(newest, None)
+        return newest, None
 
 
 def require_log_of(

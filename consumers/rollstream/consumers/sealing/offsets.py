@@ -28,12 +28,13 @@ def group_offsets(context: SealerContext, asked: Collection[TopicPartition]) -> 
 
 
 class _Commit(NamedTuple):
-    """One that was sent, and until when its answer is waited for."""
+    """One that was sent, until when its answer is waited for, and whether it is a question."""
 
     answer: Future[bool]
     offset: int
     trouble: str
     until_s: float
+    asks: bool
 
 
 class CommittedOffset:
@@ -70,8 +71,7 @@ class CommittedOffset:
         self._tell_at_s = 0.0
         self._wanted = 0
         self._commit_at_s = 0.0
-        self._committing: _Commit | None = None
-        self._asking: _Commit | None = None
+        self._sent: _Commit | None = None
 
     def is_known(self) -> bool:
         """Whether the group said what it has; the first calls ask.
@@ -94,14 +94,9 @@ class CommittedOffset:
         """
         if not self.is_known():
             return None
-        if self._asking is None:
-            self._committing = None  # Whatever becomes of it.
-            self._asking = self._send(max(self.offset, self._wanted), self.told)
-        asked, self._asking = self._asking, None
-        ours = self._answer_to(asked)
-        if ours is None:
-            self._asking = asked
-        return ours
+        if self._sent is None or not self._sent.asks:  # Whatever becomes of the one before.
+            self._send(max(self.offset, self._wanted), self.told, asks=True)
+        return self._take_answer()
 
     def move(self, watermark: int) -> None:
         """Everything below is settled."""
@@ -110,22 +105,22 @@ class CommittedOffset:
 
     def commit_if_due(self) -> None:
         """Commits what was settled since, once in ``COMMIT_EVERY_S``."""
-        self._take_answer()
-        now_s = self._context.clock.monotonic_s()
-        if self._is_known and self._wanted > self.offset and now_s >= self._commit_at_s:
+        may_send, now_s = self._may_send(), self._context.clock.monotonic_s()
+        if may_send and self._wanted > self.offset and now_s >= self._commit_at_s:
             self._commit(self._wanted, self.told)
 
     def tell(self, find_trouble: Callable[[], str]) -> None:
-        """Commits beside the offset what hinders this partition, or that nothing does any more: for
-        `status`, which reads no file and no log of a sealer. At most once in ``TELL_EVERY_S``; it
-        is looked for once in ``LOOK_EVERY_S``."""
-        self._take_answer()
-        now_s = self._context.clock.monotonic_s()
-        if not self._is_known or now_s < self._tell_at_s:
+        """Logs what hinders this partition, and commits it beside the offset, or that nothing does
+        any more: for `status`, which reads no file and no log of a sealer. At most once in
+        ``TELL_EVERY_S``; it is looked for once in ``LOOK_EVERY_S``."""
+        may_send, now_s = self._may_send(), self._context.clock.monotonic_s()
+        if not may_send or now_s < self._tell_at_s:
             return
         trouble, every_s = find_trouble(), LOOK_EVERY_S
         if trouble != self.told:
             every_s = TELL_EVERY_S
+            if trouble:
+                _log.warning("%s: %s", self._source, trouble)
             self._commit(max(self.offset, self._wanted), trouble)
         self._tell_at_s = now_s + every_s
 
@@ -133,41 +128,40 @@ class CommittedOffset:
         """Commits on leaving; what is to be waited for, if anything."""
         self._commit_at_s = 0.0
         self.commit_if_due()
-        return None if self._committing is None else self._committing.answer
+        return None if self._sent is None else self._sent.answer
 
     def _commit(self, offset: int, trouble: str) -> None:
-        self._take_answer()
-        if self._committing is not None or self._is_asking():
-            return
         self._commit_at_s = self._context.clock.monotonic_s() + COMMIT_EVERY_S
-        self._committing = self._send(offset, trouble)
-        self._take_answer()
+        self._send(offset, trouble)
+        self._may_send()  # The answer may be there.
 
-    def _send(self, offset: int, trouble: str) -> _Commit:
+    def _send(self, offset: int, trouble: str, *, asks: bool = False) -> None:
         claim = self._claim()
         note = CommitNote(claim if claim >= 0 else self.hint, trouble).metadata()
         answer = self._reader.commit(self._source, offset, note)
         until_s = self._context.clock.monotonic_s() + self._context.ask_s
-        return _Commit(answer, offset, trouble, until_s)
+        self._sent = _Commit(answer, offset, trouble, until_s, asks)
 
-    def _take_answer(self) -> None:
-        sent, self._committing = self._committing, None
-        if sent is None:
-            return
-        try:
-            taken = self._answer_to(sent)
-        except BrokerUnavailable as error:
-            _log.warning("%s: the offset was not committed: %s", self._source, error)
-            return
-        if taken:
+    def _may_send(self) -> bool:
+        """Whether the group said what it has, and nothing is on its way. ``is_ours`` takes the
+        answer to a question."""
+        sent, now_s = self._sent, self._context.clock.monotonic_s()
+        if sent is None or not sent.asks or now_s >= sent.until_s:
+            try:
+                self._take_answer()
+            except BrokerUnavailable as error:
+                _log.warning("%s: the offset was not committed: %s", self._source, error)
+        return self._is_known and self._sent is None
+
+    def _take_answer(self) -> bool | None:
+        """Whether the group took what was sent; None: nothing was, or it did not answer so far."""
+        sent, self._sent = self._sent, None
+        taken = None if sent is None else self._answer_to(sent)
+        if taken is None:
+            self._sent = sent
+        elif sent is not None and taken:
             self.offset, self.told = max(self.offset, sent.offset), sent.trouble
-        elif taken is None:
-            self._committing = sent
-
-    def _is_asking(self) -> bool:
-        """Whether the answer to ``is_ours`` may still come."""
-        now_s = self._context.clock.monotonic_s()
-        return self._asking is not None and now_s < self._asking.until_s
+        return taken
 
     def _answer_to(self, sent: _Commit) -> bool | None:
         """None: there is none so far. Raises where it is an error, or did not come in time."""

@@ -36,5 +36,5 @@ def owned_chores(
         Chores(str(address), clock, [chore("reports", now.report)]),
         Chores(str(address), clock, using_log),
         Chores(str(address), clock, [staged]),
-        retention_chores(context, address, log, context.decisions, intake.log_now_us),
+        retention_chores(context, address, log, context.decisions, intake.log_clock.now_us),
     )

@@ -142,7 +142,6 @@ class Partition:
         """
         if self.state not in FINAL_STATES:
             self._lasting.look(self._job or (self._next and self._next[1]))
-            self._lasting.warn_once(str(self.source), self._store_step(), self._lasts_s())
             self._offset.tell(self._trouble)
         try:
             self._advance(draining)
@@ -183,7 +182,7 @@ class Partition:
         named, intake = (self.address.environment, self.address.partition), self.intake
         if intake is None:
             return PartitionStats(*named, aside=self.aside, trouble=self._offset.told)
-        assembler, log_us = intake.assembler, intake.log_clock.now_us() or 0
+        assembler, log_us = intake.assembler, intake.log_clock.now_us()
         return PartitionStats(
             *named,
             position=assembler.position,
@@ -219,15 +218,15 @@ class Partition:
             self._begin_next_if_due(draining)
             return
         match self.state:
-            case State.ASKING_GROUP:
-                self._ask_group()
+            case State.ASKING_GROUP if (ours := self._offset.is_ours()) is not None:
+                self._enter(State.CLAIMING if ours else State.RELINQUISHED)
             case State.CLAIMING if self._offset.is_known() and not self.busy():
                 threads, failed = self._context.threads, self._backoff.error is not None
                 claimers = threads.lookers if failed else threads.claimers
                 self._job = claimers.submit(self._claims.claim, self._offset.hint)
             case State.PROJECTING:
-                is_new, claimers = self._log.fold is not self._fold, self._context.threads.claimers
-                self._job = claimers.submit(self._claims.complete_manifests, is_new=is_new)
+                claimers = self._context.threads.claimers
+                self._job = claimers.submit(self._claims.complete_manifests)
             case State.READING if self._log.should_reclaim():
                 self._enter(State.CLAIMING)
             case State.READING:
@@ -252,16 +251,12 @@ class Partition:
         if self._flush.appending is not None:
             self._job = self._flush.appending
         elif self._flush.finished():
-            self._context.observed(catalogue.SEALER_FLUSH, self._flush.begun_s)
+            took_s = self._context.clock.monotonic_s() - self._flush.begun_s
+            self._context.observe(catalogue.SEALER_FLUSH, took_s, self.address.environment)
             self._flush = None
             self._enter(State.READING)
         else:
             self._job = self._context.threads.workers.submit(self._flush.run_steps, in_loop=False)
-
-    def _ask_group(self) -> None:
-        ours = self._offset.is_ours()
-        if ours is not None:
-            self._enter(State.CLAIMING if ours else State.RELINQUISHED)
 
     def _try_again_if_asked(self) -> None:
         if self._retry.asked:
@@ -332,7 +327,7 @@ class Partition:
         self._flush = None
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
-        self.intake = Intake(self._context, self._reader, self.source, fold)
+        self.intake = Intake(self._context, self._reader, self.source, self._log)
         self._abandon_chores()
         self._requests = FlushRequests(self._context, self.address, self._log)
         self._chores = owned_chores(
@@ -433,13 +428,8 @@ class Partition:
             compression=self._context.config.compression,
             root_id=self._context.root_id,
         )
-        return Flush(
-            plan, target, self._steps, self._context, self._log, self._move_offset, self._rollups
-        )
-
-    def _move_offset(self, watermark: int) -> None:
-        if self.state is not State.REVOKED:
-            self._offset.move(watermark)
+        shared = self._steps, self._context, self._log, self._offset.move, self._rollups
+        return Flush(plan, target, *shared, begun_s=self._context.clock.monotonic_s())
 
     def _commit(self, flush: Flush) -> None:
         """The flush is confirmed: its plan is committed in the assembler."""
@@ -452,11 +442,6 @@ class Partition:
 
     # --- what `status` reads ---
 
-    def _lasts_s(self) -> float:
-        """How long the job that runs may last."""
-        is_quick = self._lasting.runs and self.state is not State.CLAIMING
-        return STEP_LASTS_S if is_quick else CLAIM_LASTS_S
-
     def _trouble(self) -> str:
         if self.aside:
             return f"{PUT_ASIDE}{self.aside}"
@@ -464,7 +449,8 @@ class Partition:
             return self._offset.told  # `status` finds that by itself.
         if self._backoff.is_trouble():
             return self._backoff.why
-        if self.busy() and self._lasting.is_long(self._lasts_s()):
+        is_quick = self._lasting.runs and self.state is not State.CLAIMING
+        if self.busy() and self._lasting.is_long(STEP_LASTS_S if is_quick else CLAIM_LASTS_S):
             return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
         if self.intake is None:
             return ""

@@ -10,7 +10,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.schemas import codec
 from rollstream.schemas.events import Event
 from rollstream.streams.broker import Broker, Delivery, Writer
-from rollstream.streams.errors import BrokerError, BufferFull, PermanentBrokerError
+from rollstream.streams.errors import BufferFull, PermanentBrokerError
 
 _AGAIN_S = 60.0  # After a refusal, as where the topic is not there.
 _log = logging.getLogger("rollstream.sealer")
@@ -44,7 +44,9 @@ class ReportsLog:
 
         def delivered(delivery: Delivery) -> None:
             if isinstance(delivery.error, PermanentBrokerError):
-                self._refuse(delivery.error)
+                if self.takes:
+                    _log.warning("how producers stand is not reported: %s", delivery.error)
+                self._refused_until_s = self._clock.monotonic_s() + _AGAIN_S
             arrived.set_result(delivery.error is None)
 
         if self._writer is None:
@@ -67,8 +69,3 @@ class ReportsLog:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-
-    def _refuse(self, error: BrokerError) -> None:
-        if self.takes:
-            _log.warning("how producers stand is not reported: %s", error)
-        self._refused_until_s = self._clock.monotonic_s() + _AGAIN_S

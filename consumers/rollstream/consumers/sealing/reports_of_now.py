@@ -81,11 +81,10 @@ class ReportsOfNow:
         return REPORT_EVERY_S
 
     def _look_at_continuations(self, now_s: float) -> None:
-        log_us = self._intake.log_clock.now_us()
-        if now_s < self._look_s or log_us is None:
+        if now_s < self._look_s:
             return
         self._look_s = now_s + REPORT_EVERY_S
-        until_us = log_us - round(WAITED_S * 1e6)
+        until_us = self._intake.log_clock.now_us() - round(WAITED_S * 1e6)
         pending = self._intake.assembler.pending
         count, examples = pending.waiting_since(until_us, CONTINUATIONS_MAX)
         found = count, tuple(examples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice, pairwise, repeat
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rollstream.consumers.assembling import DueGroup, Plan, Settlement
 from rollstream.consumers.assembling.decisions import (
     Failed,
-    FileKey,
     Row,
     RowsKind,
     UnreadRange,
@@ -42,7 +41,7 @@ from rollstream.store import FileGroup, Pieces, Provenance, encode_rows
 from rollstream.store.layout import GROUPS, INCOMPLETE, rows_path
 
 _T = TypeVar("_T")
-_Sorted = dict[RowsKind, dict[str, list[_T]]]
+_Sorted = defaultdict[RowsKind, defaultdict[str, list[_T]]]
 """By what all rows of a file have in common, then the policy version."""
 FAILED_REASONS_MAX = 64  # Of one event; producers choose them, and each may differ.
 _TRAJECTORY = 0  # Groups hold whole trajectories; their files are named by the first segment.
@@ -67,14 +66,15 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
     """Hands each file of a flush, path and bytes, to ``put`` as soon as it is encoded, and returns
     the event that names them. One file a policy version; but rows whose named arrays have other
     dtypes, trailing shapes or names are in a file of their own."""
-    due: _Sorted[DueGroup] = {}
-    incomplete: _Sorted[Row] = {}
+    due: _Sorted[DueGroup] = defaultdict(lambda: defaultdict(list))
+    incomplete: _Sorted[Row] = defaultdict(lambda: defaultdict(list))
     for decision in plan.decisions:
-        group = decision.group
-        if group is not None:
-            _sort_in(due, file_of_group(group), group)
+        if decision.group is not None:
+            kind, version = file_of_group(decision.group)
+            due[kind][version].append(decision.group)
         for row in decision.incomplete:
-            _sort_in(incomplete, file_of_row(row), row)
+            kind, version = file_of_row(row)
+            incomplete[kind][version].append(row)
     sealed, kept = _Files(GROUPS, target, put), _Files(INCOMPLETE, target, put)
     groups: list[SealedGroup] = []
     parts = []
@@ -113,11 +113,6 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         failed=_failed(chain.from_iterable(decision.failed for decision in plan.decisions)),
         request=max((one.group.request for one in plan.decisions if one.group), default=-1),
     )
-
-
-def _sort_in(found: _Sorted[_T], file: FileKey, one: _T) -> None:
-    signatures, version = file
-    found.setdefault(signatures, {}).setdefault(version, []).append(one)
 
 
 class _Gathered(NamedTuple):
@@ -275,9 +270,9 @@ def _coded(values: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
 
 def _grouped(pairs: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
     """The second of each pair, by the first."""
-    found: dict[str, list[_T]] = {}
+    found = defaultdict(list)
     for name, one in pairs:
-        found.setdefault(str(name), []).append(one)
+        found[str(name)].append(one)
     return found
 
 
@@ -313,10 +308,10 @@ def _unsealed(groups: Iterable[Unsealed | None]) -> tuple[UnsealedGroups, ...]:
 
 
 def _failed(members: Iterable[Failed]) -> tuple[FailedMembers, ...]:
-    by_reason: dict[str, list[Failed]] = {}
+    by_reason: defaultdict[str, list[Failed]] = defaultdict(list)
     for one in members:
         is_named = one.reason in by_reason or len(by_reason) < FAILED_REASONS_MAX
-        by_reason.setdefault(one.reason if is_named else "", []).append(one)
+        by_reason[one.reason if is_named else ""].append(one)
     return tuple(
         FailedMembers(
             reason=reason,

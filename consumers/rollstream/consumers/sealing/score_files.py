@@ -90,7 +90,12 @@ class ScoreFiles:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
             LogLost: the log does not hold the last record that files have.
         """
-        written = self._written_of(address)
+        number, now_s = address.partition, self._context.clock.monotonic_s()
+        if number in self._written:
+            self._written[number].look(now_s)  # Files are listed now and then.
+        else:
+            self._written[number] = PartitionScores(self._context.blobs, address, now_s)
+        written = self._written[number]
         first, records, size = written.stop, list[LoggedScore](), 0
         with closing(self._scores(address, max(first - 1, 0))) as scores:
             if first:  # What was written last is compared.
@@ -108,15 +113,6 @@ class ScoreFiles:
             if file.path not in self._lost:
                 self._mend(address, file)
         return first
-
-    def _written_of(self, address: PartitionAddress) -> PartitionScores:
-        """What is known of a partition's files; listed now and then."""
-        number, now_s = address.partition, self._context.clock.monotonic_s()
-        if number in self._written:
-            self._written[number].look(now_s)
-        else:
-            self._written[number] = PartitionScores(self._context.blobs, address, now_s)
-        return self._written[number]
 
     def _write(self, address: PartitionAddress, first: int, records: list[LoggedScore]) -> int:
         """Returns the first offset behind the file, which is that behind the newest score: whatever

@@ -163,7 +163,13 @@ class Sealer:
             self._metrics.came_round(self._hangs)
             self._appends.poll()
             self._clients.serve(self._clock.monotonic_s())
-            self._check_hung()
+            longest_s = self._config.store.hang_timeout_s
+            if hung := self._hangs(longest_s):
+                raise StoreHangs(
+                    f"{hung}; this sealer gives its partitions back and ends, since nothing went "
+                    f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
+                    "then start it again"
+                )
             wait_s = 0.0 if busy else WAIT_S / len(self._environments)
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
             self._is_behind = max(read) >= POLL_RECORDS_MAX
@@ -249,15 +255,6 @@ class Sealer:
         self._clients.close()
         self._own.close()
         self._metrics.close()
-
-    def _check_hung(self) -> None:
-        longest_s = self._config.store.hang_timeout_s
-        if hung := self._hangs(longest_s):
-            raise StoreHangs(
-                f"{hung}; this sealer gives its partitions back and ends, since nothing went "
-                f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
-                "then start it again"
-            )
 
     def _hangs(self, seconds: float) -> str:
         """As ``EnvironmentSealer.hangs``."""

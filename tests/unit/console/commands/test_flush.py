@@ -89,7 +89,7 @@ def test_groups_with_enough_members_are_sealed_at_once(line: Line) -> None:
     assert done.stdout.splitlines() == [
         "math[0]: sealed 1 group, 3 rows",
         "math[1]: sealed 1 group, 2 rows; 1 pending group has fewer complete members than "
-        "min_group_size (2): `--force` seals it too",
+        "min_group_size (2): `--force` seals smaller ones too",
     ]
     assert line.groups() == 2
 
