@@ -33,7 +33,7 @@ class ExpiringWithoutRoom(Adopting):
             kept = keep(intake, record)
             is_whole = kept >= RECORD_BYTES + ENTRY_BYTES * record.count + record.size
             if not is_whole and intake.assembler.pending.by_key:
-                intake.assembler._outcomes.expire_oldest()
+                intake.assembler.expire_oldest()
             return kept
 
         with patch.object(Intake, keep.__name__, keep_or_expire):

@@ -144,7 +144,7 @@ def test_the_objects_of_small_records_count_where_their_payloads_do_not() -> Non
         world.publish(f"{number}", example_id=f"e-{number}")
     with world.sealer() as sealer:
         world.run(sealer, seconds=5)
-        assert sealer.stats().pending == 50
+        assert sealer.stats().partitions[0].pending == 50
         assert sealer.stats().memory_bytes == 50 * (RECORD_BYTES + ENTRY_BYTES)
 
 
