@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from harness.examples import PROFILE, SHARE, SHARE_EXAMPLES
 from harness.kafka import KafkaFactory, own_brokers, start_kafka, topics_deleted_after
 from harness.s3_server import S3Server, s3_server
 from rollstream.console.broker import EmbeddedKafka
 
 # No test asserts a time, and a busy machine is no failure.
-settings.register_profile("rollstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("rollstream")
+_PROPERTIES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(PROFILE, _PROPERTIES)
+settings.register_profile(SHARE, _PROPERTIES, max_examples=SHARE_EXAMPLES)
+settings.load_profile(PROFILE)
 
 
 @pytest.fixture(scope="session", autouse=True)

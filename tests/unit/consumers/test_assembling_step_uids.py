@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.assembling import NO_BOUND, Drive
+from harness.examples import examples
 from harness.rollouts import make_dispatched, make_ended, make_step, step_uids
 from rollstream.consumers.assembling.decisions import values_of
 from rollstream.consumers.sealing.rows import FlushTarget, draft_flush
@@ -250,7 +251,7 @@ def resumed(before: Drive, read: list[Entry]) -> Drive:
     return after
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SUBMITTED, st.integers(0, 24), st.sampled_from([0, 4_000]))
 def test_whichever_names_steps_have_the_same_is_sealed_and_settled(
     submitted: list[tuple[str, str, int, bool, str]], restart: int, pending: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from harness.admission import announce, announced
+from harness.examples import examples
 from harness.producers import new_layout, published, segments_of
 from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
 from rollstream.gateway import create_app
@@ -109,7 +110,7 @@ def client(world: World) -> Iterator[TestClient]:
 
 
 @pytest.mark.proves("B1")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     bodies=st.lists(bodies(), min_size=1, max_size=3), compact=st.sets(st.sampled_from([*ARRAYS]))
 )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from harness.choosing_model import expected
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.groups import GroupSpec
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import Key
@@ -109,7 +110,7 @@ def steps_of(sampler: Decider, groups: tuple[str, ...]) -> list[int]:
     asked=ASKED,
     alpha=st.sampled_from([1.0, 0.5, 3.0]),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_the_choice_is_that_of_the_model(
     first: int,
     flushes: Any,
@@ -157,7 +158,7 @@ def named(sampler: Decider, batch: ServedBatch) -> list[tuple[Any, str]]:
     count=st.integers(1, 8),
     batches=st.integers(1, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_what_is_looked_at_is_what_is_served_next_and_looking_changes_nothing(
     flushes: Any, config: Any, kept: Any, limits: Any, count: int, batches: int
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.groups import GroupSpec
 from rollstream.folds.group.eligible import Accept
 from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
@@ -134,7 +135,7 @@ def retire_oldest(sampler: Decider) -> None:
 
 @pytest.mark.proves("I5")
 @given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16), uses=USES)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_any_interleaving_of_the_logs_folds_to_the_same_state(
     flushes: Any, actions: list[str], seed: int, uses: Any
 ) -> None:
@@ -156,7 +157,7 @@ def test_any_interleaving_of_the_logs_folds_to_the_same_state(
 
 @pytest.mark.proves("I7", "F16")
 @given(flushes=seal_logs(), actions=steps, uses=USES)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_no_group_is_in_more_batches_than_allowed_and_none_that_must_not_be_served(
     flushes: Any, actions: list[str], uses: Any
 ) -> None:
@@ -180,7 +181,7 @@ def test_no_group_is_in_more_batches_than_allowed_and_none_that_must_not_be_serv
 
 
 @given(flushes=seal_logs(), actions=steps, order=st.randoms())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_arrival_between_logs_changes_no_choice(
     flushes: Any, actions: list[str], order: random.Random
 ) -> None:

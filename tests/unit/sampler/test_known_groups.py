@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from harness.decider import LOGS
+from harness.examples import examples
 from harness.groups import GroupSpec, flush_of
 from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.folds.group.known_groups import KnownGroups
@@ -25,7 +26,7 @@ row = st.tuples(st.sampled_from([-1, 3, 4]) | numbers, times, rewards, st.boolea
     groups=st.lists(st.lists(row, min_size=1, max_size=6), min_size=1, max_size=5),
     every=st.integers(1, 3),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_rows_are_unpacked_as_they_were(
     groups: list[list[tuple[int, int, float, bool]]], every: int
 ) -> None:

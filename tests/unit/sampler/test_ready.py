@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.decider import LOGS
+from harness.examples import examples
 from harness.groups import GroupSpec, flush_of
 from harness.ready_model import ReadyModel
 from rollstream.folds.group.known import Key, KnownGroup, known_groups
@@ -120,7 +121,7 @@ def add(index: ReadyIndex, group: KnownGroup) -> None:
 
 
 @given(groups=ready_groups(), data=st.data(), seed=st.integers(0, 3))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_index_answers_as_its_model(
     groups: list[KnownGroup], data: st.DataObject, seed: int
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.groups import GroupSpec
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
 from rollstream.folds.saved_state import copied
@@ -135,7 +136,7 @@ def expected_of(sampler: Decider) -> ReportRow:
 
 @pytest.mark.proves("F12")
 @given(flushes=FLUSHES, actions=ACTIONS, limits=LIMITS)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_history_is_counted_as_the_state_has_it(
     flushes: Sequence[Any], actions: list[str], limits: dict[str, Any]
 ) -> None:
@@ -194,7 +195,7 @@ SHAPED = st.lists(
 
 @pytest.mark.proves("F12")
 @given(flushes=FLUSHES, actions=SHAPED, over=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_history_of_shaped_batches_is_told_alike(
     flushes: Sequence[Any], actions: list[tuple[str, list[int]]], over: bool
 ) -> None:

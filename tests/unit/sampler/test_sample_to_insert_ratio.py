@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from harness.decider import Decider
+from harness.examples import examples
 from harness.groups import GroupSpec
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
@@ -266,7 +267,7 @@ class Recount:
     max_samples=2,
 )
 @given(operations=operations, max_samples=st.sampled_from([2, 3, -1]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_inserts_and_uses_are_what_a_recount_of_the_log_finds(
     operations: list[tuple[str, int]], max_samples: int
 ) -> None:
@@ -356,7 +357,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(config=configurations(), dice=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_with_both_sides_willing_one_can_always_move(config: dict[str, Any], dice: Any) -> None:
     world = World(**config)
     groups, spi = config["groups_per_step"], config["samples_per_insert"]

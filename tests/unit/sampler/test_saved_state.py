@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from harness import fold_version
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.fold_version import GoldenEvents, fold_sources, golden_runs, state_beside
 from harness.groups import GroupSpec
 from harness.source_tree import all_sources, imports, package_folder
@@ -54,7 +55,7 @@ def saved(state: SamplerState) -> bytes:
 
 @pytest.mark.proves("I5")
 @given(flushes=seal_logs(), actions=steps, seed=st.integers(0, 2**16), data=st.data())
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_state_that_was_saved_at_any_point_goes_on_to_the_same(
     flushes: Any, actions: list[str], seed: int, data: st.DataObject
 ) -> None:

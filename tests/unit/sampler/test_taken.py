@@ -9,6 +9,7 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import examples
 from rollstream.folds.life.taken import TakenGroups
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
@@ -17,7 +18,7 @@ LOG = PartitionAddress("math", 1, 0)
 
 
 @given(sizes=st.lists(st.integers(0, 3), max_size=8), gap=st.integers(1, 3), data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_groups_are_taken_whatever_is_applied_when(
     sizes: list[int], gap: int, data: st.DataObject
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.columns import assert_same, columns, entry_lists
+from harness.examples import examples
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import ArraySignature, Columns
@@ -43,7 +44,7 @@ def written(columns: Columns, blobs: Blobs | None = None, compression: str = "no
 
 @pytest.mark.proves("F10", "F15")
 @given(columns(), st.sampled_from(COMPRESSIONS))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_rows_come_back_exactly_and_keep_their_digests(drawn: Columns, compression: str) -> None:
     found = read_rows(written(drawn, compression=compression), PATH)
     assert_same(found, drawn)
@@ -52,7 +53,7 @@ def test_rows_come_back_exactly_and_keep_their_digests(drawn: Columns, compressi
 
 
 @given(entry_lists(), st.data(), st.sampled_from(COMPRESSIONS))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_ranges_give_the_wanted_rows_in_the_wanted_order(
     drawn: list[Entry], data: st.DataObject, compression: str
 ) -> None:
@@ -151,7 +152,7 @@ def test_rows_of_a_local_file_stay_what_they_were_when_it_is_damaged_and_cut_sho
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damage_is_refused_or_changes_a_digest_or_changes_no_row(data: st.DataObject) -> None:
     experts, entropy = np.ones((3, 2), np.uint8), np.ones(3, np.float32)
     rare = make_entry(rewards={"é": 0.5}, token_arrays={"experts": experts, "entropy": entropy})

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.columns import assert_same, columns
+from harness.examples import examples
 from harness.failing_blobs import PassingBlobs
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
@@ -79,7 +80,7 @@ class CountingBlobs(PassingBlobs):
 
 @pytest.mark.proves("F10", "F15")
 @given(columns(), st.data(), st.sampled_from(COMPRESSIONS))
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_any_groups_of_a_file_are_the_rows_that_were_sealed(
     drawn: Columns, data: st.DataObject, compression: str
 ) -> None:
@@ -104,7 +105,7 @@ def test_any_groups_of_a_file_are_the_rows_that_were_sealed(
 
 
 @given(st.data(), st.sampled_from(COMPRESSIONS))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damage_is_refused_or_changes_no_row(data: st.DataObject, compression: str) -> None:
     array = {"experts": np.ones((3, 2), np.uint8)}
     rare = make_entry(rewards={"é": 0.5}, loss_mask=[True, False, True], token_arrays=array)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from harness.arrow_tables import to_table
 from harness.columns import columns
+from harness.examples import examples
 from harness.rollouts import make_columns, make_entry, members
 from harness.sealed_files import provenance
 from rollstream.schemas.columns import Columns
@@ -96,7 +97,7 @@ def assert_same_file(
 
 @pytest.mark.proves("F10")
 @given(columns(), st.sampled_from(["none", "lz4", "zstd"]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_rows_are_the_table_that_pyarrow_writes(drawn: Columns, compression: str) -> None:
     assert_same_file(drawn, compression=compression)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import examples
 from harness.failing_blobs import PassingBlobs
 from harness.retiring import retired
 from harness.rollouts import make_columns, members
@@ -60,7 +61,7 @@ def retire(before: RetiredFiles, offset: int, numbers: Iterable[int], flushes: i
 
 
 @given(st.lists(st.sets(st.integers(0, 30), min_size=1), max_size=6), st.integers(31, 40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_readers_leave_out_what_was_retired_and_nothing_else(
     rounds: list[set[int]], flushes: int
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import examples
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import NewestVersions
@@ -48,7 +49,7 @@ def records(draw: st.DrawFn) -> list[LoggedScore]:
     st.sampled_from(["", "s", "nobody"]),
     st.sampled_from([None, 1, 2]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_scores_in_files_are_those_that_are_counted_one_by_one(
     said: list[LoggedScore], cut: int, scorer: str, wanted: int | None
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.examples import examples
 from harness.groups import GroupSpec, flush_of
 from rollstream.folds.choosing import choosing_of
 from rollstream.folds.group import eligible
@@ -123,7 +124,7 @@ def folded(steps: dict[object, list[Apply]], seed: int, scorer: str) -> SamplerS
 
 
 @given(histories(), st.integers(0, 99), st.integers(0, 99), st.sampled_from(["", "s"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_logs_in_any_interleaving_give_the_same_state(
     steps: dict[object, list[Apply]], one: int, other: int, scorer: str
 ) -> None:
@@ -320,7 +321,7 @@ def test_a_log_is_full_by_what_waits_of_it_alone(
     st.sampled_from(["", "s"]),
     st.lists(st.sampled_from([0, 2 * GROUP_WAIT_US, 2 * WAIT_US]), min_size=6, max_size=6),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_is_forgotten_when_seal_logs_were_read_changes_no_state(
     steps: dict[object, list[Apply]], seed: int, scorer: str, delays: list[int]
 ) -> None:
@@ -364,7 +365,7 @@ def test_what_is_forgotten_when_seal_logs_were_read_changes_no_state(
         max_size=8,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_files_count_versions_as_the_sampler_does(
     said: list[tuple[str, float, str, bool, int | None]],
 ) -> None:

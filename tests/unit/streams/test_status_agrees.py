@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.faults import FaultyBroker
 from harness.groups import GroupSpec
 from rollstream.runtime.clock import ManualClock
@@ -91,7 +92,7 @@ def decided(actions: list[Action]) -> Decider:
 
 @pytest.mark.proves("F17")
 @given(actions=st.lists(ACTIONS, max_size=30), unread=st.integers(0, 3))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_status_and_sampler_agree_whatever_was_decided(actions: list[Action], unread: int) -> None:
     sampler = decided(actions)
     state = sampler.state
@@ -191,7 +192,7 @@ def owned(sampler: Decider, nonce: str = "n") -> list[Event]:
     later=st.integers(0, 3),
     cut=st.integers(1, 30),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_status_from_a_hint_on_is_status_from_the_beginning(
     actions: list[Action], known: int, later: int, cut: int
 ) -> None:
