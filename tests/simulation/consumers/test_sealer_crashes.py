@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -196,7 +197,7 @@ def test_the_audit_names_a_rollup_that_differs_from_the_seal_log() -> None:
     assert f"{blob.path}: no roll-up" in problem
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize(
     "fate", [Fate.LOSE_REPORT, Fate.DOUBT, Fate.DROP, Fate.DOUBT_AND_DROP, Fate.HOLD]
 )
@@ -204,20 +205,28 @@ def test_lost_reports_leave_no_doubt(fate: Fate, seed: int) -> None:
     world = make_world(seed)
     rng = random.Random(seed)
     faulty = FaultyBroker(MemoryBroker(world.logs), clock=world.clock)
+    fates: Counter[Fate] = Counter()
 
     def decide(append: Append) -> Fate:
         seal_log = append.topic == world.layout.groups("math")
-        return fate if seal_log and rng.random() < 0.2 else Fate.PASS
+        decided = fate if seal_log and rng.random() < 0.2 else Fate.PASS
+        fates[decided] += 1
+        return decided
+
+    def run_for_a_minute() -> None:
+        world.run(sealer, seconds=2)
+        world.run_now_and_then(sealer, seconds=58)
 
     faulty.decide = decide
     sealer = world.sealer(broker=faulty)
     uids = []
     for round_number in range(6):
         uids += publish_groups(world, 3 * round_number, 3)
-        world.run(sealer, seconds=60)
+        run_for_a_minute()
         faulty.land()
+    assert fates[fate] > 0
     faulty.decide = lambda append: Fate.PASS
-    world.run(sealer, seconds=60)
+    run_for_a_minute()
     finish(world)
     assert problems_of(world, uids) == []
 
