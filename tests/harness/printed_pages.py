@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.pages import page
+from rollstream.consumers import create_deployment
+from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
 
 PRINTED_ADDRESS = "localhost:9092"
@@ -96,7 +98,7 @@ class PrintedPage:
     Args:
         name: the page, by its path under ``docs/``.
         folder: an empty folder.
-        port: of the Kafka, on this machine.
+        port: of the Kafka, on this machine; the page starts it, or it runs.
         before: Python that runs before the page's own, and gives it names: by a file's title;
             ``""`` for the program of the blocks without one.
     """
@@ -202,17 +204,17 @@ class PrintedPage:
 
     @contextmanager
     def after_the_quickstart(self) -> Iterator[None]:
-        """What a guide's reader has: the quickstart's Kafka, topics, sealer and worker, which run.
+        """What a guide's reader has: the quickstart's topics on a Kafka that runs, and its sealer
+        and worker, which run too. The quickstart's own test proves how they are started.
 
         A page that prints a configuration, or a worker, has that one instead, and starts its worker
         itself.
         """
         titles = [block.title for block in blocks(self._name)]
+        source = self._name if CONFIGURATION in titles else QUICKSTART
+        self.write(CONFIGURATION, printed(source, CONFIGURATION))
+        create_deployment(load_config(self._folder / CONFIGURATION))
         with ExitStack() as beside:
-            beside.enter_context(self.beside("rollstream up --data ./kafka"))
-            source = self._name if CONFIGURATION in titles else QUICKSTART
-            self.write(CONFIGURATION, printed(source, CONFIGURATION))
-            self.finish(["rollstream", "topics", "create"], 0)
             beside.enter_context(self.beside("rollstream seal"))
             if WORKER not in titles:
                 self.write(WORKER, printed(QUICKSTART, WORKER))

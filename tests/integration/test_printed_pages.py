@@ -40,6 +40,7 @@ COMPILED = {
     "coming_from/prime_rl.md",
     "coming_from/skyrl.md",
 }
+TESTING = "guides/testing.md"
 PAGES = [README, "install.md", QUICKSTART, "concepts.md", *RUN, *OPERATING]
 
 
@@ -47,19 +48,29 @@ def test_the_quickstart_runs_in_an_empty_folder(tmp_path: Path) -> None:
     PrintedPage(QUICKSTART, tmp_path, free_port()).run()
 
 
-def test_the_readmes_worker_and_trainer_train(tmp_path: Path) -> None:
-    page = PrintedPage(README, tmp_path, free_port(), NAMES[README])
+@pytest.mark.broker
+def test_the_readmes_worker_and_trainer_train(kafka_bootstrap: str, tmp_path: Path) -> None:
+    page = PrintedPage(README, tmp_path, port_of(kafka_bootstrap), NAMES[README])
     with page.after_the_quickstart():
         page.run()
         with page.beside("python worker.py"):
             page.finish(["python", "trainer.py"], 0)
 
 
-@pytest.mark.parametrize("name", [name for name in RUN if name not in COMPILED])
-def test_a_guide_runs_after_the_quickstart(name: str, tmp_path: Path) -> None:
-    page = PrintedPage(name, tmp_path, free_port(), NAMES.get(name))
+@pytest.mark.broker
+@pytest.mark.parametrize("name", [name for name in RUN if name not in COMPILED | {TESTING}])
+def test_a_guide_runs_after_the_quickstart(name: str, kafka_bootstrap: str, tmp_path: Path) -> None:
+    page = PrintedPage(name, tmp_path, port_of(kafka_bootstrap), NAMES.get(name))
     with page.after_the_quickstart():
         page.run()
+
+
+def test_the_guide_to_tests_runs_without_kafka(tmp_path: Path) -> None:
+    PrintedPage(TESTING, tmp_path, free_port()).run()
+
+
+def port_of(bootstrap: str) -> int:
+    return int(bootstrap.rpartition(":")[2])
 
 
 def of(language: str) -> list[Any]:
