@@ -123,7 +123,8 @@ def find_broken(names: Sequence[str], first: int) -> bool:
                 print(f"{name}: not caught within {CAUGHT_WITHIN} seeds", flush=True)
             else:
                 what = seen.violation.strip().splitlines()[-1]
-                print(f"{name}: caught within {seen.seed - first + 1} seeds: {what}", flush=True)
+                within = f"within {seen.seed - first + 1} seeds, by seed {seen.seed}"
+                print(f"{name}: caught {within}: {what}", flush=True)
     return all_caught
 
 

@@ -10,7 +10,8 @@ import pytest
 from simulation.sampler.snapshots import DAMAGE
 from simulation.worlds import BROKEN, WORLDS, first_caught, run_seed
 
-SEEDS = 16
+# It ends once all that a world is there for was reached: CI has other seeds for ``make simulate``.
+SEEDS_MIN, SEEDS_MAX = 4, 16
 REACHED = {
     "owners": {"crashes", "adoptions", "fenced", "in doubt", "records of strangers"},
     "sealers": {
@@ -53,19 +54,23 @@ REACHED = {
     },
 }
 
-# Where the search for a seed that catches a defect begins: the seeds before let it pass, and
-# ``make simulate BROKEN=1`` tries them too. Any later seed will do where a changed world lets this
-# one pass.
+# A seed under which a defect is caught, or a few before it; 0 where none is named. Where a changed
+# world lets them pass, ``make simulate BROKEN=1 WORLD=`` says the next (FIRST= goes on from there).
 BEGIN = {
-    "sealers/no_fence": 226,
-    "sealers/durable_for_confirmed": 7,
+    "sealers/no_fence": 606,
+    "sealers/durable_for_confirmed": 10,
+    "sealers/store_that_lags": 5,
+    "sealers/event_first": 2,
     "sealers/commit_first": 6,
-    "sampler/no_barrier": 72,
+    "sampler/no_barrier": 75,
     "sampler/no_doubt": 6,
+    "sampler/forgetting_drops": 28,
     "sampler/forgetting_replacements": 7,
     "sampler/forgetting_checkpoints": 20,
-    "sampler/forgetting_rewinds": 155,
-    "admission/keeping_the_dead": 3,
+    "sampler/forgetting_rewinds": 328,
+    "silences/ending_for_one": 3,
+    "admission/ignoring_epochs": 2,
+    "admission/keeping_the_dead": 14,
     "admission/deaf_to_requests": 18,
 }
 
@@ -76,11 +81,13 @@ BEGIN = {
 def test_everything_holds_in_every_world_and_its_states_are_reached(name: str) -> None:
     reached: Counter[str] = Counter()
     faults = 0
-    for seed in range(SEEDS):
+    for seed in range(SEEDS_MAX):
         seen = run_seed(name, seed)
         assert seen.violation == "", f"make simulate SEEDS=1 FIRST={seed} WORLD={name}"
         reached += seen.reached
         faults += seen.faults
+        if seed + 1 >= SEEDS_MIN and REACHED[name] <= set(reached):
+            break
     assert faults > 0
     assert REACHED[name] <= set(reached), "the worlds are not what they are meant to be"
 
@@ -98,4 +105,6 @@ def test_what_once_went_wrong_does_not(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_world_with_a_defect_is_caught(name: str) -> None:
-    assert first_caught(name, BEGIN.get(name, 0)) is not None
+    first = BEGIN.get(name, 0)
+    again = f"make simulate BROKEN=1 FIRST={first} WORLD={name}"
+    assert first_caught(name, first, SEEDS_MAX) is not None, again

@@ -153,9 +153,10 @@ def run_seed(name: str, seed: int) -> Seen:
     return Seen(name, seed, world.faults, world.reached, violation)
 
 
-def first_caught(name: str, first: int) -> Seen | None:
-    """The first seed, from ``first`` on, under which the world with a defect is caught."""
-    for seed in range(first, first + CAUGHT_WITHIN):
+def first_caught(name: str, first: int, within: int = CAUGHT_WITHIN) -> Seen | None:
+    """The first seed, of so many from ``first`` on, under which the world with a defect is
+    caught."""
+    for seed in range(first, first + within):
         seen = run_seed(name, seed)
         if seen.violation:
             return seen

@@ -95,7 +95,7 @@ class Silences:
         self._work(TOLD_S)
         problems += self._not_told()
         self._end_silences()
-        self.world.run_now_and_then(*(life.sealer for life in self._lives), seconds=SETTLE_S)
+        self._work_now_and_then(SETTLE_S)
         for life in self._lives:
             life.sealer.close()
         for number, offset in self._unreadable.items():
@@ -139,7 +139,7 @@ class Silences:
         number = self.dice.randrange(count)
         if roll < 0.3:
             self._end_silences()
-            self._work(RECOVERY_S)
+            self._work_now_and_then(RECOVERY_S)
         elif roll < 0.45:
             self.coordinator_is_silent = True
             self._began("silent coordinators")
@@ -188,6 +188,9 @@ class Silences:
 
     def _work(self, seconds: float) -> None:
         self.world.run(*(life.sealer for life in self._lives), seconds=seconds)
+
+    def _work_now_and_then(self, seconds: float) -> None:
+        self.world.run_now_and_then(*(life.sealer for life in self._lives), seconds=seconds)
 
     def _seal_log(self, number: int) -> TopicPartition:
         return TopicPartition(self.world.layout.groups("math"), number)
