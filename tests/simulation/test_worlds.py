@@ -71,7 +71,7 @@ BEGIN = {
     "silences/ending_for_one": 3,
     "admission/ignoring_epochs": 2,
     "admission/keeping_the_dead": 14,
-    "admission/deaf_to_requests": 18,
+    "admission/deaf_to_requests": 22,
 }
 
 
