@@ -69,6 +69,7 @@ BEGIN = {
     "sampler/forgetting_checkpoints": 20,
     "sampler/forgetting_rewinds": 328,
     "silences/ending_for_one": 3,
+    "admission/losing_reports": 2,
     "admission/ignoring_epochs": 2,
     "admission/keeping_the_dead": 14,
     "admission/deaf_to_requests": 22,
