@@ -39,7 +39,7 @@ def entry_of(rollout: RolloutRecord) -> Entry:
     rewards, attachments = _named("rewards", rollout), _named("attachments", rollout)
     token_arrays = _named("token_arrays", rollout)
     rules.check_token_arrays(token_arrays)
-    found["rewards"] = {key: _number(f"rewards[{key!r}]", one) for key, one in rewards.items()}
+    found["rewards"] = {key: number(f"rewards[{key!r}]", one) for key, one in rewards.items()}
     found["attachments"] = {key: _bytes(key, one) for key, one in attachments.items()}
     found["token_arrays"] = {
         key: _named_array(key, one, count) for key, one in token_arrays.items()
@@ -61,7 +61,7 @@ def _value(field: RowField, value: Any) -> Any:
         left_out = value is None and name not in REQUIRED_ARRAYS
         return None if left_out else _packed(name, value, field.dtype)
     if field.dtype == "<f8":
-        return None if value is None else _number(name, value)
+        return None if value is None else number(name, value)
     if field.dtype == "|b1":
         if not isinstance(value, bool | np.bool_):
             raise InvalidRollout(name, value, "give True or False")
@@ -84,7 +84,8 @@ def _named(name: str, rollout: RolloutRecord) -> Mapping[str, Any]:
     return given
 
 
-def _number(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
+    """Returns the value as a float. Raises ``InvalidRollout`` if it is no number."""
     if isinstance(value, bool | np.bool_ | str | bytes | bytearray):  # `float` takes them too.
         raise InvalidRollout(name, value, "give a number")
     try:

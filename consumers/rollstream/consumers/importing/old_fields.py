@@ -1,24 +1,32 @@
-"""The fields of a rollout of an old batch, as JSON or Parquet has them, and their rules. Pure."""
+"""The fields of a rollout of an old batch, as JSON or Parquet has them. Pure.
+
+Its values follow the rules of every import: they are written as an entry and read again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rollstream.consumers.importing.entries import entry_of, number
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import array_fields
+from rollstream.schemas.ingest.encode import encode_entries
+from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.records import RolloutRecord
 
-Check = Callable[[str, Any], Any]
 METADATA = ("worker_id", "timestamp", "weight_step")
 _REQUIRED = ("environment", "example_id", "policy_version", "output_tokens")
-# What a list is to NumPy, by the kind of the array that is made of it.
-_KINDS = {"i": ("iu", "whole numbers"), "f": ("iuf", "numbers"), "b": ("b", "true and false")}
+FIELDS = (
+    *_REQUIRED,
+    *("rollout_uid", "group_uid", "group_size", "replica_id", "lineage", "policy_epoch"),
+    *("prompt_tokens", "logprobs", "logprob_sum", "old_logprobs", "old_policy_version"),
+    *("ref_logprobs", "token_rewards", "loss_mask", "reward", "rewards", "split", "stop_reason"),
+)
 
 
 def old_record(given: dict[str, Any], shared: Mapping[str, Any]) -> RolloutRecord:
@@ -34,23 +42,28 @@ def old_record(given: dict[str, Any], shared: Mapping[str, Any]) -> RolloutRecor
     for name in (name for name in METADATA if name not in metadata):
         remedy = "give it in the metadata of the batch or of the rollout"
         raise InvalidRollout(f"metadata.{name}", None, remedy, "is missing")
-    values: dict[str, Any] = {name: FIELDS[name](name, value) for name, value in given.items()}
-    count = len(values["output_tokens"])
-    of_tokens = {name: values[name] for name in ARRAYS.keys() & values.keys() - {"prompt_tokens"}}
-    rules.check_lengths(of_tokens, dict.fromkeys(of_tokens, 1), count)
-    worker_id = _text("metadata.worker_id", metadata.pop("worker_id"))
-    timestamp = _number("metadata.timestamp", metadata.pop("timestamp"))
+    worker_id = metadata.pop("worker_id")
+    for name, value in (("metadata.worker_id", worker_id), ("environment", given["environment"])):
+        if not isinstance(value, str):
+            raise InvalidRollout(name, value, "give a string")
+    timestamp = number("metadata.timestamp", metadata.pop("timestamp"))
     if not 0 <= timestamp * 1e6 <= rules.CREATED_TS_MAX:
         raise InvalidRollout("metadata.timestamp", timestamp, "give seconds since 1970, UTC")
-    values.setdefault("replica_id", worker_id or "unknown")
-    return RolloutRecord(
-        **values,
+    given.setdefault("replica_id", worker_id or "unknown")
+    record = RolloutRecord(
+        **{**given, "rewards": known("rewards", given.get("rewards", {}))},
         worker_id=worker_id,
         created_ts=round(timestamp * 1e6),
-        weight_step=_whole("weight_step", metadata.pop("weight_step")),
-        prompt_count=len(values.get("prompt_tokens", ())),
-        token_count=count,
+        weight_step=metadata.pop("weight_step"),
         metadata=metadata,
+    )
+    _check(record)
+    arrays = {name: one for name, one in given.items() if isinstance(one, list)}
+    return replace(
+        record,
+        prompt_count=len(record.prompt_tokens),
+        token_count=len(record.output_tokens),
+        **{name: np.asarray(one, array_fields()[name]) for name, one in arrays.items()},
     )
 
 
@@ -68,58 +81,13 @@ def check_names(given: Iterable[str], names: Iterable[str]) -> None:
         raise InvalidRollout(name, name, remedy, "is not a field here")
 
 
-def _text(name: str, value: Any, check: Check = rules.check_name) -> Any:
-    if not isinstance(value, str):
-        raise InvalidRollout(name, value, "give a text")
-    check(name, value)
-    return value
-
-
-def _whole(name: str, value: Any) -> int:
-    number = rules.whole_number(name, value)
-    rules.check_number(name, number)
-    return number
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRollout(name, value, "give a number")
-    rules.check_finite(name, value)
-    return float(value)
-
-
-def _numbers(name: str, value: Any) -> dict[str, float]:
-    return {key: _number(f"{name}[{key!r:.80}]", one) for key, one in known(name, value).items()}
-
-
-def _array(name: str, value: Any, check: Check) -> NDArray[Any]:
-    dtype = np.dtype(array_fields()[name])
-    kinds, what = _KINDS[dtype.kind]
-    try:
-        found = np.asarray(value) if value != [] else np.empty(0, dtype)
-    except ValueError:  # Lists of several lengths.
-        found = np.empty((0, 0))
-    if not isinstance(value, list) or found.ndim != 1 or found.dtype.kind not in kinds:
-        raise InvalidRollout(name, value, f"give a list of {what}")
-    if dtype.kind == "i" and found.size and found.max() > rules.INT_MAX:
-        raise InvalidRollout(name, int(found.max()), f"token ids go up to {rules.INT_MAX}")
-    check(name, array := found.astype(dtype))
-    return array
-
-
-ARRAYS: Mapping[str, Check] = {
-    **dict.fromkeys(("prompt_tokens", "output_tokens"), rules.check_tokens),
-    **dict.fromkeys(("logprobs", "old_logprobs", "ref_logprobs"), rules.check_logprobs),
-    "token_rewards": rules.check_floats,
-    "loss_mask": lambda name, flags: None,
-}
-_NAMES = ("environment", "example_id", "rollout_uid", "group_uid", "replica_id", "lineage")
-FIELDS: Mapping[str, Check] = {
-    **dict.fromkeys((*_NAMES, "stop_reason", "old_policy_version"), _text),
-    "policy_version": partial(_text, check=rules.check_version),
-    "split": partial(_text, check=rules.check_split),
-    **dict.fromkeys(("group_size", "policy_epoch"), _whole),
-    **dict.fromkeys(("reward", "logprob_sum"), _number),
-    "rewards": _numbers,
-    **{name: partial(_array, check=check) for name, check in ARRAYS.items()},
-}
+def _check(record: RolloutRecord) -> None:
+    """Raises ``InvalidRollout`` if a value breaks a rule of its field."""
+    written = encode_entries(
+        [entry_of(record)],
+        environment=record.environment,
+        worker_id=record.worker_id,
+        partitions=1,
+    )
+    for broken in decode_record(written).broken.values():
+        raise broken
