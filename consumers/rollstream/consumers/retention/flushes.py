@@ -3,16 +3,15 @@ them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import replace
+from itertools import chain
 
-from rollstream.consumers.retention.limits import OverLimits, RetentionLimits, StoredGroups
+from rollstream.consumers.retention.limits import OverLimits, RetentionLimits
 from rollstream.consumers.retention.plan import (
-    REMEMBERED_MAX,
     Decisions,
     FlushFiles,
-    HeldFlush,
     RetentionPlan,
     files_of_flush,
     plan_retention,
@@ -23,23 +22,10 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs
 from rollstream.store.layout import manifest_path, manifests_prefix, offset_in
 from rollstream.store.manifests import load_manifest
-from rollstream.store.retired import retired_of
+from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.errors import BrokerUnavailable
 
-Known = HeldFlush | StoredGroups
-
-
-@dataclass(slots=True)
-class KnownFlushes:
-    """What plans know of flushes by offset, so that their manifests are not opened again.
-
-    Attributes:
-        held: those that were held back when they were looked at.
-        stored: those whose groups were counted, up to ``REMEMBERED_MAX``.
-    """
-
-    held: dict[int, HeldFlush] = field(default_factory=dict)
-    stored: dict[int, StoredGroups] = field(default_factory=dict)
+KNOWN_MAX = 1 << 19  # Flushes of a partition, of about 500 bytes each.
 
 
 def plan_partition(
@@ -48,53 +34,44 @@ def plan_partition(
     samplers: Mapping[str, Decisions],
     limits: RetentionLimits,
     log_now_us: int,
-    known: KnownFlushes,
+    known: dict[int, FlushFiles],
     deadline: Deadline,
     time_left: Callable[[], bool] = lambda: True,
 ) -> RetentionPlan:
     """``plan_retention`` by the limits of this partition. If time is over before all groups were
     counted, those that were count: less is retired, and never more.
 
+    Args:
+        known: what plans know of flushes, by offset, so that each manifest is opened once. Younger
+            flushes than the oldest ``KNOWN_MAX`` are not looked at.
+        time_left: asked after each manifest, so that each plan gets further than the one before.
+
     Raises:
         CorruptFile, NewerFile, BrokerUnavailable: as ``unretired_flushes``.
     """
-    has_caps = limits[1:] != (None, None)
-    counted = not has_caps or _count(blobs, address, known.stored, deadline, time_left)
-    over = OverLimits.of(limits, log_now_us, known.stored.values())
+    finished = True
 
-    def known_at(offset: int) -> Known | None:
-        stored = known.stored.get(offset)
-        if stored and not any(over.has(stored.sealed_ts, version) for version, _ in stored.groups):
-            return stored
-        held = known.held.get(offset)
-        if held is not None and not held.is_held(address, samplers):
-            del known.held[offset]
-            return None
-        return held
+    def flushes() -> Iterator[FlushFiles]:
+        nonlocal finished
+        for flush in unretired_flushes(blobs, address, deadline, known):
+            is_new = flush.offset not in known
+            if is_new and len(known) >= KNOWN_MAX:
+                return
+            known[flush.offset] = flush
+            yield flush
+            if is_new and not time_left():
+                finished = False
+                return
 
-    flushes = unretired_flushes(blobs, address, deadline, known_at)
-    plan = plan_retention(address, flushes, samplers, over, known.held, time_left)
+    counts: Counter[str] = Counter()
+    if limits[1:] != (None, None):
+        for flush in flushes():
+            counts.update(flush.count_groups())
+    over = OverLimits.of(limits, log_now_us, counts)
+    plan = plan_retention(address, flushes(), samplers, over)
     for file in plan.files:
-        known.stored.pop(file.offset, None)  # What is left of the flush is counted anew.
-    return replace(plan, finished=plan.finished and counted)
-
-
-def _count(
-    blobs: Blobs,
-    address: PartitionAddress,
-    stored: dict[int, StoredGroups],
-    deadline: Deadline,
-    time_left: Callable[[], bool],
-) -> bool:
-    """Counts groups of the oldest flushes; returns whether there was time for all."""
-    for flush in unretired_flushes(blobs, address, deadline, stored.get):
-        if isinstance(flush, FlushFiles):
-            if len(stored) >= REMEMBERED_MAX:
-                break
-            stored[flush.offset] = flush.stored_groups()
-            if not time_left():
-                return False
-    return True
+        known.pop(file.offset, None)  # What is left of the flush is looked at anew.
+    return replace(plan, finished=finished)
 
 
 def manifests_from(
@@ -115,36 +92,29 @@ def unretired_flushes(
     blobs: Blobs,
     address: PartitionAddress,
     deadline: Deadline,
-    known_at: Callable[[int], Known | None],
-) -> Iterator[FlushFiles | Known]:
+    known: Mapping[int, FlushFiles],
+) -> Iterator[FlushFiles]:
     """Flushes of a partition that have files which are not retired, by rising offset. Opens the
-    manifests of these, one at a time, and none of flushes all of whose files are retired.
-
-    Args:
-        known_at: returns instead what is known of the flush at an offset; its manifest is not
-            opened.
+    manifests of these, one at a time, but for those that are known, by offset. Opens none of
+    flushes all of whose files are retired.
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
         BrokerUnavailable: as ``manifests_from``.
     """
     retired = retired_of(blobs, address)
-    for offset, files in groupby(retired.kept, key=lambda file: file.offset):
+    kept = {*retired.kept}
+    older = dict.fromkeys(file.offset for file in retired.kept)
+    for offset in chain(older, _offsets_from(blobs, address, retired.below)):
         _check_time(deadline)
-        if (known := known_at(offset)) is not None:
-            yield known
+        if offset in known:
+            yield known[offset]
             continue
-        kept = {file.path for file in files}
-        event = load_manifest(blobs, manifest_path(address, offset)).event
-        gone = {file.path for file in (*event.files, *event.incomplete)} - kept
-        yield files_of_flush(offset, event, gone)
-    for offset in _offsets_from(blobs, address, retired.below):
-        _check_time(deadline)
-        if (known := known_at(offset)) is None:
-            event = load_manifest(blobs, manifest_path(address, offset)).event
-            yield files_of_flush(offset, event)
-        else:
-            yield known
+        flush = files_of_flush(offset, load_manifest(blobs, manifest_path(address, offset)).event)
+        if offset < retired.below:
+            left = (one for one in flush.files if NamedFile(offset, one.path) in kept)
+            flush = flush._replace(files=tuple(left))
+        yield flush
 
 
 def _check_time(deadline: Deadline) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -30,14 +29,6 @@ class RetentionLimits(NamedTuple):
         return RetentionLimits(self.older_than_us, *caps)
 
 
-class StoredGroups(NamedTuple):
-    """How many groups the files of a flush have that are not retired, by policy version; 0 of a
-    version that only has incomplete rows."""
-
-    sealed_ts: int
-    groups: tuple[tuple[str, int], ...]
-
-
 @dataclass(slots=True)
 class OverLimits:
     """What is over the limits of a partition. Each file that is retired leaves less.
@@ -53,12 +44,10 @@ class OverLimits:
     of_policies: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, limits: RetentionLimits, now_us: int, stored: Iterable[StoredGroups]) -> Self:
-        """What is over the limits of a partition at this log time, by the groups that it has."""
+    def of(cls, limits: RetentionLimits, now_us: int, counts: Counter[str]) -> Self:
+        """What is over the limits of a partition at this log time, by the groups that it has of
+        each policy version."""
         age, cap, cap_per_policy = limits
-        counts: Counter[str] = Counter()
-        for flush in stored:
-            counts.update(dict(flush.groups))
         over = {} if cap_per_policy is None else {v: n - cap_per_policy for v, n in counts.items()}
         return cls(
             NOTHING_SEALED_US if age is None else now_us - age,

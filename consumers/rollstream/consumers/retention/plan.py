@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from rollstream.consumers.assembling.fitting import that_fit
-from rollstream.consumers.retention.limits import OverLimits, StoredGroups
+from rollstream.consumers.retention.limits import OverLimits
 from rollstream.folds.group.known import TRAIN
 from rollstream.schemas.events import Flushed, RetiredFile
 from rollstream.schemas.ids import PartitionAddress
@@ -17,7 +16,6 @@ from rollstream.store.layout import policy_version_in
 from rollstream.streams.folds.refs import GroupRef
 
 RETIRED_BYTES_MAX = 1024 * 1024  # Far below a message's limit, and one blob that readers open.
-REMEMBERED_MAX = 1 << 19  # Flushes of a partition that are held back, of about 300 bytes each.
 _FILE_BYTES = 24  # At most, of an event, beside the path.
 
 
@@ -45,35 +43,12 @@ class FlushFiles(NamedTuple):
     sealed_ts: int
     files: tuple[FileGroups, ...]
 
-    def stored_groups(self) -> StoredGroups:
-        """How many groups the files have."""
+    def count_groups(self) -> Counter[str]:
+        """How many groups the files have, by policy version."""
         counts: Counter[str] = Counter()
         for file in self.files:
             counts[file.policy_version] += file.stored
-        return StoredGroups(self.sealed_ts, *_shared(tuple(counts.items())))
-
-
-class HeldFlush(NamedTuple):
-    """A flush all of whose files that are not retired were held back when it was looked at.
-
-    Attributes:
-        held: how many groups, by sampler and whether in an open batch, as they were then.
-        holding: of each file a sampler and the index of a group that it was not done with.
-    """
-
-    offset: int
-    sealed_ts: int
-    files: int
-    bytes: int
-    held: tuple[tuple[tuple[str, bool], int], ...]
-    holding: tuple[tuple[str, int], ...]
-
-    def is_held(self, address: PartitionAddress, samplers: Mapping[str, Decisions]) -> bool:
-        """Whether all of the files still are: each by the group that was named."""
-        return all(
-            name in samplers and not samplers[name].is_done(GroupRef(*address, self.offset, index))
-            for name, index in self.holding
-        )
+        return counts
 
 
 class Decisions(Protocol):
@@ -107,7 +82,7 @@ class RetentionPlan:
 
     Attributes:
         files: to be retired, in the order of flushes.
-        held: by sampler; of files that were held before, as it was then.
+        held: by sampler.
         finished: False: time was over before all old files were looked at.
     """
 
@@ -120,11 +95,9 @@ class RetentionPlan:
 
 def plan_retention(
     address: PartitionAddress,
-    flushes: Iterable[FlushFiles | HeldFlush | StoredGroups],
+    flushes: Iterable[FlushFiles],
     samplers: Mapping[str, Decisions],
     over: OverLimits,
-    remembered: MutableMapping[int, HeldFlush] | None = None,
-    time_left: Callable[[], bool] = lambda: True,
 ) -> RetentionPlan:
     """Plans for one partition. A file is retired where it is over a limit and every sampler is done
     with all of its groups: the oldest first, until nothing is over. Without a sampler nothing is.
@@ -133,87 +106,48 @@ def plan_retention(
     between this and the ``Retired`` event contradicts it.
 
     Args:
-        flushes: by rising offset; read until nothing is over a limit. One that is known to be held
-            still, or whose groups are known to be within the limits, is not looked at.
+        flushes: by rising offset; read until nothing is over a limit.
         samplers: every one that is registered, by name.
-        remembered: takes the flushes that are held, by offset, up to ``REMEMBERED_MAX``.
-        time_left: asked after each flush that was looked at, so that each plan gets further than
-            the one before.
     """
     if not samplers:
         return RetentionPlan()
     retire: list[RetiredFile] = []
     held_files = held_bytes = 0
     held: Counter[tuple[str, bool]] = Counter()  # By sampler, and whether in an open batch.
-    finished = True
     for flush in flushes:
         if over.end_at(flush.sealed_ts):
             break
-        if isinstance(flush, StoredGroups):
-            continue
-        if isinstance(flush, HeldFlush):
-            still = flush
-        else:
-            done, still = _looked_at(address, flush, samplers, over)
-            retire += done
-            all_held = still.files == len(flush.files)
-            if remembered is not None and all_held and len(remembered) < REMEMBERED_MAX:
-                remembered[flush.offset] = still
-        held_files += still.files
-        held_bytes += still.bytes
-        held.update(dict(still.held))
-        if flush is not still and not time_left():
-            finished = False
-            break
+        for file in flush.files:
+            if not over.has(flush.sealed_ts, file.policy_version):
+                continue
+            holding = _holding(address, flush.offset, file, samplers)
+            if holding:
+                held_files += 1
+                held_bytes += file.size
+                held.update(holding)
+            else:
+                retire.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
+                over.retire(file.policy_version, file.stored)
     names = sorted({name for name, _ in held})
     return RetentionPlan(
         files=tuple(retire),
         held_files=held_files,
         held_bytes=held_bytes,
         held={name: HeldGroups(held[name, True], held[name, False]) for name in names},
-        finished=finished,
     )
 
 
-def _looked_at(
-    address: PartitionAddress,
-    flush: FlushFiles,
-    samplers: Mapping[str, Decisions],
-    over: OverLimits,
-) -> tuple[list[RetiredFile], HeldFlush]:
-    """Of the files that are over a limit, those that every sampler is done with, and what holds the
-    others."""
-    done: list[RetiredFile] = []
-    held: Counter[tuple[str, bool]] = Counter()
-    by: list[tuple[str, int]] = []
-    held_bytes = 0
-    for file in flush.files:
-        if not over.has(flush.sealed_ts, file.policy_version):
-            continue
-        refs = [GroupRef(*address, flush.offset, index) for index in file.groups]
-        holding = [
-            (name, ref)
-            for name, decisions in samplers.items()
-            for ref in refs
-            if not decisions.is_done(ref)
-        ]
-        if not holding:
-            done.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
-            over.retire(file.policy_version, file.stored)
-            continue
-        held.update((name, samplers[name].is_open(ref)) for name, ref in holding)
-        by.append((holding[0][0], holding[0][1].index_in_flush))
-        held_bytes += file.size
-    still = HeldFlush(
-        flush.offset, flush.sealed_ts, len(by), held_bytes, *_shared(tuple(held.items()), tuple(by))
+def _holding(
+    address: PartitionAddress, offset: int, file: FileGroups, samplers: Mapping[str, Decisions]
+) -> Counter[tuple[str, bool]]:
+    """Of a file of the flush at this offset: how many groups samplers are not done with."""
+    refs = [GroupRef(*address, offset, index) for index in file.groups]
+    return Counter(
+        (name, decisions.is_open(ref))
+        for name, decisions in samplers.items()
+        for ref in refs
+        if not decisions.is_done(ref)
     )
-    return done, still
-
-
-@lru_cache(maxsize=1024)
-def _shared(*values: Any) -> tuple[Any, ...]:
-    """The same objects for equal ones: of most flushes these are alike."""
-    return values
 
 
 def describe_held(files: int, held: Mapping[str, HeldGroups]) -> str:
@@ -228,9 +162,8 @@ def describe_held(files: int, held: Mapping[str, HeldGroups]) -> str:
     return f"{files:,} file{'s'[: files > 1]} held back by {' and by '.join(by_sampler)}"
 
 
-def files_of_flush(offset: int, event: Flushed, retired: Iterable[str] = ()) -> FlushFiles:
-    """A flush with its files, but for the retired ones."""
-    gone = {*retired}
+def files_of_flush(offset: int, event: Flushed) -> FlushFiles:
+    """A flush with all of its files."""
     files = []
     for number, file in enumerate(event.files):
         own = [index for index, group in enumerate(event.groups) if group.file == number]
@@ -241,7 +174,7 @@ def files_of_flush(offset: int, event: Flushed, retired: Iterable[str] = ()) -> 
         FileGroups(file.path, file.size, (), policy_version_in(file.path), 0)
         for file in event.incomplete
     ]
-    return FlushFiles(offset, event.now_ts, tuple(file for file in files if file.path not in gone))
+    return FlushFiles(offset, event.now_ts, tuple(files))
 
 
 def parts(files: Sequence[RetiredFile]) -> Iterator[tuple[RetiredFile, ...]]:
