@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeated
-from rollstream.consumers.audit.manifests import ComparedRollUps, Manifests, MissingManifests
+from rollstream.consumers.audit.manifests import ComparedRollUps, Manifests
 from rollstream.consumers.audit.records import IngestRecords
 from rollstream.consumers.audit.repeats import Repeats
 from rollstream.consumers.audit.retired import (
@@ -174,14 +174,6 @@ def audit(
     )
 
 
-class _LookedFor(NamedTuple):
-    """What is looked for while the files of flushes are compared."""
-
-    retired: Retirements
-    missing: MissingManifests
-    left_out: LeftOut
-
-
 @dataclass(frozen=True, slots=True)
 class _Auditor:
     layout: Layout
@@ -194,11 +186,11 @@ class _Auditor:
     def audit_partition(self, address: PartitionAddress, ledger: Ledger) -> PartitionAudit:
         """The figures of one partition; its problems are in ``ledger`` afterwards."""
         where = self.layout.groups_log(address)
-        manifests, rollups = Manifests(self.blobs, address), ComparedRollUps(self.blobs, address)
+        rollups = ComparedRollUps(self.blobs, address)
         aside: dict[TopicPartition, PutAside] = {}
         with (
             closing(Follower(self.broker, {where: 0}, aside=aside)) as follower,
-            closing(self._ingest_records(address)) as records,
+            closing(self._ingest_records(address, ledger)) as records,
             Retirements(self._end(where)) as retired,
         ):
             # That no broker answers is reported early, however long all of it may take.
@@ -213,26 +205,24 @@ class _Auditor:
                     continue
                 # Record by record beside the events, so that nothing is remembered of offsets that
                 # the watermark has passed.
-                records.check_below(ledger.watermark, ledger)
+                records.check(ledger.watermark)
                 ledger.forget_passed()
-                ledger.problems += manifests.problems(offset, event)
                 ledger.problems += rollups.problems(offset, [file.path for file in event.files])
             read_to = follower.next_offsets()[where]
-            published, pending = ledger.close(records.check_rest(ledger))
-            if where not in aside:  # Else nobody knows what of these was written after an event.
-                ledger.problems += manifests.rest(read_to)
-                ledger.problems += rollups.rest(read_to)
+            published, pending = ledger.close(records.check())
             left_out = LeftOut(self.blobs, address, read_to)
-            missing = MissingManifests(self.blobs, address)
-            looked_for = _LookedFor(retired, missing, left_out)
-            ledger.problems += self._file_problems(ledger.name, looked_for, follower, where)
+            manifests = Manifests(self.blobs, address)
+            ledger.problems += self._file_problems(
+                ledger.name, retired, manifests, left_out, follower, where
+            )
             if where in aside:
                 ledger.add_problem(
                     f"checked up to offset {read_to} of its seal log, behind which it cannot be "
                     f"read: {aside[where].error}"
                 )
-            else:
-                ledger.problems += missing.problems(ledger.name)
+            else:  # Else nobody knows what of these was written after an event.
+                ledger.problems += rollups.rest(read_to)
+                ledger.problems += manifests.rest(ledger.name, read_to)
                 ledger.problems += left_out.problems(ledger.name)
         row = PartitionAudit(
             environment=address.environment,
@@ -246,7 +236,7 @@ class _Auditor:
             files=ledger.files,
             flushes=ledger.flushes,
             watermark=ledger.watermark,
-            manifests_missing=missing.count,
+            manifests_missing=manifests.missing,
             foreign=follower.foreign[where],
         )
         if not row.balanced:
@@ -257,11 +247,16 @@ class _Auditor:
         return row
 
     def _file_problems(
-        self, name: str, looked_for: _LookedFor, read: Follower, where: TopicPartition
+        self,
+        name: str,
+        retired: Retirements,
+        manifests: Manifests,
+        left_out: LeftOut,
+        read: Follower,
+        where: TopicPartition,
     ) -> Iterator[str]:
         """What is wrong with the files of the flushes that were read. The log is read once more, so
         that of each file it is known by then whether it was retired."""
-        retired, missing, left_out = looked_for
         read_to = read.next_offsets()[where]
         # What was retired since then may be deleted by now.
         since = RetiredSince(lambda: (one[3] for one in read.read_to_end(self.deadline)))
@@ -279,8 +274,9 @@ class _Auditor:
                     else:
                         retired_by[one.path] = one.event
                 left = known - retired_by.keys()
-                missing.look(
+                yield from manifests.problems(
                     offset,
+                    event,
                     needed=bool(left) or offset >= retired.below,
                     retired=partial(since.has_all, offset, left),
                 )
@@ -313,9 +309,9 @@ class _Auditor:
     def _at_once(self) -> Deadline:
         return Deadline(self.deadline.slice_s(self.request_timeout_s), self.deadline.clock)
 
-    def _ingest_records(self, address: PartitionAddress) -> IngestRecords:
+    def _ingest_records(self, address: PartitionAddress, ledger: Ledger) -> IngestRecords:
         where = self.layout.rollouts_log(address)
-        return IngestRecords(self.broker, where, self.deadline, self.request_timeout_s)
+        return IngestRecords(self.broker, where, ledger, self.deadline, self.request_timeout_s)
 
 
 def _never_named(name: str, file: Retirement) -> str:

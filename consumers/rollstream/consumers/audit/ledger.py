@@ -224,10 +224,10 @@ class Ledger:
                     of.unreadable |= unreadable
         twice += self._settle_ranges(event)
         if twice:
-            self.problems.append(f"{where}: (offset, entry) settled twice: {_some(twice)}")
+            self.problems.append(f"{where}: (offset, entry) settled twice: {Named(twice).names}")
         if unknown:
             self.problems.append(
-                f"{where}: (offset, entry) that it does not touch: {_some(unknown)}"
+                f"{where}: (offset, entry) that it does not touch: {Named(unknown).names}"
             )
         self._move_watermark(where, event.watermark)
 
@@ -269,7 +269,7 @@ class Ledger:
             if of.left
         ]
         if short:
-            self.problems.append(f"{before} not all entries are settled: {_some(short)}")
+            self.problems.append(f"{before} not all entries are settled: {Named(short).names}")
         self.watermark = watermark
 
     def _touches(self, first: int, stop: int) -> bool:
@@ -328,10 +328,12 @@ class _Offset:
 class Named:
     """Counts things, and keeps the names of the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[object] = ()) -> None:
         self.count = 0
         self._named: list[str] = []
         self._named_count = 0
+        for name in names:
+            self.add(str(name))
 
     def add(self, name: str, count: int = 1) -> None:
         self.count += count
@@ -411,7 +413,7 @@ def repeated(environment: str, repeats: Repeats, dedupe_horizon: int) -> Repeate
     Args:
         dedupe_horizon: so many entries of a partition may be settled before a uid is forgotten.
     """
-    found: dict[str, list[str]] = {what: [] for what in (*_TWICE.values(), *_MISTAKES)}
+    found = {what: Named() for what in (*_TWICE.values(), *_MISTAKES)}
     for again in repeats.find():
         before, own = map(_of_place, again.places)
         what = _TWICE[own.kind]
@@ -420,13 +422,13 @@ def repeated(environment: str, repeats: Repeats, dedupe_horizon: int) -> Repeate
         elif own.kind == SEGMENT and again.between >= dedupe_horizon:
             what = _MISTAKES[1]
         events = (f"{environment}[{one.partition}] event {one.event}" for one in (before, own))
-        found[what].append(" and ".join(events))
+        found[what].add(" and ".join(events))
 
     def told(whats: Iterable[str]) -> list[str]:
         return [
-            f"{environment}: {len(found[what])} {what}: {_some(found[what])}"
+            f"{environment}: {found[what].count} {what}: {found[what].names}"
             for what in whats
-            if found[what]
+            if found[what].count
         ]
 
     return Repeated(told(_TWICE.values()), told(_MISTAKES))
@@ -441,8 +443,3 @@ class _Told(NamedTuple):
 def _of_place(place: int) -> _Told:
     rest, kind = place >> _KIND_BITS, place & (1 << _KIND_BITS) - 1
     return _Told(rest >> _OFFSET_BITS, rest & (1 << _OFFSET_BITS) - 1, kind)
-
-
-def _some(what: Sequence[object]) -> str:
-    named = ", ".join(map(str, what[:NAMED_MAX]))
-    return named if len(what) <= NAMED_MAX else f"{named} and {len(what) - NAMED_MAX} more"

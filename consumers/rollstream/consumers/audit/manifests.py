@@ -6,44 +6,76 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 from rollstream.consumers.audit.ledger import Named
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, CorruptFile
-from rollstream.store.layout import manifest_path, manifests_prefix, offset_in, rollups_prefix
+from rollstream.store.layout import (
+    manifest_path,
+    manifests_prefix,
+    offset_in,
+    rollup_in,
+    rollups_prefix,
+)
 from rollstream.store.manifests import Manifest, is_manifest_of
 from rollstream.store.rollups import NamedFiles, read_rollup
 
 _LEVELS = ("1", "2")  # Of roll-ups.
+_REMEDY = "delete it; manifests say what it should"
 
 
 class Manifests:
-    """Those of one partition: whether each is as its event says."""
+    """Those of one partition: whether each is there, and as its event says.
+
+    The newest flush may lack its own. A manifest of an older flush may go once all files that the
+    flush named are retired.
+
+    Attributes:
+        missing: how many flushes lack theirs, with the newest.
+    """
 
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
+        self.missing = 0
         self._blobs = blobs
         self._address = address
+        self._named = Named()
+        self._lacks = -1  # The newest flush, where it has none.
         # Of paths, in the order of offsets; they are listed while the log is read. What is written
         # meanwhile is of newer flushes, or read by its path.
         paths = (blob.path for blob in blobs.list(manifests_prefix(address)))
         self._listed = (path for path in paths if offset_in(path) is not None)
         self._next = next(self._listed, None)
 
-    def problems(self, offset: int, event: Flushed) -> Iterator[str]:
-        """What is wrong with the manifests up to that of the next flush."""
+    def problems(
+        self, offset: int, event: Flushed, *, needed: bool, retired: Callable[[], bool]
+    ) -> Iterator[str]:
+        """What is wrong with the manifests up to that of the next flush.
+
+        Args:
+            needed: False: all files of the flush were retired when the log was read.
+            retired: returns whether they are retired by now; asked if there is no manifest.
+        """
         yield from self._others_below(offset)
+        if self._lacks >= 0:  # An owner projects one flush before it appends the next.
+            self._named.add(str(self._lacks))
+        self._lacks = -1
         path = manifest_path(self._address, offset)
         if self._next == path:
             self._next = next(self._listed, None)
-        with suppress(BlobMissing):  # ``MissingManifests`` finds out whether it may be.
+        try:
             if not is_manifest_of(self._blobs.read(path), Manifest(self._address, offset, event)):
                 yield f"{path} differs from its event in the seal log"
+        except BlobMissing:
+            if needed and not retired():
+                self._lacks = offset
+                self.missing += 1
 
-    def rest(self, read_to: int) -> Iterator[str]:
+    def rest(self, name: str, read_to: int) -> Iterator[str]:
         """What is wrong with the others: one at or above ``read_to`` may be of a newer flush."""
         yield from self._others_below(read_to)
+        if self._named.count:
+            yield f"{name}: flushes without a manifest {self._named}"
 
     def _others_below(self, offset: int) -> Iterator[str]:
         """Manifests of what is no flush that counts."""
@@ -51,44 +83,6 @@ class Manifests:
         while self._next is not None and self._next < end:
             yield f"{self._next} is the manifest of a flush that does not count"
             self._next = next(self._listed, None)
-
-
-class MissingManifests:
-    """Flushes of one partition whose manifest is missing and has to be there.
-
-    The newest may lack its own. A manifest of an older flush may go once all files that the flush
-    named are retired.
-
-    Attributes:
-        count: how many, with the newest.
-    """
-
-    def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
-        self.count = 0
-        self._blobs = blobs
-        self._address = address
-        self._named = Named()
-        self._lacks = -1  # The newest flush, where it has none.
-
-    def look(self, offset: int, *, needed: bool, retired: Callable[[], bool]) -> None:
-        """Looks for the manifest of the next flush.
-
-        Args:
-            needed: False: all files of the flush were retired when the log was read.
-            retired: returns whether they are retired by now; asked if there is no manifest.
-        """
-        if self._lacks >= 0:  # An owner projects one flush before it appends the next.
-            self._named.add(str(self._lacks))
-        self._lacks = -1
-        path = manifest_path(self._address, offset)
-        if needed and self._blobs.info(path) is None and not retired():
-            self._lacks = offset
-            self.count += 1
-
-    def problems(self, name: str) -> Iterator[str]:
-        """What is wrong, once all flushes were looked at."""
-        if self._named.count:
-            yield f"{name}: flushes without a manifest {self._named}"
 
 
 class ComparedRollUps:
@@ -111,14 +105,13 @@ class ComparedRollUps:
         yield from self._read_below(read_to)
         yield from self._compare(read_to, {})
         for blob in self._blobs.list(rollups_prefix(self._address)):
-            if _first_of(blob.path) is None:
+            if rollup_in(blob.path) is None:
                 yield f"{blob.path} has no name of a roll-up; delete it"
 
     def _listed(self, level: str) -> Iterator[tuple[int, str]]:
         for blob in self._blobs.list(f"{rollups_prefix(self._address)}{level}-"):
-            first = _first_of(blob.path)
-            if first is not None:
-                yield first, blob.path
+            if (found := rollup_in(blob.path)) is not None:
+                yield found[1], blob.path
 
     def _read_below(self, offset: int) -> Iterator[str]:
         while self._next is not None and self._next[0] < offset:
@@ -147,14 +140,3 @@ class ComparedRollUps:
             if manifests:
                 left.append((path, manifests))
         self._open = left
-
-
-_REMEDY = "delete it; manifests say what it should"
-
-
-def _first_of(path: str) -> int | None:
-    """The offset of the first manifest in a roll-up; None of what has no name of one."""
-    numbers = path.rpartition("/")[2].removesuffix(".json").split("-")
-    if len(numbers) != 3 or numbers[0] not in _LEVELS or not all(map(str.isdecimal, numbers)):
-        return None
-    return int(numbers[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rollstream.consumers.audit.ledger import Ledger
@@ -22,70 +23,58 @@ class IngestRecords:
     """
 
     def __init__(
-        self, broker: Broker, where: TopicPartition, deadline: Deadline, request_timeout_s: float
+        self,
+        broker: Broker,
+        where: TopicPartition,
+        ledger: Ledger,
+        deadline: Deadline,
+        request_timeout_s: float,
     ) -> None:
         self._broker = broker
         self._reader = broker.reader({where: 0})
         self._where = where
+        self._ledger = ledger
         self._deadline = deadline
         self._request_timeout_s = request_timeout_s
-        self._records: Iterator[Record] = iter(())
+        self._records = self._read()
         self._next: Record | None = None  # Read, and not handed over.
-        self._position = 0
-        self._end: int | None = None
+        self._end = 0
 
-    def check_below(self, stop: int, ledger: Ledger) -> None:
-        """The records below ``stop`` that were not handed over yet."""
-        self._begin(ledger)
-        while True:
-            record, self._next = self._next or self._read(ledger), None
-            if record is None:
-                return
-            if record.offset >= stop:
-                self._next = record
-                return
-            ledger.check_record(record.offset, _entry_count(record.value))
-
-    def check_rest(self, ledger: Ledger) -> int:
-        """All the others; returns the log's end."""
-        end = self._begin(ledger)
-        self.check_below(end, ledger)
-        return end
+    def check(self, stop: float = math.inf) -> int:
+        """Hands over the records below ``stop`` that were not handed over yet; returns the log's
+        end."""
+        self._next = self._next or next(self._records, None)
+        while self._next is not None and self._next.offset < stop:
+            self._ledger.check_record(self._next.offset, _entry_count(self._next.value))
+            self._next = next(self._records, None)
+        return self._end
 
     def close(self) -> None:
         """Idempotent."""
         self._reader.close()
 
-    def _begin(self, ledger: Ledger) -> int:
-        if self._end is None:
-            timeout_s = self._deadline.slice_s(self._request_timeout_s)
-            first, self._end = self._reader.bounds(self._where, timeout_s)
-            self._begin_at(first, self._end, ledger)
-        return self._end
-
-    def _begin_at(self, first: int, end: int, ledger: Ledger) -> None:
-        """What is before ``first`` and was not read is deleted, or cannot be read."""
-        ledger.add_deleted(self._position, first)
-        self._position = first
-        self._records = read_between(self._reader, self._where, first, end, self._deadline)
-
-    def _read(self, ledger: Ledger) -> Record | None:
-        assert self._end is not None, "it has begun"
+    def _read(self) -> Iterator[Record]:
+        timeout_s = self._deadline.slice_s(self._request_timeout_s)
+        start, self._end = self._reader.bounds(self._where, timeout_s)
+        position = 0
         while True:
+            # What is before ``start`` and was not read is deleted, or cannot be read.
+            self._ledger.add_deleted(position, start)
+            position = start
             try:
-                record = next(self._records, None)
-            except OffsetLost as lost:
-                if lost.first <= self._position:
+                for record in read_between(
+                    self._reader, self._where, start, self._end, self._deadline
+                ):
+                    position = record.offset + 1
+                    yield record
+                return
+            except OffsetLost as lost:  # Retention was faster.
+                if lost.first <= position:
                     raise
-                self._begin_at(lost.first, self._end, ledger)  # Retention was faster.
+                start = lost.first
             except DamagedRecord as damaged:
-                start = max(self._position, damaged.offset)
-                stop = next_readable(self._broker, self._where, start, self._deadline)
-                self._begin_at(stop, self._end, ledger)
-            else:
-                if record is not None:
-                    self._position = record.offset + 1
-                return record
+                start = max(position, damaged.offset)
+                start = next_readable(self._broker, self._where, start, self._deadline)
 
 
 def _entry_count(value: bytes) -> int:
