@@ -107,9 +107,7 @@ def retain(
 def _planned(plan: EnvironmentPlan) -> str:
     parts = [f"{plan.environment}: {_files(plan.files)}, {plan.bytes:,} bytes would be retired"]
     if plan.held_files:
-        parts.append(f"{describe_held(plan.held_files, plan.held)}, {plan.held_bytes:,} bytes")
-    if plan.other_files:
-        parts.append(f"{plan.other_files:,} other files stay")
+        parts.append(describe_held(plan.held_files, plan.held))
     if plan.manifests or plan.batches or plan.orphans:
         parts.append(
             f"{plan.manifests:,} manifests and roll-ups, {plan.batches:,} batch files and "

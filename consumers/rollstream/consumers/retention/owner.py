@@ -26,10 +26,8 @@ from rollstream.consumers.retention.limits import RetentionLimits
 from rollstream.consumers.retention.plan import FlushFiles, RetentionPlan, describe_held, parts
 from rollstream.consumers.retention.unneeded import (
     STAGED_AGE_S,
-    Unneeded,
     abandoned_groups,
     orphans,
-    unnamed_by_log,
     unneeded_batches,
     unneeded_manifests,
 )
@@ -230,14 +228,16 @@ def _delete_unneeded(
     files: PartitionFiles, deadline: Deadline, *, orphans_too: bool
 ) -> Generator[LogStep, Any, str]:
     """Returns what was deleted, in words."""
-    context, staged = files.context, 0
+    blobs = files.context.blobs
     found = _find_unneeded(files, deadline, orphans_too)
-    yield from asking_log(context, files.log.check_still_owner)
-    found.delete(context.blobs)
+    yield from asking_log(files.context, files.log.check_still_owner)
+    for paths in found.values():
+        for path in paths:  # Repeating it, also beside another owner, changes nothing.
+            blobs.delete(path)
+    counts = {kind: len(paths) for kind, paths in found.items()}
     if orphans_too and files.address.partition == 0:
-        staged = context.blobs.delete_staged(files.staged_before_us)
-    unfinished = f"unfinished files: {staged:,}" if staged else ""
-    deleted = ", ".join(filter(None, (str(found), unfinished)))
+        counts["unfinished files"] = blobs.delete_staged(files.staged_before_us)
+    deleted = ", ".join(f"{kind}: {count:,}" for kind, count in counts.items() if count)
     if not deleted:
         return ""
     _log.info("%s: deleted %s", files.address, deleted)
@@ -289,23 +289,27 @@ def _plan(files: PartitionFiles, limits: RetentionLimits, deadline: Deadline) ->
     )
 
 
-def _find_unneeded(files: PartitionFiles, deadline: Deadline, orphans_too: bool) -> Unneeded:
-    """What belongs to the whole environment is up to the owner of its first partition."""
+def _find_unneeded(
+    files: PartitionFiles, deadline: Deadline, orphans_too: bool
+) -> dict[str, Sequence[str]]:
+    """Files that nothing needs, by kind, each kind in the order in which it is to be deleted. What
+    belongs to the whole environment is up to the owner of its first partition."""
     context, address = files.context, files.address
     blobs = context.blobs
-    batches: Sequence[str] = ()
-    unnamed: Sequence[str] = ()
+    found: dict[str, Sequence[str]] = {"manifests and roll-ups": unneeded_manifests(blobs, address)}
     if address.partition == 0:
         with suppress(UnregisteredSampler, NoSampler):  # Retiring says so.
-            batches = unneeded_batches(blobs, files.samplers(deadline))
+            found["batch files"] = unneeded_batches(blobs, files.samplers(deadline))
         if orphans_too:
-            addresses = context.layout.addresses({address.environment: context.config.partitions})
-            candidates = orphans(blobs, addresses, deadline, files.known)
-            unnamed = unnamed_by_log(
-                *(context.broker, context.layout, candidates, deadline),
+            found["orphans"] = orphans(
+                *(context.broker, context.layout, blobs),
+                context.layout.addresses({address.environment: context.config.partitions}),
+                deadline,
                 answer_s=context.ask_s,
+                known=files.known,
             )
-    manifests = unneeded_manifests(blobs, address)
-    staged = abandoned_groups(blobs, address, files.staged_before_us) if orphans_too else set()
-    staged -= {request.event.staged for request in files.log.fold.requests.values()}
-    return Unneeded(manifests=manifests, batches=batches, orphans=unnamed, staged=sorted(staged))
+    if orphans_too:
+        staged = abandoned_groups(blobs, address, files.staged_before_us)
+        requested = {request.event.staged for request in files.log.fold.requests.values()}
+        found["abandoned groups"] = sorted(staged - requested)
+    return found

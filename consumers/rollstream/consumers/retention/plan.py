@@ -88,7 +88,6 @@ class RetentionPlan:
 
     files: tuple[RetiredFile, ...] = ()
     held_files: int = 0
-    held_bytes: int = 0
     held: Mapping[str, HeldGroups] = field(default_factory=dict)
     finished: bool = True
 
@@ -112,7 +111,7 @@ def plan_retention(
     if not samplers:
         return RetentionPlan()
     retire: list[RetiredFile] = []
-    held_files = held_bytes = 0
+    held_files = 0
     held: Counter[tuple[str, bool]] = Counter()  # By sampler, and whether in an open batch.
     for flush in flushes:
         if over.end_at(flush.sealed_ts):
@@ -123,7 +122,6 @@ def plan_retention(
             holding = _holding(address, flush.offset, file, samplers)
             if holding:
                 held_files += 1
-                held_bytes += file.size
                 held.update(holding)
             else:
                 retire.append(RetiredFile(offset=flush.offset, path=file.path, size=file.size))
@@ -132,7 +130,6 @@ def plan_retention(
     return RetentionPlan(
         files=tuple(retire),
         held_files=held_files,
-        held_bytes=held_bytes,
         held={name: HeldGroups(held[name, True], held[name, False]) for name in names},
     )
 

@@ -13,8 +13,6 @@ from rollstream.consumers.retention.flushes import plan_partition
 from rollstream.consumers.retention.limits import RetentionLimits
 from rollstream.consumers.retention.plan import HeldGroups
 from rollstream.consumers.retention.unneeded import (
-    HeldBatches,
-    Unneeded,
     orphans,
     unneeded_batches,
     unneeded_manifests,
@@ -23,8 +21,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import RequestKind
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Followed, read_root_id, visible_files
-from rollstream.store.layout import GROUPS, rows_prefix
+from rollstream.store import Blobs, Followed, read_root_id
 from rollstream.streams.broker import Broker
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import StoreRoot, require_root
@@ -36,9 +33,8 @@ class EnvironmentPlan:
 
     Attributes:
         files, bytes: that would be retired; those under ``incomplete/`` too.
-        held_files, held_bytes: over a limit, and held back.
+        held_files: over a limit, and held back.
         held: by which samplers.
-        other_files: under ``groups/``, within the limits.
         manifests, batches, orphans: how many files would be deleted that nothing needs: manifests
             and roll-ups, batch files, and row files that no flush names.
     """
@@ -47,9 +43,7 @@ class EnvironmentPlan:
     files: int
     bytes: int
     held_files: int
-    held_bytes: int
     held: Mapping[str, HeldGroups]
-    other_files: int
     manifests: int
     batches: int
     orphans: int
@@ -88,10 +82,10 @@ def plan_request(
     plans = []
     by_environment = addresses_of(config, environments)
     root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
-    require_root(broker, Layout.of(config.kafka), by_environment, root, deadline)
+    kafka, layout = config.kafka, Layout.of(config.kafka)
+    require_root(broker, layout, by_environment, root, deadline)
     with closing(DecisionLogs(config, broker, root)) as decisions:
         read = {name: decisions.read(name, deadline) for name in by_environment}
-    visible = visible_files(blobs)
     for environment, addresses in by_environment.items():
         samplers = read[environment]
         share = limits.of_partition(len(addresses))
@@ -102,23 +96,18 @@ def plan_request(
         held: dict[str, HeldGroups] = {}
         for name, groups in (held for plan in found for held in plan.held.items()):
             held[name] = groups.plus(held.get(name, HeldGroups(0, 0)))
-        held_files = sum(plan.held_files for plan in found)
-        unneeded = _unneeded(blobs, addresses, samplers, deadline)
-        prefix = rows_prefix(GROUPS, environment)
-        named = sum(path.startswith(prefix) for path in visible)
-        sealed = sum(file.path.startswith(f"{GROUPS}/") for file in files)
+        manifests = [path for one in addresses for path in unneeded_manifests(blobs, one)]
+        unnamed = orphans(broker, layout, blobs, addresses, deadline, kafka.timeout_s, set())
         plans.append(
             EnvironmentPlan(
                 environment=environment,
                 files=len(files),
                 bytes=sum(file.size for file in files),
-                held_files=held_files,
-                held_bytes=sum(plan.held_bytes for plan in found),
+                held_files=sum(plan.held_files for plan in found),
                 held=held,
-                other_files=max(0, named - sealed - held_files),
-                manifests=len(unneeded.manifests),
-                batches=len(unneeded.batches),
-                orphans=len(unneeded.orphans),
+                manifests=len(manifests),
+                batches=len(unneeded_batches(blobs, samplers)),
+                orphans=len(unnamed),
             )
         )
     return plans
@@ -158,20 +147,6 @@ def request_retention(
     }
     asked = ask(broker, list(logs), RequestKind.RETAIN, deadline, **given)
     return [_answer(address, asked[where]) for where, address in logs.items()]
-
-
-def _unneeded(
-    blobs: Blobs,
-    addresses: Sequence[PartitionAddress],
-    samplers: Mapping[str, HeldBatches],
-    deadline: Deadline,
-) -> Unneeded:
-    """What nothing needs of an environment."""
-    return Unneeded(
-        manifests=[path for one in addresses for path in unneeded_manifests(blobs, one)],
-        batches=unneeded_batches(blobs, samplers),
-        orphans=orphans(blobs, addresses, deadline, set()),
-    )
 
 
 def _answer(address: PartitionAddress, answer: Answer) -> PartitionAnswer:

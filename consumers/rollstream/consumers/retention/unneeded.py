@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Collection, Mapping, MutableSet, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
 
 from rollstream.consumers.retention.files import retired_blobs
-from rollstream.consumers.retention.flushes import manifests_from
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed, Flushed
 from rollstream.schemas.ids import PartitionAddress
@@ -44,7 +42,7 @@ from rollstream.store.retired import (
     retired_of,
 )
 from rollstream.store.rollups import named_files
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
@@ -61,37 +59,6 @@ class HeldBatches(Protocol):
 
 UNNAMED_S = 60.0  # For all logs that are asked which files they name.
 STAGED_AGE_S = 86_400.0  # No write takes so long: what is older is of a writer that was killed.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unneeded:
-    """Files that nothing needs, each kind in the order in which it is to be deleted.
-
-    Attributes:
-        manifests: manifests and roll-ups of flushes all of whose files are retired.
-        batches: batch files of steps all of whose groups are retired.
-        orphans: row files that no flush names.
-        staged: groups whose importer was killed before it requested them.
-    """
-
-    manifests: Sequence[str] = ()
-    batches: Sequence[str] = ()
-    orphans: Sequence[str] = ()
-    staged: Sequence[str] = ()
-
-    def delete(self, blobs: Blobs) -> None:
-        """Deletes them. Repeating it, also beside another owner, changes nothing."""
-        for path in (*self.manifests, *self.batches, *self.orphans, *self.staged):
-            blobs.delete(path)
-
-    def __str__(self) -> str:
-        counts = {
-            "manifests and roll-ups": self.manifests,
-            "batch files": self.batches,
-            "orphans": self.orphans,
-            "abandoned groups": self.staged,
-        }
-        return ", ".join(f"{kind}: {len(paths):,}" for kind, paths in counts.items() if paths)
 
 
 def unneeded_manifests(blobs: Blobs, address: PartitionAddress) -> list[str]:
@@ -154,19 +121,23 @@ def unneeded_batches(blobs: Blobs, samplers: Mapping[str, HeldBatches]) -> list[
 
 
 def orphans(
+    broker: Broker,
+    layout: Layout,
     blobs: Blobs,
     addresses: Sequence[PartitionAddress],
     deadline: Deadline,
+    answer_s: float,
     known: MutableSet[str],
 ) -> list[str]:
     """Returns the row files of an environment that no flush names and none will.
 
     A claim of the partition that is newer than the file's has written a manifest. So all flushes of
-    the older claim that count have one, and whoever still writes for that claim is fenced.
+    the older claim that count stand in the seal log, and whoever still writes for that claim is
+    fenced. What readers' lists do not name is looked up in the log: a manifest may be lost.
 
     Args:
         addresses: of all partitions of the environment.
-        deadline: for reading manifests, as ``manifests_from``.
+        deadline, answer_s: as ``unnamed_by_log``.
         known: takes files that were found to be named, which are not looked up again.
     """
     # The files are listed first: what is named later is of a newer claim.
@@ -174,19 +145,13 @@ def orphans(
     if not any(by_address.values()):
         return []
     named = {file.path for file in named_files(blobs)}
-    found: list[str] = []
-    for address, files in by_address.items():
+    for address in addresses:
         # Retired files are named by no list of readers, and deleted by their own steps.
-        retired = {
-            file.path for one in retired_blobs(blobs, address) for file in (*one.kept, *one.newest)
-        }
-        left = {path: epoch for path, epoch in files.items() if path not in named | retired | known}
-        for path in _named_among(blobs, address, left, deadline):
-            known.add(path)
-            left.pop(path, None)
-        found += left
-    known &= {path for files in by_address.values() for path in files}
-    return sorted(found)
+        for one in retired_blobs(blobs, address):
+            named |= {file.path for file in (*one.kept, *one.newest)}
+    closed = {path for files in by_address.values() for path in files}
+    known &= closed
+    return unnamed_by_log(broker, layout, closed - named - known, deadline, answer_s, known)
 
 
 def abandoned_groups(blobs: Blobs, address: PartitionAddress, before_us: int) -> set[str]:
@@ -196,13 +161,19 @@ def abandoned_groups(blobs: Blobs, address: PartitionAddress, before_us: int) ->
 
 
 def unnamed_by_log(
-    broker: Broker, layout: Layout, paths: Sequence[str], deadline: Deadline, answer_s: float
+    broker: Broker,
+    layout: Layout,
+    paths: Collection[str],
+    deadline: Deadline,
+    answer_s: float,
+    known: MutableSet[str],
 ) -> list[str]:
-    """Returns those of the row files that no event names, whatever manifests say: one may be lost.
-    Of a seal log that cannot be read, none; nor once ``UNNAMED_S`` have passed: other jobs wait.
+    """Returns those of the row files that no event names. Of a seal log that cannot be read, none;
+    nor once ``UNNAMED_S`` have passed: other jobs wait.
 
     Args:
         answer_s: how long a log's leader may take to answer.
+        known: takes files that events name, so that the next call gets further.
     """
     within = Deadline(deadline.slice_s(UNNAMED_S), deadline.clock)
     by_address: defaultdict[PartitionAddress, dict[str, int]] = defaultdict(dict)
@@ -214,32 +185,21 @@ def unnamed_by_log(
     for address, files in by_address.items():
         if within.passed():
             break
+        where, newest = layout.groups_log(address), max(files.values())
         try:
-            found += files.keys() - _named_in_log(
-                broker, layout.groups_log(address), files, within, answer_s
-            )
+            with closing(Follower(broker, {where: min(files.values())})) as follower:
+                for confirmed in follower.read_to_end(within, ends_within_s=answer_s):
+                    event = confirmed.event
+                    # Events of a claim stand behind it, and before the next one.
+                    if isinstance(event, Claimed) and confirmed.offset > newest:
+                        break
+                    if isinstance(event, Flushed):
+                        named = {file.path for file in (*event.files, *event.incomplete)}
+                        known |= named & files.keys()
+            found += files.keys() - known
         except (BrokerUnavailable, OffsetLost, UnreadableLog) as error:
             _log.warning("%s: orphans stay, since its seal log is not read: %s", address, error)
     return sorted(found)
-
-
-def _named_in_log(
-    broker: Broker,
-    where: TopicPartition,
-    files: Mapping[str, int],
-    deadline: Deadline,
-    answer_s: float,
-) -> set[str]:
-    """What events of these claims name. They stand behind their claim, and before the next one."""
-    named: set[str] = set()
-    with closing(Follower(broker, {where: min(files.values())})) as follower:
-        for confirmed in follower.read_to_end(deadline, ends_within_s=answer_s):
-            event = confirmed.event
-            if isinstance(event, Claimed) and confirmed.offset > max(files.values()):
-                break
-            if isinstance(event, Flushed):
-                named |= {file.path for file in (*event.files, *event.incomplete)}
-    return named
 
 
 def _closed_files(
@@ -266,22 +226,6 @@ def _newest_epoch(blobs: Blobs, address: PartitionAddress) -> int:
     paths = [blob.path for blob in blobs.list(manifests_prefix(address))]
     newest = max((path for path in paths if offset_in(path) is not None), default="")
     return load_manifest(blobs, newest).event.epoch if newest else 0
-
-
-def _named_among(
-    blobs: Blobs, address: PartitionAddress, files: Mapping[str, int], deadline: Deadline
-) -> Iterator[str]:
-    """Those of the files that manifests name. An event stands behind the claim of its epoch, and
-    before the next claim."""
-    read_to = -1
-    for epoch in sorted({*files.values()}):
-        for offset, event in manifests_from(blobs, address, max(epoch, read_to), deadline):
-            if event.epoch > epoch:
-                break
-            read_to = offset + 1
-            for file in (*event.files, *event.incomplete):
-                if file.path in files:
-                    yield file.path
 
 
 def _is_retired(

@@ -110,7 +110,7 @@ def test_a_dry_run_says_what_would_be_retired_and_what_holds_the_rest_back(line:
     )
     assert held in done.stdout
     young = line.run("retain", "--older-than", "7d", "--dry-run")
-    assert young.stdout == "math: 0 files, 0 bytes would be retired; 2 other files stay\n"
+    assert young.stdout == "math: 0 files, 0 bytes would be retired\n"
     assert sorted(visible_files(line.blobs)) == files, "nothing changes"
 
 
@@ -126,10 +126,10 @@ def test_with_a_cap_the_oldest_files_beyond_it_are_retired(line: Line, cap: str)
         sampler.next_batch(step=1, num_groups=3)
         sampler.checkpointed(1)
     within = line.run("retain", cap, "6", "--dry-run")
-    assert within.stdout == "math: 0 files, 0 bytes would be retired; 4 other files stay\n"
+    assert within.stdout == "math: 0 files, 0 bytes would be retired\n"
     over = line.run("retain", cap, "4", "--dry-run")
     assert over.stdout.startswith("math: 1 file, ")
-    assert over.stdout.endswith(" would be retired; 3 other files stay\n")
+    assert over.stdout.endswith(" would be retired\n")
     line.answering = True
     done = line.run("retain", cap, "4")
     assert (done.exit_code, done.stdout[:14]) == (0, "math: 1 file, ")
