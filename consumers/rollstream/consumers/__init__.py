@@ -9,6 +9,7 @@ Map:
 - ``sealed_groups``  hands out each sealed group, for verifiers (``SealedGroups``)
 - ``positions``     how far each reader of sealed groups is, in a topic that is kept for ever
 - ``deployment``    makes topics, and the id of the store's root (``create_deployment``)
+- ``delivering``    appends records, and waits for what becomes of each
 - ``asking``        asks the owners of seal logs for something, and reads their answers
 - ``importing/``     makes groups that a program has in hand data (``write_rollout_groups``)
 - ``audit/``        checks that every offset is accounted for and every file intact (``audit``)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from rollstream.consumers.delivering import Outgoing, deliver_all, writing
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import Requested, RequestKind, Retired
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import Broker, Delivery, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
 from rollstream.streams.topics.layout import Layout
@@ -132,9 +132,13 @@ def ask(
         compression=compression,
         **{"older_than_us": 0, **limits},
     )
-    requests = {where: replace(request, staged=staged.get(where, "")) for where in logs}
-    asked = _append(broker, requests, deadline)
-    answers = {where: Answer(asked[where]) for where in logs}
+    requests = [
+        Outgoing(where, codec.encode(replace(request, staged=staged.get(where, ""))))
+        for where in logs
+    ]
+    with writing(broker) as writer:
+        asked = deliver_all(writer, requests, deadline)
+    answers = {where: Answer(offset) for where, offset in zip(logs, asked, strict=True)}
     aside: dict[TopicPartition, PutAside] = {}
     starts = find_starts(broker, dict.fromkeys(logs), deadline)
     with closing(Follower(broker, starts, aside=aside)) as follower:
@@ -152,28 +156,3 @@ def ask(
     for where, error in aside.items():
         answers[where].aside = str(error.error)
     return answers
-
-
-def _append(
-    broker: Broker, requests: Mapping[TopicPartition, Requested], deadline: Deadline
-) -> dict[TopicPartition, int]:
-    """The offsets of the requests."""
-    delivered: dict[TopicPartition, int] = {}
-
-    def record(delivery: Delivery) -> None:
-        if delivery.error is not None:
-            raise delivery.error
-        delivered[TopicPartition(delivery.topic, delivery.partition)] = delivery.offset
-
-    writer = broker.writer(linger_ms=0.0)
-    try:
-        for where, request in requests.items():
-            value = codec.encode(request)
-            writer.append(where.topic, value, partition=where.partition, on_delivery=record)
-        if writer.flush(deadline.left_s()):
-            raise BrokerUnavailable(
-                f"not every request was written within {deadline.timeout_s} s; ask again"
-            )
-    finally:
-        writer.abandon()
-    return delivered

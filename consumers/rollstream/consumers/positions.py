@@ -16,16 +16,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from rollstream.consumers.delivering import Outgoing, deliver
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas.codec import decode_as, encode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Event, ReaderPosition, is_position_of, position_key
-from rollstream.streams.broker import Broker, Committed, Delivery, Record, TopicPartition, Writer
+from rollstream.streams.broker import Broker, Committed, Record, TopicPartition, Writer
 from rollstream.streams.compacted import newest_records
 from rollstream.streams.errors import (
     BrokerError,
     BrokerUnavailable,
+    DeliveryUnknown,
     OffsetLost,
     PermanentBrokerError,
     UnreadableLog,
@@ -33,7 +35,6 @@ from rollstream.streams.errors import (
 from rollstream.streams.owned.fence import Fence
 
 Newest = Mapping[tuple[TopicPartition, bytes | None], Record]
-_LINGER_MS = 0.0  # The caller of `commit` waits for the record.
 _log = logging.getLogger("rollstream.sealed_groups")
 
 
@@ -171,30 +172,26 @@ class Positions:
         Raises:
             BrokerUnavailable: a record is not known to be durable. Store it again.
         """
-        new = {
-            stored.key: (stored, position)
+        new = [
+            (stored, position)
             for stored, position in due
             if stored.log.topic not in self._off and position.next_offset > stored.next_offset
-        }
-        answers = self._write(
-            {(stored.log, key): encode(position) for key, (stored, position) in new.items()},
-            deadline,
-        )
+        ]
+        records = [Outgoing(one.log, encode(position), one.key) for one, position in new]
         unknown: BrokerError | None = None
-        older: dict[tuple[TopicPartition, bytes], bytes | None] = {}
-        for key, (stored, position) in new.items():
-            error = answers[key]
-            if error is None:
+        older: list[Outgoing] = []
+        for (stored, position), found in zip(new, self._write(records, deadline), strict=True):
+            if isinstance(found, int):
                 stored.next_offset = position.next_offset
-                older.update({(stored.log, one): None for one in stored.older_keys})
+                older += [Outgoing(stored.log, None, one) for one in stored.older_keys]
                 stored.older_keys.clear()
-            elif isinstance(error, PermanentBrokerError):
-                self._do_without(stored.log.topic, error)
+            elif isinstance(found, PermanentBrokerError):
+                self._do_without(stored.log.topic, found)
             else:
                 # It may come behind the next record, which so needs another key.
                 stored.older_keys.append(stored.key)
                 stored.key = self._new_key(stored.log.partition)
-                unknown = error
+                unknown = found
         if older and unknown is None:
             self._write(older, deadline)  # One that stays does no harm: it is behind.
         if unknown is not None:
@@ -234,27 +231,13 @@ class Positions:
                 stored.found, stored.next_offset = position, position.next_offset
         return stored
 
-    def _write(
-        self, records: Mapping[tuple[TopicPartition, bytes], bytes | None], deadline: Deadline
-    ) -> dict[bytes, BrokerError | None]:
-        """Appends all, and returns the error of each key, None: it is durable."""
-        answers: dict[bytes, BrokerError | None] = {}
+    def _write(self, records: Sequence[Outgoing], deadline: Deadline) -> list[int | BrokerError]:
         if self._writer is None:
-            self._writer = self._broker.writer(linger_ms=_LINGER_MS)
-        for (log, key), value in records.items():
-
-            def answered(delivery: Delivery, key: bytes = key) -> None:
-                answers[key] = delivery.error
-
-            try:
-                self._writer.append(
-                    log.topic, value, key=key, partition=log.partition, on_delivery=answered
-                )
-            except BrokerError as error:
-                answers[key] = error
-        if self._writer.flush(deadline.left_s()):
-            self.close()  # It reports what is left as in doubt.
-        return answers
+            self._writer = self._broker.writer(linger_ms=0.0)  # The caller waits for the record.
+        found = deliver(self._writer, records, deadline)
+        if any(isinstance(one, DeliveryUnknown) for one in found):
+            self.close()
+        return found
 
     def _do_without(self, topic: str, error: Exception) -> None:
         self._off.add(topic)

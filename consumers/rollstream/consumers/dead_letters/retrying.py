@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 from rollstream.consumers.dead_letters.settled import SettledSources, settled_sources
+from rollstream.consumers.delivering import Outgoing, deliver_all, writing
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
@@ -16,9 +16,9 @@ from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import DeadLetter, Retried
 from rollstream.schemas.ingest.record import IngestRecord, decode_record
 from rollstream.schemas.ingest.wire import record_headers
-from rollstream.streams.broker import Broker, Delivery
+from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.dead_letters import Source, StoredLetter, read_letters
-from rollstream.streams.errors import BrokerUnavailable, RecordTooLarge
+from rollstream.streams.errors import RecordTooLarge
 from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import Layout
 
@@ -79,7 +79,12 @@ def retry_letters(
             asked.setdefault(stored.source, stored.timestamp_us)
     settled = settled_sources(broker, layout, partitions, asked, deadline)
     done: set[Source] = set()
-    with _publishing(broker, deadline) as publish:
+    with writing(broker) as writer:
+
+        def publish(*records: Outgoing) -> list[int]:
+            deadline.restart()
+            return deliver_all(writer, records, deadline)
+
         for stored in read_letters(broker, layout, deadline):
             if not wanted(stored):
                 continue
@@ -97,7 +102,7 @@ def _retry(
     config: RollstreamConfig,
     layout: Layout,
     settled: SettledSources,
-    publish: _Publish,
+    publish: Callable[..., list[int]],
 ) -> Outcome:
     """Publishes what the letter holds, and the mark."""
     number = stored.number
@@ -111,25 +116,19 @@ def _retry(
             detail = "no seal log says yet what became of it; run it again when sealers went on"
             return Outcome(number, RetryState.REFUSED, 0, detail)
         records = _records_of(record, config, layout)
-        addresses = [publish(outgoing) for outgoing in records]
+        offsets = publish(*records)
     except (UnreadableEvent, RecordTooLarge) as error:
         return Outcome(number, RetryState.REFUSED, 0, str(error))
     mark = Retried(**stored.source._asdict())
-    publish(_Outgoing(layout.dead_letters(), 0, codec.encode(mark)))
-    detail, state = ", ".join(addresses), RetryState.PUBLISHED
+    where = TopicPartition(layout.dead_letters(), 0)
+    publish(Outgoing(where, codec.encode(mark), headers=record_headers()))
+    addresses = zip((one.where for one in records), offsets, strict=True)
+    detail = ", ".join(f"{where} at {offset}" for where, offset in addresses)
+    state = RetryState.PUBLISHED
     if record.broken:
         detail += f"; letters again, since they break a rule: {_rules_broken(record)}"
         state = RetryState.PARTLY
     return Outcome(number, state, record.count - len(record.broken), detail)
-
-
-class _Outgoing(NamedTuple):
-    topic: str
-    partition: int
-    value: bytes
-
-
-_Publish = Callable[[_Outgoing], str]
 
 
 def _record_in(letter: DeadLetter, config: RollstreamConfig) -> IngestRecord:
@@ -151,9 +150,7 @@ def _rules_broken(record: IngestRecord) -> str:
     return "; ".join(f"entry {entry}: {rule}" for entry, rule in sorted(record.broken.items()))
 
 
-def _records_of(
-    record: IngestRecord, config: RollstreamConfig, layout: Layout
-) -> Sequence[_Outgoing]:
+def _records_of(record: IngestRecord, config: RollstreamConfig, layout: Layout) -> list[Outgoing]:
     """The record's entries, as one record for each partition of their keys."""
     topic = layout.rollouts(record.environment)
     count = config.environments[record.environment].partitions
@@ -162,36 +159,10 @@ def _records_of(
     for entry, (group_uid, example_id) in enumerate(keys):
         found[partition_of((group_uid or example_id).encode(), count)].append(entry)
     return [
-        _Outgoing(topic, number, record.part(entries, partitions=count))
+        Outgoing(
+            TopicPartition(topic, number),
+            record.part(entries, partitions=count),
+            headers=record_headers(),
+        )
         for number, entries in sorted(found.items())
     ]
-
-
-@contextmanager
-def _publishing(broker: Broker, deadline: Deadline) -> Iterator[_Publish]:
-    """Appends one record at a time, and returns once it is in its log; says where, for people."""
-    writer = broker.writer(linger_ms=0)
-
-    def publish(record: _Outgoing) -> str:
-        deadline.restart()
-        reports: list[Delivery] = []
-        writer.append(
-            record.topic,
-            record.value,
-            partition=record.partition,
-            headers=record_headers(),
-            on_delivery=reports.append,
-        )
-        where = f"{record.topic}[{record.partition}]"
-        if writer.flush(deadline.left_s()):
-            raise BrokerUnavailable(
-                f"{where}: no report within {deadline.timeout_s} s; run it again"
-            )
-        if reports[0].error is not None:
-            raise reports[0].error
-        return f"{where} at {reports[0].offset}"
-
-    try:
-        yield publish
-    finally:
-        writer.abandon()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Event, Flushed
+from rollstream.schemas.events import Flushed
 from rollstream.schemas.reasons import SettleReason
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.dead_letters import Source
@@ -32,8 +32,8 @@ class SettledSources(NamedTuple):
             each by itself.
     """
 
-    endings: Mapping[Source, str]
-    told_apart: Collection[Source]
+    endings: dict[Source, str]
+    told_apart: set[Source]
 
     def sealed_as(self, source: Source, *, whole: bool) -> str:
         """What became of the entry (of its record's entries, where ``whole``) since a sealer could
@@ -67,8 +67,7 @@ def settled_sources(
     wanted: defaultdict[TopicPartition, list[Source]] = defaultdict(list)
     for source in sources:
         wanted[TopicPartition(source.topic, source.partition)].append(source)
-    endings: dict[Source, str] = {}
-    told_apart: set[Source] = set()
+    found = SettledSources({}, set())
     for address in layout.addresses(partitions):
         asked = wanted[layout.rollouts_log(address)]
         if not asked:
@@ -79,49 +78,25 @@ def settled_sources(
             start = find_start(reader, where, None, deadline, since_us=since_us)
         # A letter may be younger than what its log says: a stopped owner wrote it late.
         for begin in sorted({start, 0}, reverse=True):
-            found = _Endings(asked)
+            watermark, missing = 0, {(one.offset, one.entry): one for one in asked}
+            offsets = np.array(sorted({one.offset for one in asked}), np.int64)
             with closing(Follower(broker, {where: begin})) as follower:
                 for confirmed in follower.read_to_end(deadline):
-                    found.apply(confirmed.event)
-                    if not found.missing:
+                    if not missing:
                         break
                     deadline.restart()
-            if all(source.offset >= found.watermark for source in found.missing):
+                    if not isinstance(confirmed.event, Flushed):
+                        continue
+                    watermark = confirmed.event.watermark
+                    for offset, entry, ending in _endings(confirmed.event, offsets):
+                        if source := missing.pop((offset, entry), None):
+                            found.endings[source] = ending
+                    touched = confirmed.event.touched
+                    apart = {*touched.offsets[touched.counts > 1].tolist()}
+                    found.told_apart.update(one for one in asked if one.offset in apart)
+            if all(offset >= watermark for offset, _ in missing):
                 break
-        endings.update(found.endings)
-        told_apart.update(source for source in asked if source.offset in found.several)
-    return SettledSources(endings, told_apart)
-
-
-class _Endings:
-    """What events of a seal log say of these sources.
-
-    Attributes:
-        missing: those of which none says anything.
-        several: offsets of records whose entries were told apart.
-        watermark: every offset below it is settled.
-    """
-
-    def __init__(self, asked: Collection[Source]) -> None:
-        self.endings: dict[Source, str] = {}
-        self.missing = {*asked}
-        self.several: set[int] = set()
-        self.watermark = 0
-        self._asked = {(source.offset, source.entry): source for source in asked}
-        self._offsets = np.array(sorted({source.offset for source in asked}), np.int64)
-
-    def apply(self, event: Event) -> None:
-        """The next event that counts."""
-        if not isinstance(event, Flushed):
-            return
-        self.watermark = event.watermark
-        for offset, entry, ending in _endings(event, self._offsets):
-            if source := self._asked.get((offset, entry)):
-                self.endings[source] = ending
-                self.missing.discard(source)
-        touched = event.touched
-        told = np.isin(touched.offsets, self._offsets) & (touched.counts > 1)
-        self.several.update(touched.offsets[told].tolist())
+    return found
 
 
 def _endings(event: Flushed, wanted: NDArray[np.int64]) -> Iterator[tuple[int, int, str]]:
