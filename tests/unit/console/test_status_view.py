@@ -181,9 +181,6 @@ def test_audit_counts_control_events_among_the_entries() -> None:
         settled={"dispatched": 256},
         groups=256,
         files=4,
-        flushes=4,
-        watermark=2_304,
-        manifests_missing=0,
     )
     text = shown(audit_view(AuditReport(partitions=(row,), problems=())))
     assert "published" not in text

@@ -6,7 +6,6 @@
 - ``repeats``  finds segments, groups and files that come twice, in bounded memory
 - ``retired``  which files of which flush were retired, in bounded memory
 - ``spilled``  rows of numbers, in temporary files where they are many
-- ``decisions`` whether decision logs hold the batches that the root does
 - ``files``    compares files with the events that name them
 - ``manifests`` compares manifests and roll-ups with the seal log, in its order
 """

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-from rollstream.consumers.audit.decisions import decision_problem
 from rollstream.consumers.audit.files import file_problems
 from rollstream.consumers.audit.ledger import Ledger, repeated
 from rollstream.consumers.audit.manifests import ComparedRollUps, Manifests
@@ -51,11 +50,7 @@ class PartitionAudit:
         pending: entries that nothing has settled yet.
         sealed: segments that are in groups.
         settled: by reason, the entries that ended without a group.
-        watermark: every entry of every offset below it is settled.
         files: that events name, without retired ones.
-        manifests_missing: flushes without a manifest, but for those all of whose files were
-            retired; the newest may lack its own.
-        foreign: records of the seal log that no owner wrote; they are passed over.
     """
 
     environment: str
@@ -66,10 +61,6 @@ class PartitionAudit:
     settled: Mapping[str, int]
     groups: int
     files: int
-    flushes: int
-    watermark: int
-    manifests_missing: int
-    foreign: int = 0
     imported: int = 0
 
     @property
@@ -100,9 +91,7 @@ class AuditReport:
         return not self.problems
 
     def environment(self, name: str) -> PartitionAudit:
-        """Returns the sums over the partitions of one environment. ``partition`` is -1, and
-        ``watermark`` the sum of theirs.
-        """
+        """Returns the sums over the partitions of one environment. ``partition`` is -1."""
         rows = [row for row in self.partitions if row.environment == name]
         settled = sum((Counter(row.settled) for row in rows), Counter[str]())
         counts = {f.name for f in fields(PartitionAudit)} - {"environment", "partition", "settled"}
@@ -125,8 +114,7 @@ def audit(
     For every partition ``published + imported = pending + sealed + settled`` must hold, entry by
     entry. Every record that is still in an ingest log must have as many entries as the events say.
     Every file that an event names, and that was not retired, must exist and be as the event says.
-    No sampler's decision log may end before a batch that the store's root holds. A partition whose
-    seal log cannot be read is a problem, and all others are checked.
+    A partition whose seal log cannot be read is a problem, and all others are checked.
 
     It may run at any time, beside sealers too. Its memory does not grow with the history.
 
@@ -164,14 +152,7 @@ def audit(
                 twice = repeated(name, repeats, section.dedupe_horizon)
                 problems += twice.problems
                 mistakes += twice.mistakes
-        for name in sorted(config.samplers):
-            log = layout.sampler_log(name)
-            problems.append(
-                decision_problem(used, log, root.followed, name, deadline, kafka.timeout_s)
-            )
-    return AuditReport(
-        partitions=tuple(rows), problems=tuple(filter(None, problems)), mistakes=tuple(mistakes)
-    )
+    return AuditReport(partitions=tuple(rows), problems=tuple(problems), mistakes=tuple(mistakes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +215,6 @@ class _Auditor:
             settled=dict(ledger.settled),
             groups=ledger.groups,
             files=ledger.files,
-            flushes=ledger.flushes,
-            watermark=ledger.watermark,
-            manifests_missing=manifests.missing,
-            foreign=follower.foreign[where],
         )
         if not row.balanced:
             ledger.add_problem(

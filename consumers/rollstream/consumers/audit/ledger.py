@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,8 +39,7 @@ class Ledger:
         imported: how many of them came otherwise than through the ingest log.
         groups: how many.
         settled: by reason, how many entries ended without a group.
-        flushes: how many events flushed.
-        files: how many these named, and were not retired.
+        files: how many are named, and were not retired.
         retired_at: offset of the newest event that retired any; -1: none did.
 
     Args:
@@ -55,7 +54,6 @@ class Ledger:
         self.sealed = 0
         self.imported = 0
         self.settled: Counter[str] = Counter()
-        self.flushes = 0
         self.files = 0
         self.retired_at = -1
         self.groups = 0
@@ -78,10 +76,14 @@ class Ledger:
     def apply(self, offset: int, event: Event) -> None:
         """The next event that counts."""
         if isinstance(event, Flushed):
-            self.flushes += 1
             self._flush(f"{self.name} event {offset}", event, offset)
         elif isinstance(event, Retired) and event.files:
-            self._retire(f"{self.name} event {offset}", event)
+            if event.previous != self.retired_at:
+                self.problems.append(
+                    f"{self.name} event {offset}: names {event.previous} as the event that retired "
+                    f"files before it, not {self.retired_at}"
+                )
+            self.files -= len(event.files)
             self.retired_at = offset
 
     def add_problem(self, what: str) -> None:
@@ -96,10 +98,10 @@ class Ledger:
             # A sealer of an older version may have read nothing of it, which is one entry.
             if said.count != count and not (said.count == 1 and said.unreadable):
                 self._differing.add(f"{offset} has {count}, not {said.count}")
-        elif _range_has(offset)(self._alive):
+        elif _has(self._alive, offset):
             if count != 1:
                 self._differing.add(f"{offset} has {count}, and is settled as alive")
-        elif any(map(_range_has(offset), (self._passed_ranges, self._ranges))):
+        elif _has(self._passed_ranges, offset) or _has(self._ranges, offset):
             self._differing.add(f"{offset} has {count}, and is settled as no record or lost")
         elif offset >= self.watermark:
             self._untouched += 1
@@ -133,7 +135,7 @@ class Ledger:
         deleted, firsts = 0, list[int]()
         for first, stop in self._deleted:
             first = max(first, self.watermark)  # noqa: PLW2901
-            gap = self._first_gap(first, stop)
+            gap = _first_gap(first, stop, [*_single(self._open), *self._ranges])
             untouched = self._untouched_between(first, stop)
             partly = [o for o, of in self._open.items() if first <= o < stop and of.left]
             deleted += untouched + len(partly)
@@ -183,14 +185,6 @@ class Ledger:
         for file in (*event.files, *event.incomplete):
             self._repeats.add(file.path, place(event_offset, FILE))
         self.files += len(event.files) + len(event.incomplete)
-
-    def _retire(self, where: str, event: Retired) -> None:
-        if event.previous != self.retired_at:
-            self.problems.append(
-                f"{where}: names {event.previous} as the event that retired files before it, not "
-                f"{self.retired_at}"
-            )
-        self.files -= len(event.files)
 
     def _settle(self, where: str, event: Flushed) -> None:
         touched = zip(event.touched.offsets.tolist(), event.touched.counts.tolist(), strict=True)
@@ -285,9 +279,6 @@ class Ledger:
         touched = sum(first <= offset < stop for offset in self._open)
         return stop - first - touched - _length(_clipped(self._ranges, first, stop))
 
-    def _first_gap(self, first: int, stop: int) -> int | None:
-        return _first_gap(first, stop, [*_single(self._open), *self._ranges])
-
     def _check_rows(self, where: str, event: Flushed) -> None:
         """Groups cover their files' rows exactly, in the order of segments."""
         next_rows = [0] * len(event.files)
@@ -373,12 +364,9 @@ def _first_gap(first: int, stop: int, spans: Iterable[tuple[int, int]]) -> int |
     return first if first < stop else None
 
 
-def _range_has(offset: int) -> Callable[[Sequence[tuple[int, int]]], bool]:
-    def has(ranges: Sequence[tuple[int, int]]) -> bool:
-        index = bisect_right(ranges, (offset, math.inf)) - 1
-        return index >= 0 and offset < ranges[index][1]
-
-    return has
+def _has(ranges: Sequence[tuple[int, int]], offset: int) -> bool:
+    index = bisect_right(ranges, (offset, math.inf)) - 1
+    return index >= 0 and offset < ranges[index][1]
 
 
 class Repeated(NamedTuple):

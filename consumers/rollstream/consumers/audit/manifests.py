@@ -30,13 +30,9 @@ class Manifests:
 
     The newest flush may lack its own. A manifest of an older flush may go once all files that the
     flush named are retired.
-
-    Attributes:
-        missing: how many flushes lack theirs, with the newest.
     """
 
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
-        self.missing = 0
         self._blobs = blobs
         self._address = address
         self._named = Named()
@@ -69,7 +65,6 @@ class Manifests:
         except BlobMissing:
             if needed and not retired():
                 self._lacks = offset
-                self.missing += 1
 
     def rest(self, name: str, read_to: int) -> Iterator[str]:
         """What is wrong with the others: one at or above ``read_to`` may be of a newer flush."""
