@@ -22,7 +22,6 @@ PARTITION = PartitionFigures(
     groups=771_604,
     segments=12_345_000,
     groups_per_s=1_234.5,
-    segments_per_s=9_876.5,
     flush_age_s=3_599.0,
 )
 SAMPLER = SamplerFigures(
@@ -35,7 +34,6 @@ SAMPLER = SamplerFigures(
     over=False,
     batches=12_345,
     batches_per_minute=120,
-    acked=12_300,
     open_batches=64,
     unacked=1,
     unacked_step=1,

@@ -8,9 +8,8 @@ time: the log is read from its beginning.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import inf
 
 import xxhash
@@ -58,8 +57,7 @@ class DecisionCounts:
         wanted: groups of the newest of them.
         trainer_step: the next step of the trainer.
         decided_ts: log time of the newest decision, or of the first claim.
-        served_ts: log times of the newest batches.
-        acked: by id: a batch that is replayed is acked again.
+        served_ts: log times of the batches of the minute up to the newest.
         dropped_since: groups that were dropped since the newest decision, by reason.
     """
 
@@ -68,8 +66,7 @@ class DecisionCounts:
     trainer_step: int = 0
     decided_ts: int | None = None
     served_ts: list[int] = field(default_factory=list)
-    acked: set[str] = field(default_factory=set)
-    dropped_since: Counter[str] = field(default_factory=Counter)
+    dropped_since: dict[str, int] = field(default_factory=dict)
 
     def apply(self, timestamp_us: int, event: Event) -> None:
         """Counts the next event."""
@@ -82,15 +79,16 @@ class DecisionCounts:
                 return
             case Dropped():
                 # No trainer gets further by a drop: where every group is dropped, it waits.
-                self.dropped_since[DropReason(event.reason).value] += len(event.groups)
+                reason = DropReason(event.reason).value
+                self.dropped_since[reason] = self.dropped_since.get(reason, 0) + len(event.groups)
                 return
             case BatchServed():
                 self.batches += 1
                 self.wanted = len(event.groups)
-                self.served_ts.append(timestamp_us)
+                since_us = timestamp_us - RECENT_US
+                self.served_ts = [*(one for one in self.served_ts if one > since_us), timestamp_us]
                 self.trainer_step = event.step + 1
             case Acked():
-                self.acked.add(event.batch_id)
                 # A batch that is replayed is not served anew, but acked.
                 self.trainer_step = max(self.trainer_step, event.step + 1)
             case PolicyPublished():
@@ -100,19 +98,6 @@ class DecisionCounts:
                 self.trainer_step = event.first_step
         self.decided_ts = timestamp_us
         self.dropped_since.clear()
-
-    def plain(self) -> dict[str, object]:
-        """As JSON has it."""
-        since_us = max(self.served_ts, default=0) - RECENT_US
-        return {
-            "batches": self.batches,
-            "wanted": self.wanted,
-            "trainer_step": self.trainer_step,
-            "decided_ts": self.decided_ts,
-            "served_ts": [one for one in self.served_ts if one > since_us],
-            "acked": sorted(self.acked),
-            "dropped_since": self.dropped_since,
-        }
 
 
 class DecisionFold:
@@ -168,7 +153,7 @@ class DecisionFold:
     def told(self) -> bytes:
         """What is saved beside the state, in one line."""
         reach = [[*log, at] for log, at in sorted(self._reach.items())]
-        return json.dumps({**self.counts.plain(), "reach": reach}).encode()
+        return json.dumps({**asdict(self.counts), "reach": reach}).encode()
 
     def take(self, state: SamplerState, told: bytes) -> None:
         """Goes on from what was saved.
@@ -180,7 +165,6 @@ class DecisionFold:
         reach = {PartitionAddress(*log): at for *log, at in found.pop("reach")}
         if any(at > self._starts.get(log, NEVER) for log, at in reach.items()):
             raise UnusableState("it has decisions about groups that are to be read")
-        found["acked"], found["dropped_since"] = {*found["acked"]}, Counter(found["dropped_since"])
         self.state, self.counts, self._reach = state, DecisionCounts(**found), reach
 
 

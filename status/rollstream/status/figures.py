@@ -41,7 +41,7 @@ class PartitionFigures:
         touched: ingest offsets of which any entry is settled.
         touched_entries: that the records there have.
         segments: in sealed groups.
-        groups_per_s: sealed, over the last minute, and so ``segments_per_s``.
+        groups_per_s: sealed, over the last minute.
         flush_age_s: of the newest flush; None: there is none.
         recent_settled: entries, over the last minute, whatever became of them.
         recent_unreadable: those of them that are dead letters.
@@ -69,7 +69,6 @@ class PartitionFigures:
     groups: int
     segments: int
     groups_per_s: float
-    segments_per_s: float
     flush_age_s: float | None
     recent_settled: int = 0
     recent_unreadable: int = 0
@@ -129,7 +128,7 @@ class SamplerFigures:
         older: groups sealed before what was read of the seal logs, and neither served nor dropped:
             ready, waiting, or evaluations.
         over: whether the run was finished, and nothing was decided since.
-        batches: served so far, of which ``acked`` are acked; released ones count.
+        batches: served so far; released ones count.
         batches_per_minute: served in the last minute.
         open_batches: served and not final yet, of which ``unacked`` are not acked.
         unacked_step: of the open batch whose ack is awaited longest, for ``unacked_age_s``; None:
@@ -158,7 +157,6 @@ class SamplerFigures:
     over: bool
     batches: int
     batches_per_minute: int
-    acked: int
     open_batches: int
     unacked: int
     unacked_step: int | None

@@ -190,12 +190,9 @@ def _reported(
 ) -> ReportedNow:
     """Returns what sealers report, of the environments whose topic exists."""
     logs = {layout.reports_log(one): one for one in addresses}
-    reports = Reports(broker, logs, deadline.clock)
-    try:
+    with closing(Reports(broker, logs, deadline.clock)) as reports:
         reports.load(lambda _: inf, deadline)
-    finally:
-        reports.close()
-    return reports.reported
+        return reports.reported
 
 
 def _admission(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from rollstream.runtime.metrics import catalogue as of
 from rollstream.runtime.metrics.metric import Sample
-from rollstream.status.figures import Figures, PartitionFigures
+from rollstream.status.figures import Figures
 from rollstream.status.verdict import Verdict
 
 
@@ -22,24 +22,15 @@ def samples(figures: Figures, stuck: Iterable[Verdict]) -> Iterator[Sample]:
     for name in sorted({one.environment for one in figures.partitions}):
         mine = [one for one in figures.partitions if one.environment == name]
         yield of.BACKLOG.sample(sum(one.backlog for one in mine), name)
-        yield of.BACKLOG_AGE.sample(_of(max, mine, lambda one: one.oldest_age_s) or 0.0, name)
+        yield of.BACKLOG_AGE.sample(max(one.oldest_age_s or 0.0 for one in mine), name)
         yield of.LOST.sample(sum(one.lost for one in mine), name)
-        published_s = _of(min, mine, lambda one: one.published_age_s)
-        if published_s is not None:
-            yield of.PUBLISHED_AGE.sample(published_s, name)
-        flushed_s = _of(min, mine, lambda one: one.flush_age_s)
-        if flushed_s is not None:
-            yield of.FLUSH_AGE.sample(flushed_s, name)
+        published_s = [one.published_age_s for one in mine]
+        flushed_s = [one.flush_age_s for one in mine]
+        for metric, ages_s in ((of.PUBLISHED_AGE, published_s), (of.FLUSH_AGE, flushed_s)):
+            known_s = [age_s for age_s in ages_s if age_s is not None]
+            if known_s:
+                yield metric.sample(min(known_s), name)
     for sampler in figures.samplers:
         if sampler.decision_age_s is not None:
             yield of.DECISION_AGE.sample(sampler.decision_age_s, sampler.name)
     yield of.LETTERS_KEPT.sample(figures.dead_letters.kept)
-
-
-def _of(
-    choose: Callable[[list[float]], float],
-    partitions: Sequence[PartitionFigures],
-    age: Callable[[PartitionFigures], float | None],
-) -> float | None:
-    ages = [value for one in partitions if (value := age(one)) is not None]
-    return choose(ages) if ages else None

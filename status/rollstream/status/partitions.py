@@ -199,7 +199,6 @@ def _figures(
         groups=fold.counts.get("groups", 0),
         segments=fold.counts.get("segments", 0) + fold.counts.get("imported", 0),
         groups_per_s=recent["groups"] / seconds,
-        segments_per_s=recent["segments"] / seconds,
         flush_age_s=age_s(now_us, sealed.flush_ts),
         recent_settled=recent.total() - recent["groups"],
         recent_unreadable=recent[SettleReason.UNREADABLE],

@@ -119,7 +119,6 @@ class SamplerReading:
             older=self._older,
             batches=counts.batches,
             batches_per_minute=recent(counts.served_ts, now_us),
-            acked=len(counts.acked),
             open_batches=len(state.open_batches()),
             unacked=len(unacked),
             unacked_step=None if oldest is None else oldest.event.step,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from rollstream.folds.choosing import choosing_of
@@ -55,18 +56,6 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         Verdict("store", one, Alarm.FOREIGN_ROOT if BELONGS in one else Alarm.OTHER_ROOT)
         for one in figures.other_root
     ]
-    verdicts += [
-        Verdict("sampler", one.lost, Alarm.DECISIONS_LOST) for one in figures.samplers if one.lost
-    ]
-    verdicts += [
-        Verdict(
-            "sampler",
-            f"{one.name} decides nothing, since its log cannot be read: {one.aside}",
-            Alarm.DECISIONS_UNREADABLE,
-        )
-        for one in figures.samplers
-        if one.aside
-    ]
     if not any(partition.ingest_end for partition in figures.partitions):
         kafka = config.kafka
         verdicts.append(
@@ -81,7 +70,11 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         partitions = [p for p in figures.partitions if p.environment == name]
         verdicts += _sealing(name, partitions, figures, config)
     for sampler in figures.samplers:
+        if sampler.lost:
+            verdicts.append(Verdict("sampler", sampler.lost, Alarm.DECISIONS_LOST))
         if sampler.aside:
+            told = f"{sampler.name} decides nothing, since its log cannot be read: {sampler.aside}"
+            verdicts.append(Verdict("sampler", told, Alarm.DECISIONS_UNREADABLE))
             continue
         section = config.samplers[sampler.name]
         choosing = choosing_of(section, config.environments)
@@ -100,11 +93,11 @@ def _sealing(
             yield _aside(one, config.kafka.retention_hours)
     if not figures.over:
         mine = [one for one in partitions if not one.put_aside]
-        for trouble, names, owners in _told([(one.trouble, one) for one in mine]):
-            told = f"nothing of {names} is sealed; {owners} says why: {trouble}"
+        for trouble, those in _by_text(mine, attrgetter("trouble")):
+            told = f"nothing of {_names(those)} is sealed; {_owners(those)} says why: {trouble}"
             yield Verdict("sealers", told, Alarm.SEALS_NOTHING)
-        for trouble, names, owners in _told([(one.beside, one) for one in mine]):
-            told = f"{names} is sealed; {owners} says what else fails: {trouble}"
+        for trouble, those in _by_text(mine, attrgetter("beside")):
+            told = f"{_names(those)} is sealed; {_owners(those)} says what else fails: {trouble}"
             yield Verdict("sealers", told, Alarm.FAILS_BESIDE, WARNING)
     lost = [p for p in partitions if p.lost]
     if lost:
@@ -135,26 +128,26 @@ def _sealing(
     allowed_s = config.environments[name].expire_after_s + QUIET_S
     late = [p for p in waiting if p.held is not False and (p.oldest_age_s or 0.0) > allowed_s]
     if late:
-        owners = ", ".join(sorted({p.owner or "none" for p in late}))
-        yield Verdict(
-            "sealers",
-            f"{_wait(late)}, longer than any group may; their sealer ({owners}) runs and settles "
-            "nothing: its log says why",
-            Alarm.SETTLES_NOTHING,
+        told = (
+            f"{_wait(late)}, longer than any group may; their sealer ({_owners(late) or 'none'}) "
+            "runs and settles nothing: its log says why"
         )
+        yield Verdict("sealers", told, Alarm.SETTLES_NOTHING)
 
 
-def _told(
-    troubles: Sequence[tuple[str, PartitionFigures]],
-) -> Iterator[tuple[str, str, str]]:
-    """Each trouble once, with the partitions and the owners that tell it."""
-    by_text: dict[str, list[PartitionFigures]] = {}
-    for trouble, one in troubles:
-        if trouble:
-            by_text.setdefault(trouble, []).append(one)
-    for trouble, those in by_text.items():
-        owners = sorted({one.owner for one in those if one.owner})
-        yield trouble, _names(those), ", ".join(owners)
+def _by_text(
+    partitions: Iterable[PartitionFigures], text: Callable[[PartitionFigures], str]
+) -> Iterable[tuple[str, list[PartitionFigures]]]:
+    """Each text that is not empty, with the partitions that have it."""
+    found: dict[str, list[PartitionFigures]] = {}
+    for one in partitions:
+        found.setdefault(text(one), []).append(one)
+    found.pop("", None)
+    return found.items()
+
+
+def _owners(partitions: Iterable[PartitionFigures]) -> str:
+    return ", ".join(sorted({one.owner for one in partitions if one.owner}))
 
 
 def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
@@ -203,10 +196,9 @@ def _why_left(name: str, left: Sequence[PartitionFigures], figures: Figures) -> 
             f"that has [environments.{name}]",
             Alarm.UNKNOWN_TO_SEALERS,
         )
-    owners = sorted({p.owner for p in left if p.owner})
+    owners = _owners(left)
     if owners:
-        told = f"no sealer runs: {', '.join(owners)} ended or died; run `rollstream seal`"
-        return told, Alarm.NO_SEALER
+        return f"no sealer runs: {owners} ended or died; run `rollstream seal`", Alarm.NO_SEALER
     return "no sealer ever claimed them; run `rollstream seal`", Alarm.NO_SEALER
 
 

@@ -47,7 +47,6 @@ HEALTHY_PARTITION = PartitionFigures(
     groups=9,
     segments=90,
     groups_per_s=1.0,
-    segments_per_s=10.0,
     flush_age_s=1.0,
 )
 HEALTHY_SAMPLER = SamplerFigures(
@@ -60,7 +59,6 @@ HEALTHY_SAMPLER = SamplerFigures(
     over=False,
     batches=2,
     batches_per_minute=1,
-    acked=1,
     open_batches=1,
     unacked=0,
     unacked_step=None,
