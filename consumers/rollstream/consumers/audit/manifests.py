@@ -3,7 +3,6 @@ is forgotten."""
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,7 +20,6 @@ from rollstream.store.layout import (
 from rollstream.store.manifests import Manifest, is_manifest_of
 from rollstream.store.rollups import NamedFiles, read_rollup
 
-_LEVELS = ("1", "2")  # Of roll-ups.
 _REMEDY = "delete it; manifests say what it should"
 
 
@@ -86,8 +84,10 @@ class ComparedRollUps:
     def __init__(self, blobs: Blobs, address: PartitionAddress) -> None:
         self._blobs = blobs
         self._address = address
-        self._unread = heapq.merge(*map(self._listed, _LEVELS))
-        self._next = next(self._unread, None)
+        # There is one for 64 manifests. By the offset of its first: it is read beside that flush.
+        listed = {blob.path: rollup_in(blob.path) for blob in blobs.list(rollups_prefix(address))}
+        self._unread = deque(sorted((one[1], path) for path, one in listed.items() if one))
+        self._unnamed = [path for path, one in listed.items() if one is None]
         self._open: list[tuple[str, deque[NamedFiles]]] = []  # With what is not compared yet.
 
     def problems(self, offset: int, files: Sequence[str]) -> Iterator[str]:
@@ -99,19 +99,12 @@ class ComparedRollUps:
         """What is wrong with the others, below ``read_to``, and with blobs that are none."""
         yield from self._read_below(read_to)
         yield from self._compare(read_to, {})
-        for blob in self._blobs.list(rollups_prefix(self._address)):
-            if rollup_in(blob.path) is None:
-                yield f"{blob.path} has no name of a roll-up; delete it"
-
-    def _listed(self, level: str) -> Iterator[tuple[int, str]]:
-        for blob in self._blobs.list(f"{rollups_prefix(self._address)}{level}-"):
-            if (found := rollup_in(blob.path)) is not None:
-                yield found[1], blob.path
+        for path in self._unnamed:
+            yield f"{path} has no name of a roll-up; delete it"
 
     def _read_below(self, offset: int) -> Iterator[str]:
-        while self._next is not None and self._next[0] < offset:
-            path = self._next[1]
-            self._next = next(self._unread, None)
+        while self._unread and self._unread[0][0] < offset:
+            _, path = self._unread.popleft()
             try:
                 rollup = read_rollup(self._blobs.read(path))
             except BlobMissing:
