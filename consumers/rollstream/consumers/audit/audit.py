@@ -25,7 +25,7 @@ from rollstream.consumers.audit.retired import (
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Flushed, Retired, SealedFile, SealedGroup
+from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import Blobs, Followed, open_store, read_root_id
 from rollstream.streams.broker import Broker, TopicPartition
@@ -257,7 +257,7 @@ class _Auditor:
                     needed=bool(left) or offset >= retired.below,
                     retired=partial(since.has_all, offset, left),
                 )
-                for file, groups in self._with_groups(event):
+                for index, file in enumerate((*event.files, *event.incomplete)):
                     retired_at = retired_by.get(hash_of(file.path))
                     # What the newest event retired, readers may use still.
                     if retired_at != retired.newest:
@@ -267,17 +267,12 @@ class _Auditor:
                     self.deadline.log_waiting(partial("{} to be read".format, file.path))
                     if self.deadline.passed():
                         raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
-                    problems = file_problems(self.blobs, file, groups)
+                    groups = (one for one in event.groups if self.digests and one.file == index)
+                    problems = file_problems(self.blobs, file, list(groups))
                     if problems and not since.has(file.path):
                         yield from problems
         for one in retired.up_to(sys.maxsize):
             yield _never_named(name, one)
-
-    def _with_groups(self, event: Flushed) -> Iterator[tuple[SealedFile, list[SealedGroup]]]:
-        """The files of a flush, each with its groups where their digests are to be compared."""
-        for index, file in enumerate((*event.files, *event.incomplete)):
-            named = event.groups if self.digests and index < len(event.files) else ()
-            yield file, [group for group in named if group.file == index]
 
     def _end(self, where: TopicPartition) -> int:
         with closing(self.broker.reader({where: 0})) as reader:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
-from itertools import takewhile
 
-from rollstream.consumers.retention.flushes import manifests_from
+from rollstream.consumers.retention.flushes import flushes_between
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
-from rollstream.schemas.events import Flushed, Retired
+from rollstream.schemas.events import Retired
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import BlobMissing, Blobs, create_or_compare
 from rollstream.store.layout import retired_path
@@ -66,8 +64,7 @@ def project_retired(
             retired = load_retired(blobs, retired_path(address, offset))
         for at, event in reversed(missing):
             newest = max(file.offset for file in event.files)
-            named = manifests_from(blobs, address, retired.below, deadline)
-            flushes = takewhile(partial(_is_before, newest + 1), named)
+            flushes = flushes_between(blobs, address, retired.below, newest, deadline)
             retired = retired.after(at, event, flushes)
             create_or_compare(blobs, retired_path(address, at), encode_retired(retired))
 
@@ -120,7 +117,3 @@ def delete_retired(blobs: Blobs, found: Sequence[RetiredFiles]) -> None:
         newer = retired_offsets(blobs, retired.address)
         if newer and newer[-1] > retired.offset:
             blobs.delete(retired_path(retired.address, retired.offset))
-
-
-def _is_before(stop: int, flush: tuple[int, Flushed]) -> bool:
-    return flush[0] < stop

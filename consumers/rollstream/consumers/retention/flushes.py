@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 
 from rollstream.consumers.retention.limits import OverLimits, RetentionLimits
 from rollstream.consumers.retention.plan import (
@@ -74,16 +74,16 @@ def plan_partition(
     return replace(plan, finished=finished)
 
 
-def manifests_from(
-    blobs: Blobs, address: PartitionAddress, first: int, deadline: Deadline
+def flushes_between(
+    blobs: Blobs, address: PartitionAddress, first: int, last: int, deadline: Deadline
 ) -> Iterator[tuple[int, Flushed]]:
-    """Flushes of a partition with their offsets, rising, from ``first`` on.
+    """Flushes of a partition with their offsets, rising, from ``first`` to ``last``.
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read. BrokerUnavailable: not all were read
         by the deadline.
     """
-    for offset in _offsets_from(blobs, address, first):
+    for offset in takewhile(last.__ge__, _offsets_from(blobs, address, first)):
         _check_time(deadline)
         yield offset, load_manifest(blobs, manifest_path(address, offset)).event
 
@@ -100,7 +100,7 @@ def unretired_flushes(
 
     Raises:
         CorruptFile, NewerFile: a manifest that cannot be read, or which files are retired.
-        BrokerUnavailable: as ``manifests_from``.
+        BrokerUnavailable: as ``flushes_between``.
     """
     retired = retired_of(blobs, address)
     kept = {*retired.kept}

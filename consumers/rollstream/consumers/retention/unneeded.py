@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, MutableSet, Sequence
+from collections.abc import Collection, Mapping, MutableSet, Sequence, Set
 from contextlib import closing
 from typing import Protocol
 
@@ -41,7 +41,7 @@ from rollstream.store.retired import (
     RetiredFiles,
     retired_of,
 )
-from rollstream.store.rollups import named_files
+from rollstream.store.rollups import named_files, newest_offset
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import Follower
@@ -141,15 +141,14 @@ def orphans(
         known: takes files that were found to be named, which are not looked up again.
     """
     # The files are listed first: what is named later is of a newer claim.
-    by_address = _closed_files(blobs, addresses)
-    if not any(by_address.values()):
+    closed = _closed_files(blobs, {*addresses})
+    if not closed:
         return []
     named = {file.path for file in named_files(blobs)}
     for address in addresses:
         # Retired files are named by no list of readers, and deleted by their own steps.
         for one in retired_blobs(blobs, address):
             named |= {file.path for file in (*one.kept, *one.newest)}
-    closed = {path for files in by_address.values() for path in files}
     known &= closed
     return unnamed_by_log(broker, layout, closed - named - known, deadline, answer_s, known)
 
@@ -202,30 +201,28 @@ def unnamed_by_log(
     return sorted(found)
 
 
-def _closed_files(
-    blobs: Blobs, addresses: Sequence[PartitionAddress]
-) -> dict[PartitionAddress, dict[str, int]]:
-    """By partition, the row files of claims older than the one that wrote the newest manifest, each
-    with the epoch of its claim."""
-    listed: defaultdict[PartitionAddress, dict[str, int]] = defaultdict(dict)
-    for environment in sorted({address.environment for address in addresses}):
-        for kind in (GROUPS, INCOMPLETE):
-            for blob in blobs.list(rows_prefix(kind, environment)):
-                writer = rows_writer_in(blob.path)
-                if writer is not None:
-                    listed[writer.address][blob.path] = writer.epoch
-    closed: dict[PartitionAddress, dict[str, int]] = {}
-    for address in addresses:
-        newest = _newest_epoch(blobs, address) if listed[address] else 0
-        closed[address] = {path: epoch for path, epoch in listed[address].items() if epoch < newest}
+def _closed_files(blobs: Blobs, addresses: Set[PartitionAddress]) -> set[str]:
+    """The row files of claims older than the one that wrote the newest manifest of the partition.
+    The partitions are of one environment."""
+    closed: set[str] = set()
+    epochs: dict[PartitionAddress, int] = {}  # Of newest manifests.
+    (environment,) = {address.environment for address in addresses}
+    for kind in (GROUPS, INCOMPLETE):
+        for blob in blobs.list(rows_prefix(kind, environment)):
+            writer = rows_writer_in(blob.path)
+            if writer is None or writer.address not in addresses:
+                continue
+            if writer.address not in epochs:
+                epochs[writer.address] = _newest_epoch(blobs, writer.address)
+            if writer.epoch < epochs[writer.address]:
+                closed.add(blob.path)
     return closed
 
 
 def _newest_epoch(blobs: Blobs, address: PartitionAddress) -> int:
     """Of the newest manifest; 0: there is none."""
-    paths = [blob.path for blob in blobs.list(manifests_prefix(address))]
-    newest = max((path for path in paths if offset_in(path) is not None), default="")
-    return load_manifest(blobs, newest).event.epoch if newest else 0
+    offset = newest_offset(blobs, address)
+    return 0 if offset is None else load_manifest(blobs, manifest_path(address, offset)).event.epoch
 
 
 def _is_retired(
