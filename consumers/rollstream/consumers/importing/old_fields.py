@@ -58,12 +58,16 @@ def old_record(given: dict[str, Any], shared: Mapping[str, Any]) -> RolloutRecor
         metadata=metadata,
     )
     _check(record)
-    arrays = {name: one for name, one in given.items() if isinstance(one, list)}
+    arrays: dict[str, Any] = {
+        name: np.asarray(one, array_fields()[name])
+        for name, one in given.items()
+        if isinstance(one, list)
+    }
     return replace(
         record,
         prompt_count=len(record.prompt_tokens),
         token_count=len(record.output_tokens),
-        **{name: np.asarray(one, array_fields()[name]) for name, one in arrays.items()},
+        **arrays,
     )
 
 
