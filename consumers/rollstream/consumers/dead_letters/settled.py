@@ -89,8 +89,8 @@ def settled_sources(
                         continue
                     watermark = confirmed.event.watermark
                     for offset, entry, ending in _endings(confirmed.event, offsets):
-                        if source := missing.pop((offset, entry), None):
-                            found.endings[source] = ending
+                        if known := missing.pop((offset, entry), None):
+                            found.endings[known] = ending
                     touched = confirmed.event.touched
                     apart = {*touched.offsets[touched.counts > 1].tolist()}
                     found.told_apart.update(one for one in asked if one.offset in apart)
