@@ -30,6 +30,12 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}[{self.partition}]"
 
 
+Logs = Collection[TopicPartition]
+Offsets = Mapping[TopicPartition, int]
+"""An offset of each log."""
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+"""Of each log the oldest offset that is kept, and the next one to be written."""
+OnRevoked = Callable[[TopicPartition], None]
 Headers = tuple[tuple[str, bytes], ...]
 """What a record says besides key and value: name and value of each header."""
 
@@ -133,15 +139,12 @@ class LogReader(Protocol):
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         """Asks the broker for (oldest offset that is kept, next offset to be written)."""
+        return self.all_bounds([where], timeout_s)[where]
 
-    def all_bounds(
-        self, logs: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def all_bounds(self, logs: Logs, timeout_s: float) -> Bounds:
         """The bounds of many logs, in a few requests; if one log has no answer, none has."""
 
-    def offsets_at(
-        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, ends: Offsets, timestamp_us: int, timeout_s: float) -> Offsets:
         """Asks the broker for the first offset of each log whose record is as new as that, by its
         clock; what ``ends`` says of the log where none is."""
 
@@ -193,6 +196,9 @@ class Committed(NamedTuple):
 
     offset: int
     metadata: str
+
+
+Commits = Mapping[TopicPartition, Committed]
 
 
 class TopicSpec(NamedTuple):
@@ -250,9 +256,7 @@ class Admin(Protocol):
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
         """
 
-    def committed(
-        self, group: str, asked: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, Committed]:
+    def committed(self, group: str, asked: Logs, timeout_s: float) -> Commits:
         """Returns what a consumer group committed last of these partitions; none of those of which
         it committed nothing.
 
@@ -280,13 +284,13 @@ class Broker(Protocol):
         doubt at once; for an owner, who settles doubt by a claim and keeps one record in flight.
         """
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+    def reader(self, starts: Offsets, *, idle_s: float = IDLE_S) -> LogReader:
         """Reads ``starts`` from these offsets (or EARLIEST, END). At the end of a log it asks the
         broker once in ``idle_s``, and gets at once what comes: more spares a broker that thousands
         follow."""
 
     def group_reader(
-        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+        self, group: str, topics: Sequence[str], *, on_revoked: OnRevoked
     ) -> GroupReader:
         """Joins ``group``. ``on_revoked`` runs inside ``poll`` for each partition that is revoked
         or lost, before another member may have it (revoked) or after (lost)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import EARLIEST, Broker, LogReader, Record, TopicPartition
+from rollstream.streams.broker import EARLIEST, Broker, LogReader, Logs, Record, TopicPartition
 from rollstream.streams.errors import OffsetLost
 from rollstream.streams.reading import all_bounds_in_time, read_windows
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("rollstream.streams")
 
 
 def newest_records(
-    broker: Broker, logs: Collection[TopicPartition], deadline: Deadline
+    broker: Broker, logs: Logs, deadline: Deadline
 ) -> dict[tuple[TopicPartition, bytes | None], Record]:
     """Returns the newest record of each key that these logs hold now; a tombstone's value is empty.
 

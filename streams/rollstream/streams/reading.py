@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import LogReader, Record, TopicPartition
+from rollstream.streams.broker import Bounds, LogReader, Logs, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 
 POLL_RECORDS_MAX = 64  # What a poll returns beyond ``stop`` was read in vain.
@@ -44,9 +44,7 @@ def bounds_in_time(reader: LogReader, where: TopicPartition, deadline: Deadline)
     return all_bounds_in_time(reader, [where], deadline)[where]
 
 
-def all_bounds_in_time(
-    reader: LogReader, logs: Collection[TopicPartition], deadline: Deadline
-) -> dict[TopicPartition, tuple[int, int]]:
+def all_bounds_in_time(reader: LogReader, logs: Logs, deadline: Deadline) -> Bounds:
     """The bounds of each log.
 
     While a broker that has just started, or whose topic is new, answers "not leader", it is asked
@@ -83,9 +81,7 @@ def read_between(
     return read_windows(reader, {where: (start, stop)}, deadline)
 
 
-def read_windows(
-    reader: LogReader, windows: Mapping[TopicPartition, tuple[int, int]], deadline: Deadline
-) -> Iterator[Record]:
+def read_windows(reader: LogReader, windows: Bounds, deadline: Deadline) -> Iterator[Record]:
     """Yields the records of [start, stop) of each log, which must be below the log's end, whatever
     they hold. Logs take turns.
 

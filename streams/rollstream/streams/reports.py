@@ -13,7 +13,7 @@ from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PartitionReport
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import END, Broker, LogReader, TopicPartition
+from rollstream.streams.broker import END, Broker, LogReader, Offsets, TopicPartition
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, OffsetLost, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.reading import POLL_SLICE_S, all_bounds_in_time
@@ -143,17 +143,15 @@ class Reports:
             _log.warning(message, *details)
         self._said.add(message)
 
-    def _newest(
-        self, reader: LogReader, ends: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    def _newest(self, reader: LogReader, ends: Offsets, deadline: Deadline) -> Offsets:
         """Returns the offset of each log from which its newest reports stand, however old they
         are: sealers may have died since."""
         now_us = self._clock.now_us()
 
-        def offsets(logs: Mapping[TopicPartition, int], age_s: float) -> dict[TopicPartition, int]:
+        def offsets(logs: Offsets, age_s: float) -> Offsets:
             return reader.offsets_at(logs, now_us - round(age_s * 1e6), deadline.left_s())
 
-        starts = dict(ends)
+        starts = {**ends}
         for age_s in _NEWEST_S:
             left = {where: end for where, end in ends.items() if starts[where] == end > 0}
             found = offsets(left, age_s)

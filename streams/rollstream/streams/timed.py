@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.metrics import catalogue
@@ -12,19 +13,14 @@ from rollstream.streams.broker import (
     IDLE_S,
     Admin,
     Broker,
-    Committed,
     Delivery,
-    GroupMembers,
     GroupReader,
-    Headers,
     LogReader,
+    Offsets,
     OnDelivery,
-    TopicPartition,
-    TopicSpec,
+    OnRevoked,
     Writer,
 )
-
-T = TypeVar("T")
 
 
 class TimedBroker(Broker):
@@ -43,16 +39,18 @@ class TimedBroker(Broker):
         inner = self._inner.writer(linger_ms=linger_ms, retries=retries)
         return _TimedWriter(inner, self._timings, self._clock)
 
-    def reader(self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S) -> LogReader:
+    def reader(self, starts: Offsets, *, idle_s: float = IDLE_S) -> LogReader:
         return self._inner.reader(starts, idle_s=idle_s)
 
     def group_reader(
-        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+        self, group: str, topics: Sequence[str], *, on_revoked: OnRevoked
     ) -> GroupReader:
         return self._inner.group_reader(group, topics, on_revoked=on_revoked)
 
     def admin(self) -> Admin:
-        return _TimedAdmin(self._inner.admin(), self._timings, self._clock)
+        asks: Any = _TimedCalls(self._inner.admin(), self._timings, self._clock)
+        admin: Admin = asks
+        return admin
 
     def outage(self) -> str:
         return self._inner.outage()
@@ -72,10 +70,8 @@ class _TimedWriter(Writer):
         topic: str,
         value: bytes | None,
         *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Headers = (),
         on_delivery: OnDelivery | None = None,
+        **named: Any,
     ) -> None:
         begun_s = self._clock.monotonic_s()
 
@@ -87,9 +83,7 @@ class _TimedWriter(Writer):
             if on_delivery is not None:
                 on_delivery(delivery)
 
-        self._inner.append(
-            topic, value, key=key, partition=partition, headers=headers, on_delivery=delivered
-        )
+        self._inner.append(topic, value, on_delivery=delivered, **named)
 
     def poll(self, timeout_s: float = 0.0) -> None:
         self._inner.poll(timeout_s)
@@ -104,35 +98,20 @@ class _TimedWriter(Writer):
         self._inner.abandon()
 
 
-class _TimedAdmin(Admin):
-    def __init__(self, inner: Admin, timings: Timings, clock: Clock) -> None:
+class _TimedCalls:
+    """The methods of another object, each call timed under the method's name."""
+
+    def __init__(self, inner: object, timings: Timings, clock: Clock) -> None:
         self._inner = inner
         self._timings = timings
         self._clock = clock
 
-    def reach(self, timeout_s: float) -> None:
-        self._timed("reach", lambda: self._inner.reach(timeout_s))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._inner, name)
 
-    def brokers(self, timeout_s: float) -> int:
-        return self._timed("brokers", lambda: self._inner.brokers(timeout_s))
+        @wraps(method)
+        def call(*args: Any, **named: Any) -> Any:
+            with timed(self._timings.observe, self._clock, catalogue.BROKER_CALL, name):
+                return method(*args, **named)
 
-    def group(self, name: str, timeout_s: float) -> GroupMembers:
-        return self._timed("group", lambda: self._inner.group(name, timeout_s))
-
-    def committed(
-        self, group: str, asked: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, Committed]:
-        return self._timed("committed", lambda: self._inner.committed(group, asked, timeout_s))
-
-    def describe(self, names: Collection[str], timeout_s: float) -> dict[str, TopicSpec]:
-        return self._timed("describe", lambda: self._inner.describe(names, timeout_s))
-
-    def topics(self, prefix: str, timeout_s: float) -> list[str]:
-        return self._timed("topics", lambda: self._inner.topics(prefix, timeout_s))
-
-    def create(self, specs: Sequence[TopicSpec], timeout_s: float) -> None:
-        self._timed("create", lambda: self._inner.create(specs, timeout_s))
-
-    def _timed(self, call: str, ask: Callable[[], T]) -> T:
-        with timed(self._timings.observe, self._clock, catalogue.BROKER_CALL, call):
-            return ask()
+        return call

@@ -24,7 +24,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import END, Committed, GroupMembers, TopicPartition, TopicSpec
+from rollstream.streams.broker import (
+    END,
+    Commits,
+    Committed,
+    GroupMembers,
+    Logs,
+    TopicPartition,
+    TopicSpec,
+)
 from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.kafka.answers import as_request_error, request
 from rollstream.streams.kafka.faults import Faults, sentence_of
@@ -125,17 +133,13 @@ class KafkaAdmin:
         }
         return GroupMembers(owners, len(found.members), found.state not in _REBALANCING)
 
-    def committed(
-        self, group: str, asked: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, Committed]:
+    def committed(self, group: str, asked: Logs, timeout_s: float) -> Commits:
         deadline = Deadline(timeout_s)
         with suppress(BrokerUnavailable):
             return self._committed_once(group, asked, deadline.slice_s(_COORDINATOR_S))
         return self._committed_once(group, asked, deadline.left_s())
 
-    def _committed_once(
-        self, group: str, asked: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, Committed]:
+    def _committed_once(self, group: str, asked: Logs, timeout_s: float) -> Commits:
         """Asks through a consumer that is no member, and is new: one keeps to the coordinator that
         it knows, which may be silent."""
         what = f"offsets of group {group}"

@@ -13,7 +13,14 @@ from confluent_kafka.admin import AdminClient
 from rollstream.runtime.addresses import check_bootstrap
 from rollstream.runtime.client_properties import contradictions
 from rollstream.runtime.entropy import SystemEntropy
-from rollstream.streams.broker import IDLE_S, Broker, Opened, TopicPartition
+from rollstream.streams.broker import (
+    IDLE_S,
+    Broker,
+    Offsets,
+    OnRevoked,
+    Opened,
+    TopicPartition,
+)
 from rollstream.streams.errors import BadClientSettings
 from rollstream.streams.kafka import properties
 from rollstream.streams.kafka.admin import KafkaAdmin
@@ -54,22 +61,16 @@ class KafkaBroker(Broker):
         )
         return self._opened.add(writer, KafkaWriter.abandon)
 
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> KafkaReader:
+    def reader(self, starts: Offsets, *, idle_s: float = IDLE_S) -> KafkaReader:
         # librdkafka wants a group's name even where no group is joined and nothing committed.
         name = f"rollstream-reader-{SystemEntropy().token()}"
         idle = {"fetch.wait.max.ms": round(idle_s * 1000)}
         wanted = {**properties.READER, **idle, "group.id": name}
-        reader = KafkaReader(
-            partial(self._make_consumer, wanted),
-            starts,
-            self._outages,
-        )
+        reader = KafkaReader(partial(self._make_consumer, wanted), starts, self._outages)
         return self._opened.add(reader, KafkaReader.close)
 
     def group_reader(
-        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+        self, group: str, topics: Sequence[str], *, on_revoked: OnRevoked
     ) -> KafkaGroupReader:
         wanted = {**properties.MEMBER, "group.id": group}
         reader = KafkaGroupReader(

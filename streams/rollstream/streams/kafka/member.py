@@ -14,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import END, Record, TopicPartition
+from rollstream.streams.broker import END, OnRevoked, Record, TopicPartition
 from rollstream.streams.kafka.answers import NOT_A_MEMBER, as_request_error
 from rollstream.streams.kafka.faults import OutageLog
 from rollstream.streams.kafka.properties import LOG
@@ -45,7 +45,7 @@ class KafkaGroupReader(KafkaReader):
         make: Callable[[OnCommit], Consumer],
         ask_bounds: Callable[[TopicPartition], tuple[int, int]],
         topics: Sequence[str],
-        on_revoked: Callable[[TopicPartition], None],
+        on_revoked: OnRevoked,
         outages: OutageLog,
     ) -> None:
         super().__init__(partial(make, self._on_commit), {}, outages)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import EARLIEST, END, Headers, Record, TopicPartition
+from rollstream.streams.broker import (
+    EARLIEST,
+    END,
+    Bounds,
+    Headers,
+    LogReader,
+    Logs,
+    Offsets,
+    Record,
+    TopicPartition,
+)
 from rollstream.streams.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -28,7 +37,6 @@ _ATTEMPT_S_MAX = 8.0  # of others after the first at the latest after that.
 _LOGICAL = {EARLIEST: confluent_kafka.OFFSET_BEGINNING, END: confluent_kafka.OFFSET_END}
 _DAMAGED_TRIES = 3  # Fetches of a batch whose checksum differs, before its reader gives it up.
 _DAMAGED_REMEDY = "the broker's copy is damaged: let it copy the partition from another replica"
-T = TypeVar("T")
 _OFFSET_MAX = 1 << 53  # No log has so many records.
 _IS_LOST = frozenset((KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE))
 
@@ -38,19 +46,14 @@ def at_offset(where: TopicPartition, offset: int) -> confluent_kafka.TopicPartit
     return confluent_kafka.TopicPartition(*where, _LOGICAL.get(offset, offset))
 
 
-class KafkaReader:
+class KafkaReader(LogReader):
     """A ``LogReader``. The client is made at the first call that needs it.
 
     Args:
         outages: told whenever a broker answered, and asked why none can be reached.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Consumer],
-        starts: Mapping[TopicPartition, int],
-        outages: OutageLog,
-    ) -> None:
+    def __init__(self, make: Callable[[], Consumer], starts: Offsets, outages: OutageLog) -> None:
         self._make = make
         self._outages = outages
         self._starts = dict(starts)
@@ -99,23 +102,13 @@ class KafkaReader:
             for message in messages
         ]
 
-    def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
-        ask = partial(self._bounds_once, where)
-        return self._answered(ask, f"bounds of {where}", timeout_s)
-
-    def all_bounds(
-        self, logs: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        ask = partial(self._all_bounds_once, logs)
-        return self._answered(ask, f"bounds of {len(logs)} logs", timeout_s) if logs else {}
-
-    def _answered(self, ask: Callable[[Deadline], T], what: str, timeout_s: float) -> T:
-        """What ``ask`` returns, which is called again while no broker answers in an attempt."""
+    def all_bounds(self, logs: Logs, timeout_s: float) -> Bounds:
         deadline, attempt_s, why = Deadline(timeout_s), _ATTEMPT_S, ""
-        while True:
+        while logs:  # Asked again while no broker answers in an attempt.
             attempt = Deadline(deadline.slice_s(attempt_s))
             try:
-                answer = ask(attempt)
+                firsts = self._offsets(logs, EARLIEST, attempt.left_s())
+                ends = self._offsets(logs, END, attempt.left_s())
             except BrokerUnavailable as error:
                 timed_out = attempt.passed()
                 # No callback runs while librdkafka waits for an answer, so this client never says
@@ -125,15 +118,14 @@ class KafkaReader:
                 if deadline.passed() or not timed_out:
                     if not why:
                         raise
-                    raise BrokerUnavailable(f"{what}: {why}") from error
+                    raise BrokerUnavailable(f"bounds of {_named(logs)}: {why}") from error
                 attempt_s = min(2 * attempt_s, _ATTEMPT_S_MAX)  # For a broker that is slow.
             else:
                 self._outages.reached()
-                return answer
+                return {where: (firsts[where], ends[where]) for where in logs}
+        return {}
 
-    def offsets_at(
-        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, ends: Offsets, timestamp_us: int, timeout_s: float) -> Offsets:
         if not ends:
             return {}
         found = self._offsets(ends, -(-timestamp_us // 1000), timeout_s)
@@ -192,31 +184,20 @@ class KafkaReader:
             self._consumer = self._make()
         return self._consumer
 
-    def _bounds_once(self, where: TopicPartition, attempt: Deadline) -> tuple[int, int]:
-        try:
-            return self._client().get_watermark_offsets(at_offset(where, END), attempt.left_s())
-        except KafkaException as error:
-            what = f"bounds of {where}"
-            raise self._unanswered([where], error.args[0], what, attempt) from error
-
-    def _all_bounds_once(
-        self, logs: Collection[TopicPartition], attempt: Deadline
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        firsts = self._offsets(logs, EARLIEST, attempt.left_s())
-        ends = self._offsets(logs, END, attempt.left_s())
-        return {where: (firsts[where], ends[where]) for where in logs}
-
-    def _offsets(
-        self, logs: Collection[TopicPartition], when: int, timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    def _offsets(self, logs: Logs, when: int, timeout_s: float) -> Offsets:
         """The first offset of each log from a time in milliseconds on, negative: there is none; or
         that of EARLIEST or END, which Kafka's request takes in place of a time."""
         asked = [at_offset(where, when) for where in logs]
-        what, within = f"offsets of {len(logs)} logs", Deadline(timeout_s)
+        what, within = f"offsets of {_named(logs)}", Deadline(timeout_s)
         try:
             answers = self._client().offsets_for_times(asked, timeout_s)
-        except KafkaException as error:
-            raise self._unanswered(logs, error.args[0], what, within) from error
+        except KafkaException as failure:
+            # The topics may be missing, or led by another broker, which librdkafka only finds out
+            # by asking some broker for the topics.
+            error = failure.args[0]
+            if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
+                self._prove_topics({where.topic for where in logs}, within.left_s())
+            raise _as_read_error(error, what) from failure
         found = {}
         for one in answers:
             where = TopicPartition(one.topic, one.partition)
@@ -233,15 +214,6 @@ class KafkaReader:
         self._begun = True
         starts = {at: offset for at, offset in self._starts.items() if at not in self._paused}
         consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
-
-    def _unanswered(
-        self, logs: Collection[TopicPartition], error: KafkaError, what: str, within: Deadline
-    ) -> BrokerError:
-        """The failure of a question about these logs. Their topics may be missing, or led by
-        another broker, which librdkafka only finds out by asking some broker for the topics."""
-        if error.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TIMED_OUT):
-            self._prove_topics({where.topic for where in logs}, within.left_s())
-        return _as_read_error(error, what)
 
     def _prove_topics(self, topics: set[str], timeout_s: float) -> None:
         """Asks some broker whether the topics exist. Returns at the first question that has no
@@ -325,6 +297,11 @@ class KafkaReader:
     def _bounds_of_lost(self, where: TopicPartition) -> tuple[int, int] | None:
         """What an ``OffsetLost`` names; None: it is not known yet."""
         return self.bounds(where, ANSWER_TIMEOUT_S)
+
+
+def _named(logs: Logs) -> str:
+    """One log by its name, several by how many they are."""
+    return f"{len(logs)} logs" if len(logs) > 1 else ", ".join(map(str, logs))
 
 
 def _headers(found: Any) -> Headers:

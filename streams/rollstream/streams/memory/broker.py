@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from rollstream.runtime.clock import Clock
 from rollstream.streams.broker import (
     IDLE_S,
     Broker,
-    Committed,
+    Commits,
     GroupMembers,
+    Logs,
+    Offsets,
+    OnRevoked,
     Opened,
-    TopicPartition,
     TopicSpec,
 )
 from rollstream.streams.memory.logs import MemoryLogs
@@ -37,13 +39,11 @@ class MemoryBroker(Broker):
     def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> MemoryWriter:
         return self._opened.add(MemoryWriter(self.logs), MemoryWriter.abandon)
 
-    def reader(
-        self, starts: Mapping[TopicPartition, int], *, idle_s: float = IDLE_S
-    ) -> MemoryReader:
+    def reader(self, starts: Offsets, *, idle_s: float = IDLE_S) -> MemoryReader:
         return self._opened.add(MemoryReader(self.logs, starts), MemoryReader.close)
 
     def group_reader(
-        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+        self, group: str, topics: Sequence[str], *, on_revoked: OnRevoked
     ) -> MemoryGroupReader:
         reader = MemoryGroupReader(self.logs, group, topics, on_revoked)
         return self._opened.add(reader, MemoryGroupReader.close)
@@ -71,9 +71,7 @@ class MemoryAdmin:
         with self._logs.lock:
             return self._logs.group(name).describe()
 
-    def committed(
-        self, group: str, asked: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, Committed]:
+    def committed(self, group: str, asked: Logs, timeout_s: float) -> Commits:
         with self._logs.lock:
             commits = self._logs.group(group).commits
             return {where: commits[where] for where in asked if where in commits}

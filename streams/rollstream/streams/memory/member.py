@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
-from rollstream.streams.broker import Committed, TopicPartition
+from rollstream.streams.broker import Committed, OnRevoked, TopicPartition
 from rollstream.streams.memory.logs import MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
 
@@ -15,11 +15,7 @@ class MemoryGroupReader(MemoryReader):
     hands inside ``poll`` only."""
 
     def __init__(
-        self,
-        logs: MemoryLogs,
-        group: str,
-        topics: Sequence[str],
-        on_revoked: Callable[[TopicPartition], None],
+        self, logs: MemoryLogs, group: str, topics: Sequence[str], on_revoked: OnRevoked
     ) -> None:
         super().__init__(logs, {})
         self._group = logs.group(group)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-
-from rollstream.streams.broker import Record, TopicPartition
+from rollstream.streams.broker import Bounds, LogReader, Logs, Offsets, Record, TopicPartition
 from rollstream.streams.memory.logs import MemoryLogs
 
 
-class MemoryReader:
+class MemoryReader(LogReader):
     """A ``LogReader``. Partitions take turns; the order is the same in every run."""
 
-    def __init__(self, logs: MemoryLogs, starts: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, logs: MemoryLogs, starts: Offsets) -> None:
         self._logs = logs
         self._positions = dict(starts)
         self._paused: set[TopicPartition] = set()
@@ -35,14 +33,10 @@ class MemoryReader:
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._logs.bounds(where)
 
-    def all_bounds(
-        self, logs: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def all_bounds(self, logs: Logs, timeout_s: float) -> Bounds:
         return {where: self.bounds(where, timeout_s) for where in logs}
 
-    def offsets_at(
-        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, ends: Offsets, timestamp_us: int, timeout_s: float) -> Offsets:
         return {at: self._logs.offset_at(at, timestamp_us, end) for at, end in ends.items()}
 
     def read_to(self, where: TopicPartition) -> int:

@@ -16,7 +16,7 @@ import xxhash
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Adopted, Claimed
 from rollstream.schemas.wire_schemas import PREFIX_BYTES
-from rollstream.streams.broker import Broker, LogReader, Record, TopicPartition
+from rollstream.streams.broker import Broker, LogReader, Offsets, Record, TopicPartition
 from rollstream.streams.errors import DamagedRecord, OffsetLost, UnreadableLog
 from rollstream.streams.owned.fence import Fence
 from rollstream.streams.owned.fold import FoldPlace
@@ -68,7 +68,7 @@ def find_start(
 
 def find_starts(
     broker: Broker, hints: Mapping[TopicPartition, int | None], deadline: Deadline
-) -> dict[TopicPartition, int]:
+) -> Offsets:
     """Returns the same of several logs, which are searched together; 0 where nothing is found.
 
     Raises:

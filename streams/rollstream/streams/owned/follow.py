@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed, Event, Scored
 from rollstream.schemas.scoring import why_unusable
-from rollstream.streams.broker import END, Broker, Record, TopicPartition
+from rollstream.streams.broker import END, Broker, Logs, Offsets, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
     CorruptLog,
@@ -68,7 +68,7 @@ class FoldedLogs(NamedTuple):
 
 def fold_logs(
     broker: Broker,
-    starts: Mapping[TopicPartition, int],
+    starts: Offsets,
     fold: Callable[[ConfirmedEvent], object],
     deadline: Deadline,
 ) -> FoldedLogs:
@@ -115,8 +115,8 @@ class Follower:
     def __init__(
         self,
         broker: Broker,
-        starts: Mapping[TopicPartition, int],
-        scores: Collection[TopicPartition] = (),
+        starts: Offsets,
+        scores: Logs = (),
         *,
         aside: dict[TopicPartition, PutAside] | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class Follower:
         """Returns whether the log is put aside."""
         return self._aside is not None and where in self._aside
 
-    def try_again(self, logs: Collection[TopicPartition]) -> None:
+    def try_again(self, logs: Logs) -> None:
         """Reads these logs again that are put aside, from where each was. A log stays put aside
         until the record can be read that could not be read before."""
         for where in self._positions.keys() & logs:
