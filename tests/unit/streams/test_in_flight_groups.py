@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.in_flight import report
-from harness.seal_events import flushed
-from rollstream.schemas.events import Flushed, PartitionReport, ProducerInFlight
+from rollstream.schemas.events import PartitionReport, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.in_flight import (
     SILENT_AFTER_S,
@@ -21,7 +19,6 @@ from rollstream.streams.folds.in_flight import (
 )
 from rollstream.streams.folds.reported import ReportedNow
 
-Told = PartitionReport | Flushed
 LOGS = [
     PartitionAddress("math", 1, 0),
     PartitionAddress("math", 1, 1),
@@ -46,18 +43,10 @@ def reported(
     return report(*producers, now_ts=now_ts, complete=complete)
 
 
-def with_flush(*producers: ProducerInFlight, now_ts: int = NOW) -> Flushed:
-    """As older releases write it to the seal log."""
-    return replace(flushed(0, "n", [], 0), now_ts=now_ts, in_flight=producers)
-
-
-def folded(*events: tuple[PartitionAddress, Told]) -> InFlightGroups:
+def folded(*events: tuple[PartitionAddress, PartitionReport]) -> InFlightGroups:
     now = ReportedNow()
     for log, event in events:
-        if isinstance(event, PartitionReport):
-            now.apply(log, event)
-        else:
-            now.apply_sealed(log, 0, event)
+        now.apply(log, event)
     return now.in_flight
 
 
@@ -69,8 +58,8 @@ def opened(groups: InFlightGroups, now_ts: int = NOW) -> dict[str, int]:
 def test_a_producer_keeps_its_figures_until_an_event_names_it_again() -> None:
     groups = folded(
         (LOG, reported(said("b", 2, begun=5, waiting=3), said("a", 1))),
-        (LOG, with_flush(said("a", 0, begun=2))),
-        (LOG, with_flush()),
+        (LOG, reported(said("a", 0, begun=2))),
+        (LOG, reported()),
     )
     assert groups.standings("math", NOW) == [
         ProducerStanding("a", begun=2, open=0, waiting=0),
@@ -102,9 +91,8 @@ def test_a_producer_counts_until_it_was_silent_on_every_partition() -> None:
 def test_while_no_sealer_tells_of_any_producer_nobody_is_silent() -> None:
     """All sealers died: what was in flight still is, as far as anybody knows."""
     late = NOW + 10 * SILENT
-    events: list[tuple[PartitionAddress, Told]] = [
+    events: list[tuple[PartitionAddress, PartitionReport]] = [
         (LOG, reported(said("a", 2))),
-        (LOG, with_flush(now_ts=late)),  # By one that reads again what the other had read.
         (LOGS[2], reported(said("other", 1, last_ts=late), now_ts=late)),
     ]
     assert opened(folded(*events), late) == {"a": 2}
@@ -116,7 +104,7 @@ def test_nobody_is_silent_on_a_partition_of_which_nobody_tells_while_its_sealer_
     None
 ):
     """Both live: ``a`` says so where the sealer died, and wrote something elsewhere since."""
-    events: list[tuple[PartitionAddress, Told]] = [
+    events: list[tuple[PartitionAddress, PartitionReport]] = [
         (LOGS[0], reported(said("a", 2), said("dead", 1, last_ts=NOW - SILENT), now_ts=NOW)),
         (LOGS[1], reported(said("a", 0, last_ts=NOW + 1))),
     ]
@@ -207,11 +195,11 @@ def test_who_has_open_groups_is_not_forgotten() -> None:
 class _Slow:
     """All events of each log, looked through from the first for each question."""
 
-    def __init__(self, events: Iterable[tuple[PartitionAddress, Told]]) -> None:
+    def __init__(self, events: Iterable[tuple[PartitionAddress, PartitionReport]]) -> None:
         self._events = list(events)
 
     def standings(self, environment: str, now_ts: int) -> list[ProducerStanding]:
-        named = {one.producer_id for _, event in self._events for one in _producers(event)}
+        named = {one.producer_id for _, event in self._events for one in event.producers}
         found = []
         for producer_id in sorted(named):
             logs = [log for log in LOGS if log.environment == environment]
@@ -233,9 +221,9 @@ class _Slow:
         """When an event named a producer last, or any that it named said something."""
         return max(
             (
-                max([event.now_ts, *(one.last_ts for one in _producers(event))])
+                max([event.now_ts, *(one.last_ts for one in event.producers)])
                 for log, event in self._events
-                if log == told and (isinstance(event, PartitionReport) or event.in_flight)
+                if log == told
             ),
             default=0,
         )
@@ -245,25 +233,21 @@ class _Slow:
         for where, event in self._events:
             if where != log:
                 continue
-            if newest is not None and isinstance(event, PartitionReport) and event.complete:
+            if newest is not None and event.complete:
                 newest = newest._replace(open=0)
-            for one in _producers(event):
+            for one in event.producers:
                 if one.producer_id == producer_id:
                     is_newer = newest is None or one.last_ts >= newest.last_ts
                     newest = (one if is_newer or newest is None else newest)._replace(open=one.open)
         return newest
 
 
-def _producers(event: Told) -> Sequence[ProducerInFlight]:
-    return event.producers if isinstance(event, PartitionReport) else event.in_flight
-
-
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[tuple[PartitionAddress, Told]], int]:
+def histories(draw: st.DrawFn) -> tuple[list[tuple[PartitionAddress, PartitionReport]], int]:
     """Events as sealers write them, in the order of their time: nothing is said later than its
     event. And the time of the last one. What a producer began falls in short histories alone, since
     the model forgets nobody."""
-    events: list[tuple[PartitionAddress, Told]] = []
+    events: list[tuple[PartitionAddress, PartitionReport]] = []
     begun = dict.fromkeys("abc", 0)
     now_ts = NOW
     falls = draw(st.booleans())
@@ -279,19 +263,14 @@ def histories(draw: st.DrawFn) -> tuple[list[tuple[PartitionAddress, Told]], int
             producers.append(
                 said(name, open_groups, begun=begun[name], waiting=waiting, last_ts=last_ts)
             )
-        kind = draw(st.sampled_from(["flushed", "changed", "complete"]))
-        event: Told = (
-            with_flush(*producers, now_ts=now_ts)
-            if kind == "flushed"
-            else reported(*producers, now_ts=now_ts, complete=kind == "complete")
-        )
+        event = reported(*producers, now_ts=now_ts, complete=draw(st.booleans()))
         events.append((draw(st.sampled_from(LOGS)), event))
     return events, now_ts
 
 
 @given(histories(), st.sampled_from([0, 5, 7, 8, 9, 60]))
 def test_standings_are_those_of_a_slow_model_whatever_the_interleaving_of_the_logs(
-    history: tuple[list[tuple[PartitionAddress, Told]], int], later_s: int
+    history: tuple[list[tuple[PartitionAddress, PartitionReport]], int], later_s: int
 ) -> None:
     events, last_ts = history
     groups, model = folded(*events), _Slow(events)

@@ -102,9 +102,8 @@ class Granting:
         if state.published.newest_ts <= 0:
             return Observed(state.claimed_at, {}, LEFT_S, in_log)
         now = reported()
-        if not all(
-            now.tells(name, in_log) for name in self._config.environments
-        ):  # Who holds back would wait for shares of what nobody knows.
+        if not now.reads.issuperset(self._config.environments):
+            # Who holds back would wait for shares of what nobody knows.
             loads = dict.fromkeys(self._config.environments, _NO_LOAD)
             return Observed(state.claimed_at, loads, LEFT_S, in_log)
         loads = self._loads.now(state, now, now_us, requests)
