@@ -273,8 +273,5 @@ class CountingReader:
     def pause(self, where: TopicPartition) -> None:
         self._inner.pause(where)
 
-    def drop(self, where: TopicPartition) -> None:
-        self._inner.drop(where)
-
     def close(self) -> None:
         self._inner.close()

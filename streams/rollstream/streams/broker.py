@@ -158,10 +158,8 @@ class LogReader(Protocol):
         before or not."""
 
     def pause(self, where: TopicPartition) -> None:
-        """Stops reading it; ``seek`` starts again. Idempotent."""
-
-    def drop(self, where: TopicPartition) -> None:
-        """Stops reading it, if it is read, and forgets it."""
+        """Stops reading it, if it is read, and forgets where; ``seek`` starts again, of a member of
+        a group ``begin``."""
 
     def close(self) -> None:
         """Idempotent."""
@@ -180,9 +178,6 @@ class GroupReader(LogReader, Protocol):
 
     def begin(self, where: TopicPartition, offset: int) -> None:
         """Starts reading an assigned partition there."""
-
-    def pause(self, where: TopicPartition) -> None:
-        """Stops reading it; ``begin`` starts again."""
 
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
         """Commits; waits for nothing. ``poll`` takes the answer: whether the group itself says that

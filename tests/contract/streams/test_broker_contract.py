@@ -253,8 +253,8 @@ def test_one_reader_reads_one_log_after_the_other(world: World) -> None:
         expected = [b"%d-3" % number, b"%d-4" % number]
         assert [record.value for record in read(reader, 2)] == expected
         assert reader.bounds(logs[number], TIMEOUT_S) == (0, 5)
-        reader.drop(logs[number])
-        reader.drop(logs[number])
+        reader.pause(logs[number])
+        reader.pause(logs[number])
         assert reader.poll(10, 0.2) == []
 
 

@@ -78,11 +78,6 @@ class KafkaGroupReader(KafkaReader):
         self._starts[where] = offset
         self._client().incremental_assign([at_offset(where, offset)])
 
-    def pause(self, where: TopicPartition) -> None:
-        self._forget(where)
-        if self._starts.pop(where, None) is not None:
-            self._client().incremental_unassign([at_offset(where, END)])
-
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
         answer: Future[bool] = Future()
         if where not in self._assigned:

@@ -59,7 +59,6 @@ class KafkaReader(LogReader):
         self._starts = dict(starts)
         self._consumer: Consumer | None = None
         self._begun = False
-        self._paused: set[TopicPartition] = set()
         self._unproven = {where.topic for where in starts}
         self._closed = False
         self._failures: list[KafkaError] = []
@@ -143,25 +142,15 @@ class KafkaReader(LogReader):
         if self._consumer is not None and self._begun:
             # A new assignment instead of librdkafka's seek: it works in whatever state the
             # partition is, also after an offset was lost, and drops what was read ahead.
-            if not is_new and where not in self._paused:
+            if not is_new:
                 self._consumer.incremental_unassign([at_offset(where, END)])
             self._consumer.incremental_assign([at_offset(where, offset)])
-        self._paused.discard(where)
 
     def pause(self, where: TopicPartition) -> None:
-        assert where in self._starts, where
-        if where in self._paused:
-            return
-        self._paused.add(where)
         self._forget(where)
-        if self._consumer is not None and self._begun:
+        is_read = self._starts.pop(where, None) is not None
+        if is_read and self._consumer is not None and self._begun:
             self._consumer.incremental_unassign([at_offset(where, END)])
-
-    def drop(self, where: TopicPartition) -> None:
-        if where in self._starts:
-            self.pause(where)
-            self._paused.discard(where)
-            del self._starts[where]
 
     def close(self) -> None:
         self._closed = True
@@ -212,8 +201,7 @@ class KafkaReader(LogReader):
             # librdkafka would find the end some time later; what is written after this call counts.
             self._starts[where] = self.bounds(where, ANSWER_TIMEOUT_S)[1]
         self._begun = True
-        starts = {at: offset for at, offset in self._starts.items() if at not in self._paused}
-        consumer.incremental_assign([at_offset(where, offset) for where, offset in starts.items()])
+        consumer.incremental_assign([at_offset(*start) for start in self._starts.items()])
 
     def _prove_topics(self, topics: set[str], timeout_s: float) -> None:
         """Asks some broker whether the topics exist. Returns at the first question that has no
@@ -240,13 +228,13 @@ class KafkaReader(LogReader):
         for message in messages:
             error, offset = message.error(), message.offset()
             where = TopicPartition(message.topic(), message.partition())
-            if where in failed or where in self._paused:
-                continue
+            if where in failed or (where.partition is not None and where not in self._starts):
+                continue  # None: of the client, or of a topic.
             if error is None:
                 good.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends[where] = offset
-            elif where in self._starts and self._is_damage(where, error, offset):
+            elif where.partition is not None and self._is_damage(where, error, offset):
                 failed.add(where)
             elif offset is not None and offset > _OFFSET_MAX:  # None: of the client, of no record.
                 pass  # From before a seek, of bytes behind a damaged batch.

@@ -32,9 +32,6 @@ class MemoryGroupReader(MemoryReader):
         assert where in self._assigned, f"{where} is not assigned"
         self._positions[where] = offset
 
-    def pause(self, where: TopicPartition) -> None:
-        self._positions.pop(where, None)
-
     def commit(self, where: TopicPartition, offset: int, metadata: str) -> Future[bool]:
         answer: Future[bool] = Future()
         with self._logs.lock:

@@ -12,7 +12,6 @@ class MemoryReader(LogReader):
     def __init__(self, logs: MemoryLogs, starts: Offsets) -> None:
         self._logs = logs
         self._positions = dict(starts)
-        self._paused: set[TopicPartition] = set()
         self._turn = 0
         self._changed = logs.watch()
 
@@ -43,16 +42,10 @@ class MemoryReader(LogReader):
         return self._logs.resolve(where, self._positions[where])
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        self._paused.discard(where)
         self._positions[where] = offset
 
     def pause(self, where: TopicPartition) -> None:
-        assert where in self._positions, where
-        self._paused.add(where)
-
-    def drop(self, where: TopicPartition) -> None:
         self._positions.pop(where, None)
-        self._paused.discard(where)
 
     def close(self) -> None:
         self._logs.unwatch(self._changed)
@@ -62,7 +55,7 @@ class MemoryReader(LogReader):
         """Where a member of a group rebalances."""
 
     def _read(self, records_max: int) -> list[Record]:
-        partitions = sorted(self._positions.keys() - self._paused)
+        partitions = sorted(self._positions)
         records: list[Record] = []
         behind: dict[TopicPartition, int] = {}
         for index in range(len(partitions)):

@@ -70,7 +70,7 @@ class OwnerClients:
         self.serve(deadline.clock.monotonic_s())
         with self._readers.lend(f"{where}: no reader was free", deadline) as reader:
             yield reader
-            reader.drop(where)  # After an error it is lent no more: it may have more to tell.
+            reader.pause(where)  # After an error it is lent no more: it may have more to tell.
 
     def wait_for_leader(self, where: TopicPartition, deadline: Deadline) -> None:
         """Returns once the leader of the log answers.
