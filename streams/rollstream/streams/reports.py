@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from math import inf
 
 from rollstream.runtime.clock import Clock
@@ -13,7 +14,7 @@ from rollstream.schemas.codec import decode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import PartitionReport
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.streams.broker import END, Broker, LogReader, Offsets, TopicPartition
+from rollstream.streams.broker import Broker, LogReader, Offsets, TopicPartition
 from rollstream.streams.errors import BrokerError, BrokerUnavailable, OffsetLost, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.reading import POLL_SLICE_S, all_bounds_in_time
@@ -99,6 +100,10 @@ class Reports:
             self._say_once(_NOT_READ, error)
             if self._reader is None:
                 self._look_s = self._clock.monotonic_s() + _LOOK_S
+        except OffsetLost as lost:  # A reader that stood still for a day.
+            _log.warning("%s; it is read anew", lost)
+            self.restart()
+            self._look_s = self._clock.monotonic_s()
         except (BrokerError, UnreadableLog) as error:
             self._say_once(_NOT_READ, error)
             self.restart()
@@ -116,27 +121,19 @@ class Reports:
         present = frozenset(self._broker.admin().describe(topics, deadline.left_s()))
         if present and (present != self._present or self._reader is None):
             self.close()
-            self._reader = self._started(present, deadline)
+            self._start(present, deadline)
         self._present = present
         if present == topics:
             self._look_s = inf
 
-    def _started(self, present: Collection[str], deadline: Deadline) -> LogReader:
+    def _start(self, present: Collection[str], deadline: Deadline) -> None:
         logs = [where for where in self._logs if where.topic in present]
-        reader = self._broker.reader(dict.fromkeys(logs, END))
-        self._ends.clear()
-        try:
-            bounds = all_bounds_in_time(reader, logs, deadline)
+        with closing(self._broker.reader({})) as asked:
+            bounds = all_bounds_in_time(asked, logs, deadline)
             ends = {where: end for where, (_, end) in bounds.items()}
-            for where, start in self._newest(reader, ends, deadline).items():
-                reader.seek(where, start)
-                if start < ends[where]:
-                    self._ends[where] = ends[where]
-        except BaseException:
-            reader.close()
-            self._ends.clear()
-            raise
-        return reader
+            starts = self._newest(asked, ends, deadline)
+        self._ends = {where: end for where, end in ends.items() if starts[where] < end}
+        self._reader = self._broker.reader(starts)
 
     def _say_once(self, message: str, *details: object) -> None:
         if message not in self._said:
@@ -161,15 +158,7 @@ class Reports:
 
     def _poll(self, reader: LogReader, timeout_s: float) -> int:
         """Returns how many records came."""
-        try:
-            records = reader.poll(_RECORDS_MAX, timeout_s)
-        except OffsetLost as lost:  # A reader that stood still for a day.
-            _log.warning("%s; it is read anew from its end", lost)
-            for where in self._logs:
-                if where.topic in self._present:
-                    reader.seek(where, END)
-            self._ends.clear()
-            return 0
+        records = reader.poll(_RECORDS_MAX, timeout_s)
         for record in records:
             where = TopicPartition(record.topic, record.partition)
             try:

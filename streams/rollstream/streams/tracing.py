@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import DeadLetter, Event, Flushed, Retired, Retried
+from rollstream.schemas.events import (
+    DeadLetter,
+    Event,
+    Flushed,
+    Retired,
+    Retried,
+    SealedSegments,
+    Settlements,
+)
 from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
@@ -357,33 +365,29 @@ class _SealLog:
 def _in_flush(
     address: PartitionAddress, offset: int, event: Flushed, wanted: _Wanted
 ) -> Iterator[TracedEntry]:
-    place = address._asdict()
-    rows = wanted.among(event.segments.uids)
-    if rows:
-        ends = list(accumulate(group.rows for group in event.groups))
-        for index, uid in sorted({(bisect_right(ends, at), one) for at, one in rows}):
-            origin = group_origin(address, offset, event, index, uid)
-            for row in origin.segments:
-                yield TracedEntry(
-                    **place,
-                    offset=row.offset,
-                    entry=row.entry,
-                    rollout_uid=uid,
-                    segment_idx=row.segment_idx,
-                    state=SEALED,
-                    replica_id=row.replica_id,
-                    group=origin,
-                )
+    segments, ends = event.segments, list(accumulate(group.rows for group in event.groups))
+    for at, uid in wanted.among(segments.uids):
+        yield replace(
+            _settled(address, segments, at, uid, SEALED),
+            replica_id=segments.replicas[segments.replica_idxs[at]],
+            group=group_origin(address, offset, event, bisect_right(ends, at), uid),
+        )
     for part in event.settled:
         for at, uid in wanted.among(part.uids):
-            yield TracedEntry(
-                **place,
-                offset=int(part.offsets[at]),
-                entry=int(part.entries[at]),
-                rollout_uid=uid,
-                segment_idx=int(part.segment_idxs[at]),
-                state=part.reason,
-            )
+            yield _settled(address, part, at, uid, part.reason)
+
+
+def _settled(
+    address: PartitionAddress, part: SealedSegments | Settlements, at: int, uid: str, state: str
+) -> TracedEntry:
+    return TracedEntry(
+        **address._asdict(),
+        offset=int(part.offsets[at]),
+        entry=int(part.entries[at]),
+        rollout_uid=uid,
+        segment_idx=int(part.segment_idxs[at]),
+        state=state,
+    )
 
 
 def _in_record(

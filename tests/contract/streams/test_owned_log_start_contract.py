@@ -21,6 +21,7 @@ from harness.owned_logs import (
     whole_fold,
 )
 from harness.seal_events import flushed
+from harness.sealed_state import digest_of
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas import codec
 from rollstream.schemas.events import Adopted, Claimed
@@ -56,13 +57,13 @@ def test_every_hint_leads_to_the_same_fold(world: World, where: TopicPartition) 
         died.claim(Deadline(SOON_S))
     _, end = world.broker().reader({where: 0}).bounds(where, TIMEOUT_S)
     not_adopted = end - 1  # The last claim of the one that died.
-    expected = whole_fold(world, where).digest()
+    expected = digest_of(whole_fold(world, where))
     hints = (None, -1, 0, 1, stale, zombie.epoch, not_adopted, stale + 1, 10_000)
     for hint in hints:
         successor = owner_of(world.broker(), where, f"hint {hint}")
         fold = successor.claim(in_time(), hint=hint)
         assert fold.watermark == 310
-        assert fold.digest() == expected, hint
+        assert digest_of(fold) == expected, hint
         successor.release()
     with pytest.raises(Fenced):
         zombie.wait_confirmed(settle(zombie), in_time())
@@ -86,12 +87,12 @@ def test_a_saved_fold_goes_on_where_it_ended(world: World, where: TopicPartition
     for one in (saved, late):
         third = owner_of(world.broker(), where, "c", saved=[one])
         assert third.claim(in_time()) is one.fold
-        assert one.fold.digest() == whole_fold(world, where).digest()
+        assert digest_of(one.fold) == digest_of(whole_fold(world, where))
         settle_confirmed(third)
-        assert one.fold.digest() == whole_fold(world, where).digest()
+        assert digest_of(one.fold) == digest_of(whole_fold(world, where))
         again = owner_of(world.broker(), where, "d")  # What it adopted is no shorter than it is.
         again.claim(in_time())
-        assert again.fold.digest() == one.fold.digest()
+        assert digest_of(again.fold) == digest_of(one.fold)
 
 
 def test_a_saved_fold_that_the_log_does_not_prove_is_not_gone_on_from(
@@ -116,7 +117,7 @@ def test_a_saved_fold_that_the_log_does_not_prove_is_not_gone_on_from(
     last = owner_of(world.broker(), where, "c", saved=refused)
     fold = last.claim(in_time())
     assert not [one for one in refused if one.fold is fold]
-    assert fold.digest() == whole_fold(world, where).digest()
+    assert digest_of(fold) == digest_of(whole_fold(world, where))
 
 
 def test_who_owns_the_log_no_more_saves_nothing(world: World, where: TopicPartition) -> None:
@@ -143,7 +144,7 @@ def test_adopting_costs_the_horizon_and_not_the_history(
     successor = owner_of(broker, where, "b")
     fold = successor.claim(in_time(), hint=log.epoch if hinted else None)
     assert fold.watermark == 5000
-    assert fold.digest() == log.fold.digest() == whole_fold(world, where).digest()
+    assert digest_of(fold) == digest_of(log.fold) == digest_of(whole_fold(world, where))
     # From fold_from: the horizon of 10 flushes, at least 16, up to the claim before, up to now.
     assert broker.records_read < (150 if hinted else 500)
 
@@ -215,9 +216,9 @@ def test_a_log_whose_old_part_is_gone_is_adopted_from_its_checkpoint(
         for _ in range(20):
             settle_confirmed(log)
         log.claim(in_time())
-    expected = log.fold.digest()
+    expected = digest_of(log.fold)
     world.drop_before(where, 22)
-    assert owner_of(world.broker(), where, "b").claim(in_time()).digest() == expected
+    assert digest_of(owner_of(world.broker(), where, "b").claim(in_time())) == expected
 
 
 # --- followers ---
@@ -259,7 +260,7 @@ def test_bytes_that_no_owner_wrote_are_passed_over(world: World, where: TopicPar
     assert follower.foreign == {where: 2}
     follower.close()
     successor = owner_of(world.broker(), where)
-    assert successor.claim(in_time()).digest() == log.fold.digest()
+    assert digest_of(successor.claim(in_time())) == digest_of(log.fold)
     assert log.foreign == 2
 
 

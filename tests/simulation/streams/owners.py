@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from harness.entropy import SeededEntropy
 from harness.faults import Append, Fate, always_pass
 from harness.seal_events import flushed
+from harness.sealed_state import digest_of
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
@@ -205,7 +206,7 @@ class Owners:
         acted = sorted(item for act in self.acts for item in act.items)
         if len(acted) != len(set(acted)):
             raise Violation(f"acted twice upon {[n for n in set(acted) if acted.count(n) > 1]}")
-        if fold.digest() != self._owners[0].log.fold.digest():
+        if digest_of(fold) != digest_of(self._owners[0].log.fold):
             raise Violation("a reader from the beginning sees another state than the last owner")
 
     def _fate(self, append: Append) -> Fate:

@@ -54,12 +54,6 @@ class Remembered:
                 found += [index for index in old if by[index] < 0]
         return found
 
-    def packed(self) -> bytes:
-        """Equal for the same segments of the same flushes, counted from the oldest remembered, in
-        one process."""
-        hashes, flushes = self._joined()
-        return hashes.tobytes() + (flushes - self._first).tobytes()
-
     def _age(self) -> None:
         self._old = self._joined()
         self._recent = {}

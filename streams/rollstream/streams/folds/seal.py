@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from rollstream.schemas.events import (
@@ -145,8 +144,8 @@ class SealFold:
     def known(self, offset: int) -> tuple[int, Collection[int]]:
         """How many entries a source offset has that is not below the watermark, and which of them
         are settled; 0 where none is, and so nobody said how many."""
-        above = self._above
-        return above.count(offset), frozenset(above.of(offset).tolist())
+        (there,) = self._above.between(offset, offset + 1)
+        return there.entries, frozenset(there.settled)
 
     def known_between(self, first: int, stop: int) -> Iterator[Stretch]:
         """The same of all source offsets of [first, stop), none of them below the watermark."""
@@ -181,21 +180,6 @@ class SealFold:
         before = [claim for claim in claims if claim <= oldest]
         fold_from = before[-1] if before else 0
         return FoldCheckpoint(fold_from, self.watermark, dict(self._counts), self.retired)
-
-    def digest(self) -> bytes:
-        """Equal for equal states of one process, wherever the folds began."""
-        state = xxhash.xxh3_128()
-        counts = sorted((name, count) for name, count in self._counts.items() if count)
-        state.update(repr((self.watermark, self.now_ts, counts)).encode())
-        state.update(repr((self.retired, sorted(self.requests))).encode())
-        state.update(self._above.settled.tobytes())
-        state.update(self._above.counts.tobytes())
-        state.update(self._above.unread.tobytes())
-        for offset, newest, settled, _ in self._flushes:
-            # Not how many were settled before: folds that began elsewhere have not counted these.
-            state.update(repr((offset, newest, self._settled - settled)).encode())
-        state.update(self._remembered.packed())
-        return state.digest()
 
     def _flush(self, offset: int, event: Flushed) -> None:
         new = self._settle(offset, event)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import WrongValue
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Admin, TopicPartition
 
@@ -28,22 +28,8 @@ _SECOND = "-2"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")  # No dot: it delimits, so that `math.` never grants `math2`.
 
 
-class BadName(RollstreamError, ValueError):
-    """An environment, sampler or namespace whose name cannot be part of a topic's.
-
-    Attributes:
-        finding: the name, and that it cannot.
-        remedy: what names can be.
-    """
-
-    remedy = "use letters, digits, _ and - only"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.finding = f"{name!r} cannot be part of a topic's name"
-
-    def __str__(self) -> str:
-        return f"{self.finding}; {self.remedy}"
+class BadName(WrongValue):
+    """The name of an environment, sampler or namespace cannot be part of a topic's."""
 
 
 def shares_topic(admission: str) -> str:
@@ -182,4 +168,5 @@ class Layout(NamedTuple):
 def check_name_in_topic(name: str) -> None:
     """The environment, sampler or namespace can be part of a topic's name; else ``BadName``."""
     if not _NAME.fullmatch(name):
-        raise BadName(name)
+        finding = f"{name!r} cannot be part of a topic's name"
+        raise BadName("name", name, "use letters, digits, _ and - only", finding)
