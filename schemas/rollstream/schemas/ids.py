@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 from rollstream.schemas.reasons import SealReason
 
 MIXED_POLICY = "mixed"
-_LENGTHS_KEPT = 1_024
 
 
 SegmentId = str | tuple[str, int]
@@ -80,14 +77,12 @@ class GroupKey(NamedTuple):
 
 def group_id(key: GroupKey, uids: Iterable[str]) -> str:
     """Deterministic: a function of the key and the sorted member uids; 32 hexadecimal digits."""
-    parts = list(map(str.encode, (*map(str, key), *sorted(uids))))
-    framed = b"".join(chain.from_iterable(zip(map(_length, map(len, parts)), parts, strict=True)))
+    framed = b"".join(_framed(part.encode()) for part in (*map(str, key), *sorted(uids)))
     return hashlib.blake2b(framed, digest_size=16).hexdigest()
 
 
-@lru_cache(_LENGTHS_KEPT)
-def _length(size: int) -> bytes:
-    return size.to_bytes(4, "little")
+def _framed(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "little") + part
 
 
 def step_rollout_uid(prompt_uid: str, trajectory_uid: str) -> str:
@@ -97,8 +92,7 @@ def step_rollout_uid(prompt_uid: str, trajectory_uid: str) -> str:
     of its UTF-8, as four bytes, the lowest first), that UTF-8, and the trajectory's. So ``("a",
     "bc")`` and ``("ab", "c")`` are two rollouts. The last 16 are ``trajectory_digest``.
     """
-    prompt = prompt_uid.encode()
-    framed = _length(len(prompt)) + prompt + trajectory_uid.encode()
+    framed = _framed(prompt_uid.encode()) + trajectory_uid.encode()
     digest = hashlib.blake2b(framed, digest_size=16).hexdigest()
     return digest + trajectory_digest(trajectory_uid)
 

@@ -26,13 +26,13 @@ from rollstream.schemas.ids import PartitionAddress, trajectory_digest
 from rollstream.schemas.ingest.entry import SEGMENT_KINDS
 from rollstream.schemas.ingest.record import decode_record
 from rollstream.schemas.reasons import SettleReason
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import EARLIEST, Broker
 from rollstream.streams.dead_letters import Source, open_letters, source_of
 from rollstream.streams.errors import CorruptLog, UnreadableLog
 from rollstream.streams.folds.refs import GroupRef
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.adoption import CLOCKS_APART_US, find_start
-from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.owned.follow import ConfirmedEvent, fold_logs
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
 from rollstream.streams.topics.layout import Layout
@@ -325,18 +325,13 @@ class _SealLog:
             yield replace(entry, detail=self._unknown)
 
     def _read(self, start: int, stop: float, fold: SealFold | None, deadline: Deadline) -> None:
-        aside: dict[TopicPartition, PutAside] = {}
-        with closing(Follower(self._broker, {self._where: start}, aside=aside)) as follower:
-            for _, offset, timestamp_us, event in follower.read_to_end(deadline):
-                if offset >= stop:
-                    break
-                try:
-                    if fold is not None:
-                        fold.apply(offset, timestamp_us, event)
-                except UnreadableLog as error:
-                    follower.put_aside(self._where, offset, error)
-                    break
-                self._look_at(offset, timestamp_us, event)
+        def look(one: ConfirmedEvent) -> None:
+            if fold is not None:
+                fold.apply(one.offset, one.timestamp_us, one.event)
+            if one.offset < stop:
+                self._look_at(one.offset, one.timestamp_us, one.event)
+
+        aside = fold_logs(self._broker, {self._where: start}, look, deadline).aside
         if self._where in aside:
             self._unknown = f"or settled since: {aside[self._where].error}"
 
