@@ -123,11 +123,7 @@ def read_windows(reader: LogReader, windows: Bounds, deadline: Deadline) -> Iter
                 reader.pause(where)
         left = [HowFar(where, position, windows[where][1]) for where, position in at.items()]
         if left and not got_on and deadline.passed():
-            where, position, stop = left[0]
-            more = f", and {len(left) - 1} more logs" if len(left) > 1 else ""
-            raise BrokerUnavailable(
-                f"{where}: read up to {position} of {stop} within {deadline.timeout_s} s{more}"
-            )
+            raise BrokerUnavailable(f"{how_far(left)} were read within {deadline.timeout_s} s")
         deadline.log_waiting(partial(_say_how_far, left))
 
 

@@ -83,7 +83,7 @@ def test_reading_between_ends_at_its_deadline() -> None:
     reader = broker.reader({where: 0})
     found = [r.offset for r in read_between(reader, where, 1, 3, Deadline(1.0, clock))]
     assert found == [1, 2]
-    with pytest.raises(BrokerUnavailable, match="read up to 3 of 5"):
+    with pytest.raises(BrokerUnavailable, match="up to 3 of 5"):
         list(read_between(reader, where, 1, 5, Deadline(1.0, clock)))
 
 

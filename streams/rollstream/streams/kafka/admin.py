@@ -86,26 +86,23 @@ class KafkaAdmin:
         while True:
             try:
                 self._client().list_topics(timeout=silent.slice_s(_LOOK_EVERY_S))
+                return
             except KafkaException as failure:
                 self._client().poll(0)  # Runs the error callback.
-                cause = self._faults.cause()
+                cause, error = self._faults.cause(), as_request_error(failure.args[0], where)
                 if cause is not None and cause.code() == KafkaError._AUTHENTICATION:
-                    raise as_request_error(cause, where) from failure
-                if cause is not None and certain.passed():
-                    raise BrokerUnavailable(
-                        f"{where} cannot be reached: {sentence_of(cause)}"
-                    ) from failure
-                error = as_request_error(failure.args[0], where)
-                if not isinstance(error, BrokerUnavailable):
-                    raise error from failure
-                if silent.passed():
-                    raise BrokerUnavailable(
+                    error = as_request_error(cause, where)
+                elif cause is not None and certain.passed():
+                    error = BrokerUnavailable(f"{where} cannot be reached: {sentence_of(cause)}")
+                elif isinstance(error, BrokerUnavailable):
+                    if not silent.passed():
+                        continue
+                    error = BrokerUnavailable(
                         f"{where} does not answer within {silent.timeout_s:g} s; is what listens "
                         "there Kafka, does a firewall drop packets, or does it want TLS or SASL "
                         "(under kafka.client)?"
-                    ) from failure
-            else:
-                return
+                    )
+                raise error from failure
 
     def brokers(self, timeout_s: float) -> int:
         return len(self._metadata(timeout_s).brokers)
@@ -117,14 +114,13 @@ class KafkaAdmin:
             with request(f"group {name}", timeout_s):
                 try:
                     found = answer[name].result(deadline.left_s())
+                    break
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code == KafkaError.GROUP_ID_NOT_FOUND:
                         return GroupMembers({}, 0, True)
                     if code not in _NO_COORDINATOR or deadline.passed():
                         raise
-                else:
-                    break
             deadline.wait(_ASK_AGAIN_S)
         owners = {
             TopicPartition(held.topic, held.partition): member.member_id
