@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple, Self
@@ -12,11 +12,14 @@ from rollstream.runtime.clock import Clock
 from rollstream.streams.broker import (
     IDLE_S,
     Admin,
+    Bounds,
     Broker,
     Delivery,
     GroupReader,
     Headers,
     LogReader,
+    Logs,
+    Offsets,
     OnDelivery,
     Record,
     TopicPartition,
@@ -254,17 +257,13 @@ class CountingReader:
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
         return self._inner.bounds(where, timeout_s)
 
-    def all_bounds(
-        self, logs: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def all_bounds(self, logs: Logs, timeout_s: float) -> Bounds:
         return self._inner.all_bounds(logs, timeout_s)
 
     def read_to(self, where: TopicPartition) -> int:
         return self._inner.read_to(where)
 
-    def offsets_at(
-        self, ends: Mapping[TopicPartition, int], timestamp_us: int, timeout_s: float
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, ends: Offsets, timestamp_us: int, timeout_s: float) -> Offsets:
         return self._inner.offsets_at(ends, timestamp_us, timeout_s)
 
     def seek(self, where: TopicPartition, offset: int) -> None:

@@ -114,15 +114,11 @@ def renamed() -> Mapping[str, str]:
     return {alias: one.name for one in row_fields().values() for alias in one.aliases}
 
 
-def _inner(field: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _inner(field: Mapping[str, Any]) -> Any:
     """The columns that one field of a record holds."""
     if field["name"] == "shared":
-        inner: Sequence[Mapping[str, Any]] = field["type"]["items"]["fields"]
-        return inner
-    if field["name"] == "extras":
-        inner = field["type"][1]["fields"]
-        return inner
-    return ()
+        return field["type"]["items"]["fields"]
+    return field["type"][1]["fields"] if field["name"] == "extras" else ()
 
 
 def _walk(

@@ -38,12 +38,7 @@ class Client:
         self._fetched, self._again = list(fetched), list(again)
         self.assigned: dict[tuple[str, int], int] = {}
         self.topics: dict[str, int | None] | None = {"t": None}  # None: no answer.
-        self.times: dict[int, int] = {}
-
-    def get_watermark_offsets(self, position: Any, timeout_s: float) -> tuple[int, int]:
-        if self.topics is None or position.topic not in self.topics:
-            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
-        return 3, 9
+        self.times: dict[int, int] = {OFFSET_BEGINNING: 3, OFFSET_END: 9}
 
     def list_topics(self, topic: str, timeout_s: float) -> Any:
         if self.topics is None:
@@ -54,6 +49,8 @@ class Client:
         if self.topics is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         for one in positions:
+            if one.topic not in self.topics:
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
             if code := self.topics.get(one.topic):
                 return [SimpleNamespace(topic=one.topic, partition=0, error=KafkaError(code))]
             one.offset = self.times.get(one.offset, -1)
@@ -218,7 +215,7 @@ def test_the_bounds_of_what_is_missing_and_of_what_cannot_be_asked_are_told_apar
     with pytest.raises(UnknownTopic):
         reader.bounds(LEFT, 1.0)
     client.topics = None
-    with pytest.raises(BrokerUnavailable, match="bounds of"):
+    with pytest.raises(BrokerUnavailable, match=r"offsets of t\[0\]"):
         reader.bounds(LEFT, 1.0)
 
 
@@ -232,7 +229,6 @@ def test_a_time_is_rounded_up_and_beyond_the_last_record_is_the_end() -> None:
 
 def test_the_bounds_of_many_logs_are_two_questions_and_one_without_an_answer_is_named() -> None:
     client = Client()
-    client.times = {OFFSET_BEGINNING: 3, OFFSET_END: 9}
     reader = reader_of(client, {})
     assert reader.all_bounds([LEFT, RIGHT], 1.0) == {LEFT: (3, 9), RIGHT: (3, 9)}
     client.topics = {"t": KafkaError.LEADER_NOT_AVAILABLE}
@@ -252,16 +248,16 @@ class SlowClient(Client):
         self.after_s = after_s
         self.attempts: list[float] = []
 
-    def get_watermark_offsets(self, position: Any, timeout_s: float) -> tuple[int, int]:
+    def offsets_for_times(self, positions: list[Any], timeout_s: float) -> list[Any]:
         self.attempts.append(timeout_s)
         SystemClock().wait(threading.Event(), min(timeout_s, self.after_s))
         if timeout_s < self.after_s:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return 3, 9
+        return super().offsets_for_times(positions, timeout_s)
 
 
 def test_a_slow_broker_is_given_longer_though_one_was_away_before() -> None:
     client = SlowClient(after_s=1.5)
     reader = KafkaReader(lambda: cast(Any, client), {}, Outages("it was away"))
     assert reader.bounds(TopicPartition("t", 0), 60.0) == (3, 9)
-    assert len(client.attempts) == 2
+    assert len(client.attempts) == 3, "one in vain, then one for each of two questions"

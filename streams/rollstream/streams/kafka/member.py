@@ -52,7 +52,6 @@ class KafkaGroupReader(KafkaReader):
         self._topics = list(topics)
         self._on_revoked = on_revoked
         self._assigned: set[TopicPartition] = set()
-        self._moved = False
         self._ask = ask_bounds
         self._to_commit: dict[TopicPartition, confluent_kafka.TopicPartition] = {}
         self._may_commit = Deadline(0.0)
@@ -64,13 +63,10 @@ class KafkaGroupReader(KafkaReader):
         return frozenset(self._assigned)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
-        self._moved = False
         self._send_commits()
         records = super().poll(records_max, timeout_s)
-        if self._moved:  # What was fetched before a rebalance in this very call.
-            begun = self._starts
-            records = [r for r in records if TopicPartition(r.topic, r.partition) in begun]
-        return records
+        # Others were fetched before a rebalance in this very call.
+        return [record for record in records if record[:2] in self._starts]
 
     def begin(self, where: TopicPartition, offset: int) -> None:
         assert where in self._assigned, f"{where} is not assigned"
@@ -131,7 +127,6 @@ class KafkaGroupReader(KafkaReader):
         consumer.incremental_assign([])
 
     def _on_revoked_all(self, consumer: Consumer, positions: Iterable[Any]) -> None:
-        self._moved = True
         revoked = [TopicPartition(tp.topic, tp.partition) for tp in positions]
         begun = [at_offset(tp, END) for tp in revoked if self._starts.pop(tp, None) is not None]
         for where in revoked:

@@ -85,8 +85,8 @@ class KafkaReader(LogReader):
                 self._raise_first()
         if messages:
             self._outages.reached()
-            if self._damaged:
-                self._forget_damage(messages)
+            for message in messages if self._damaged else ():  # Delivered after all.
+                self._damaged.pop(TopicPartition(message.topic(), message.partition()), None)
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
             Record(
@@ -107,6 +107,7 @@ class KafkaReader(LogReader):
             attempt = Deadline(deadline.slice_s(attempt_s))
             try:
                 firsts = self._offsets(logs, EARLIEST, attempt.left_s())
+                attempt = Deadline(deadline.slice_s(attempt_s))
                 ends = self._offsets(logs, END, attempt.left_s())
             except BrokerUnavailable as error:
                 timed_out = attempt.passed()
@@ -250,11 +251,6 @@ class KafkaReader(LogReader):
                     self.seek(where, max(offset, self._starts[where]))
             # Else the client retries by itself, until the deadline of its caller passes.
         return good
-
-    def _forget_damage(self, delivered: list[Any]) -> None:
-        """What is delivered after all is not damaged."""
-        for message in delivered:
-            self._damaged.pop(TopicPartition(message.topic(), message.partition()), None)
 
     def _is_damage(self, where: TopicPartition, error: KafkaError, offset: int) -> bool:
         """Whether the error is about a damaged batch, which is then fetched again: librdkafka

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import queue
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
@@ -22,16 +23,16 @@ class Lender:
 
     Args:
         make: makes a reader.
-        count: how many are lent at a time, at most.
+        count: how many are lent at a time, and how many are kept, at most.
     """
 
     def __init__(self, make: Callable[[], LogReader], count: int) -> None:
         self._make = make
+        self._count = count
+        self._places = threading.BoundedSemaphore(count)
+        self._free: deque[LogReader] = deque()
         self._closed = 0  # How often.
         self._served_s = -inf
-        self._free: queue.LifoQueue[LogReader | None] = queue.LifoQueue()
-        for _ in range(count):
-            self._free.put(None)  # Made when it is needed.
 
     @contextmanager
     def lend(self, why_not: str, deadline: Deadline) -> Iterator[LogReader]:
@@ -40,18 +41,18 @@ class Lender:
         Raises:
             BrokerUnavailable: all were lent up to the deadline, as ``why_not`` says.
         """
+        if not self._places.acquire(timeout=deadline.left_s()):
+            raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s")
         try:
-            client = self._free.get(timeout=deadline.left_s())
-        except queue.Empty:
-            raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s") from None
-        closed, keeps = self._closed, False
-        try:
-            if client is None:
-                client = self._make()
-            yield client
-            keeps = True
+            closed, reader = self._closed, self._take() or self._make()
+            try:
+                yield reader
+            except BaseException:
+                reader.close()
+                raise
+            self._keep(reader, closed)
         finally:
-            self._take_back(client, closed, keeps=keeps)
+            self._places.release()
 
     def serve(self, now_s: float) -> None:
         """Polls those that are not lent, once a second.
@@ -62,32 +63,27 @@ class Lender:
         if now_s - self._served_s < SERVE_S:
             return
         self._served_s, closed = now_s, self._closed
-        for client in reversed(self._take_free()):  # Those that were made are lent first.
-            if client is not None:
+        for _ in range(len(self._free)):
+            if reader := self._take():
                 with suppress(BrokerError):
-                    client.poll(1, 0.0)
-            self._take_back(client, closed)
+                    reader.poll(1, 0.0)
+                self._keep(reader, closed)
+                self._free.rotate()  # The next one's turn; after all of them they are as before.
 
     def close(self) -> None:
         """Closes all; one that is lent, when it comes back. Whoever lends later has a new one."""
         self._closed += 1
-        for client in self._take_free():
-            if client is not None:
-                client.close()
-            self._free.put(None)
+        while reader := self._take():
+            reader.close()
 
-    def _take_back(self, client: LogReader | None, closed: int, *, keeps: bool = True) -> None:
-        """It is lent again, unless all were closed meanwhile."""
-        try:
-            if client is not None and not (keeps and closed == self._closed):
-                ended, client = client, None
-                ended.close()
-        finally:
-            self._free.put(client)
+    def _take(self) -> LogReader | None:
+        with suppress(IndexError):  # Another thread may have taken the last one.
+            return self._free.pop()
+        return None
 
-    def _take_free(self) -> list[LogReader | None]:
-        taken: list[LogReader | None] = []
-        with suppress(queue.Empty):
-            while True:
-                taken.append(self._free.get_nowait())
-        return taken
+    def _keep(self, reader: LogReader, closed: int) -> None:
+        """It is lent again, unless all were closed meanwhile, or as many were made meanwhile."""
+        if closed == self._closed and len(self._free) < self._count:
+            self._free.append(reader)
+        else:
+            reader.close()
