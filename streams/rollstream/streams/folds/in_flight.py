@@ -56,6 +56,11 @@ class LivingProducers:
         columns = (one.tolist() for one in (self.begun, self.open, self.waiting))
         return map(ProducerStanding, self.ids, *columns)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LivingProducers) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     @classmethod
     def of(cls, standings: Iterable[ProducerStanding]) -> Self:
         """The columns of these, which come by rising id."""
