@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
 
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.broker import LogReader, Record, TopicPartition, TopicSpec
+from rollstream.streams.broker import Bounds, LogReader, Logs, Record, TopicPartition, TopicSpec
 from rollstream.streams.errors import BrokerUnavailable, OffsetLost
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.reading import (
@@ -141,9 +140,7 @@ class Reluctant:
         self.inner = inner
         self.refusals = refusals
 
-    def all_bounds(
-        self, logs: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    def all_bounds(self, logs: Logs, timeout_s: float) -> Bounds:
         if self.refusals:
             self.refusals -= 1
             raise BrokerUnavailable("not leader")

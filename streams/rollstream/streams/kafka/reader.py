@@ -85,8 +85,8 @@ class KafkaReader(LogReader):
                 self._raise_first()
         if messages:
             self._outages.reached()
-            for message in messages if self._damaged else ():  # Delivered after all.
-                self._damaged.pop(TopicPartition(message.topic(), message.partition()), None)
+            if self._damaged:
+                self._forget_damage(messages)
         # The hot path of every reader: one comprehension, no function of ours per record.
         return [
             Record(
@@ -251,6 +251,11 @@ class KafkaReader(LogReader):
                     self.seek(where, max(offset, self._starts[where]))
             # Else the client retries by itself, until the deadline of its caller passes.
         return good
+
+    def _forget_damage(self, delivered: list[Any]) -> None:
+        """What is delivered after all is not damaged."""
+        for message in delivered:
+            self._damaged.pop(TopicPartition(message.topic(), message.partition()), None)
 
     def _is_damage(self, where: TopicPartition, error: KafkaError, offset: int) -> bool:
         """Whether the error is about a damaged batch, which is then fetched again: librdkafka
