@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI
 
-from rollstream.gateway import create_app
-from rollstream.producers import DeliveryFailed, FollowedPolicy, NoPolicy, Step
+from rollstream.gateway import LateScores, create_app
+from rollstream.producers import (
+    AsyncStepProducer,
+    DeliveryFailed,
+    FollowedPolicy,
+    NoPolicy,
+    ScoreProducer,
+    Step,
+)
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.streams.errors import BrokerUnavailable
 
@@ -114,9 +121,19 @@ def gateway_config(**gateway: Any) -> RollstreamConfig:
 
 
 def gateway_over(
-    writer: MemoryStepWriter, *, reach: Reached | None = None, **gateway: Any
+    writer: MemoryStepWriter | AsyncStepProducer, *, reach: Reached | None = None, **gateway: Any
 ) -> FastAPI:
-    return create_app(gateway_config(**gateway), writer=writer, reach=reach or Reached())
+    """Takes no scores, which no test over it publishes."""
+    return create_app(
+        gateway_config(**gateway),
+        writer=cast("AsyncStepProducer", writer),
+        reach=reach or Reached(),
+        scores=LateScores(_no_scores, 0.0),
+    )
+
+
+def _no_scores() -> ScoreProducer:
+    raise BrokerUnavailable("this gateway takes no scores")
 
 
 def bearer(environment: str = "math") -> dict[str, str]:

@@ -12,7 +12,6 @@ Map, a line a file:
 - ``connections``  bounds connections, and cuts off clients that send nothing
 - ``intake``    hands steps to the writer: bounds, deadlines, what was accepted and not delivered
 - ``scores``    late scores, from threads that wait for the broker (``LateScores``)
-- ``examples``  of the OpenAPI page
 - ``problems``  errors as problem details, RFC 9457 (pure)
 - ``answers``   what is answered, and when to come again
 - ``tokens``    who may write to which environment (pure)
@@ -34,7 +33,6 @@ if _missing:
     raise MissingExtra(f"the gateway needs {', '.join(_missing)}; {how_to_install('gateway')}")
 
 from rollstream.gateway.app import create_app  # noqa: E402 - After the check.
-from rollstream.gateway.intake import StepsWriter  # noqa: E402
 from rollstream.gateway.scores import LateScores  # noqa: E402
 from rollstream.gateway.server import (  # noqa: E402
     CannotListen,
@@ -48,7 +46,6 @@ __all__ = [
     "CannotListen",
     "LateScores",
     "NoTokens",
-    "StepsWriter",
     "TooFewFiles",
     "check_open_to_all",
     "create_app",

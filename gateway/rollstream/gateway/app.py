@@ -15,7 +15,6 @@ import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -24,8 +23,7 @@ from rollstream.gateway import bodies, problems
 from rollstream.gateway.answers import answer, problem_answer
 from rollstream.gateway.bodies import BodyT
 from rollstream.gateway.connections import Connection, Connections
-from rollstream.gateway.examples import COMPLETE, FAIL, SCORE, STEPS
-from rollstream.gateway.intake import Call, Intake, StepsWriter, Write
+from rollstream.gateway.intake import Call, Intake, Write
 from rollstream.gateway.models import (
     Accepted,
     Answer,
@@ -43,13 +41,12 @@ from rollstream.gateway.models import (
     held_bytes,
     schemas,
 )
-from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained
 from rollstream.gateway.scores import LateScores
 from rollstream.gateway.tokens import Tokens
-from rollstream.producers import InvalidRollout, Step
-from rollstream.runtime.clock import Clock
+from rollstream.producers import AsyncStepProducer, InvalidRollout, Step
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import RollstreamError, shown
 from rollstream.schemas.rules import UID_PATTERN
 
 _SCHEMAS = "#/components/schemas/"
@@ -66,7 +63,7 @@ class _Gateway(NamedTuple):
     environments: frozenset[str]
     tokens: Tokens
     intake: Intake
-    scores: LateScores | None
+    scores: LateScores
     probe: _Probe
 
 
@@ -86,10 +83,9 @@ class _Probe:
 def create_app(
     config: RollstreamConfig,
     *,
-    writer: StepsWriter,
+    writer: AsyncStepProducer,
     reach: Reach,
-    scores: LateScores | None = None,
-    clock: Clock | None = None,
+    scores: LateScores,
 ) -> FastAPI:
     """Returns the application. It drains and closes the writer when its server shuts down.
 
@@ -101,10 +97,9 @@ def create_app(
         config: the configuration.
         writer: a writer of the event loop in which the application runs.
         reach: returns when the broker answers, or raises within so many seconds.
-        scores: a writer of scores. None: the application takes none.
-        clock: for tests.
+        scores: a writer of scores.
     """
-    intake = Intake(writer, config.gateway, clock, environments=len(config.environments))
+    intake = Intake(writer, config.gateway, environments=len(config.environments))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -163,19 +158,15 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 async def _admitted(request: Request, environment: str) -> Intake:
-    """The bounds of a call whose caller may write to the environment of its path, and which gives
-    each query parameter once; nothing was read of the body.
+    """The bounds of a call whose caller may write to the environment of its path; nothing was read
+    of the body.
 
     Raises:
         Refused: there is no such environment, or the token is missing, unknown or another's.
     """
     gateway: _Gateway = request.app.state.gateway
     if gateway.tokens.required:
-        given = request.headers.getlist("Authorization")
-        if len(given) > 1:
-            finding = f"there are {len(given)} headers Authorization"
-            raise Refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
-        scheme, _, token = given[0].partition(" ") if given else ("", "", "")
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         allowed = gateway.tokens.environments_of(token) if scheme.lower() == "bearer" else ()
         if not allowed:
             raise Refused(
@@ -203,20 +194,12 @@ async def _admitted(request: Request, environment: str) -> Intake:
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
         connection.claim(environment)
-    for name in request.query_params:
-        if (count := len(request.query_params.getlist(name))) > 1:
-            finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
-            raise Refused(Kind.QUERY, finding, remedy, name, f"{count} values")
     return gateway.intake
 
 
 _Admitted = Annotated[Intake, Depends(_admitted)]
 _Query = Annotated[CallQuery, Query()]
 _NoQuery = Annotated[NoQuery, Query()]
-_QUERIES: dict[str, type[BaseModel]] = {
-    "newest_policy": PolicyQuery,
-    **dict.fromkeys(("score_trajectory", "healthz", "readyz"), NoQuery),
-}
 _probes = APIRouter()
 _steps = APIRouter(
     prefix="/v1/environments/{environment}",
@@ -227,15 +210,13 @@ _Route = Callable[..., Awaitable[Response]]
 
 
 def _post(
-    path: str, model: type[Body], example: dict[str, Any], done: str, *, accepts: bool = True
+    path: str, model: type[Body], done: str, *, accepts: bool = True
 ) -> Callable[[_Route], _Route]:
     """A route that takes this body, which FastAPI does not parse itself: it would do so in Python.
 
     Args:
         accepts: whether it answers 202, too.
     """
-    body = _holds(model)
-    body["content"]["application/json"]["example"] = example
     taken = {202: "It was taken, and is on its way"} if accepts else {}
     return _steps.post(
         path,
@@ -244,11 +225,11 @@ def _post(
             status: {"description": text, **_holds(Accepted)}
             for status, text in {**taken, 200: done}.items()
         },
-        openapi_extra={**_SECURED, "requestBody": {"required": True, **body}},
+        openapi_extra={**_SECURED, "requestBody": {"required": True, **_holds(model)}},
     )
 
 
-@_post("/steps", StepsBody, STEPS, "All steps are in the log")
+@_post("/steps", StepsBody, "All steps are in the log")
 async def submit_steps(
     request: Request, environment: str, intake: _Admitted, query: _Query
 ) -> Response:
@@ -285,7 +266,7 @@ _Trajectory = Annotated[_OfTrajectory, Depends()]
 _PATH = "/trajectories/{trajectory_uid:path}"
 
 
-@_post(f"{_PATH}/complete", CompleteBody, COMPLETE, "The end is in the log")
+@_post(f"{_PATH}/complete", CompleteBody, "The end is in the log")
 async def complete_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
     """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
     `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
@@ -294,7 +275,7 @@ async def complete_trajectory(trajectory: _Trajectory, query: _Query) -> Respons
     return await trajectory.written(CompleteBody, write, durable=query.durable)
 
 
-@_post(f"{_PATH}/fail", FailBody, FAIL, "The failure is in the log")
+@_post(f"{_PATH}/fail", FailBody, "The failure is in the log")
 async def fail_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
     """Ends a trajectory that will not be finished. Its steps are not trained on, and its prompt
     does not wait for it."""
@@ -302,14 +283,12 @@ async def fail_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
     return await trajectory.written(FailBody, write, durable=query.durable)
 
 
-@_post(f"{_PATH}/score", ScoreBody, SCORE, "The score is in the log", accepts=False)
+@_post(f"{_PATH}/score", ScoreBody, "The score is in the log", accepts=False)
 async def score_trajectory(trajectory: _Trajectory, query: _NoQuery) -> Response:
     """Scores a trajectory late, also once its group was sealed. Answers when the score is in the
     log. An equal score that is sent again counts once."""
-    scores = trajectory.request.app.state.gateway.scores
-    if scores is None:
-        raise Refused(Kind.NO_PATH, "this application takes no scores", "give create_app scores")
-    return await trajectory.written(ScoreBody, scores.publish)
+    gateway: _Gateway = trajectory.request.app.state.gateway
+    return await trajectory.written(ScoreBody, gateway.scores.publish)
 
 
 @_steps.get("/policy", responses={200: _holds(NewestPolicy)}, openapi_extra=_SECURED)
@@ -324,15 +303,15 @@ async def newest_policy(
 
 
 @_probes.head("/healthz", include_in_schema=False)
-@_probes.get("/healthz", responses={200: _holds(Health), **_problems(400, 422)})
-async def healthz(query: _NoQuery) -> Response:
+@_probes.get("/healthz", responses={200: _holds(Health)})
+async def healthz() -> Response:
     """Answers 200 while the process lives."""
     return answer(Health(status="ok"))
 
 
 @_probes.head("/readyz", include_in_schema=False)
-@_probes.get("/readyz", responses={200: _holds(Health), **_problems(400, 422, 503)})
-async def readyz(request: Request, query: _NoQuery) -> Response:
+@_probes.get("/readyz", responses={200: _holds(Health), **_problems(503)})
+async def readyz(request: Request) -> Response:
     """Answers 200 while calls are taken, for load balancers: the broker answers, and the gateway is
     not ending. An outage of the broker is no reason to restart the gateway."""
     gateway: _Gateway = request.app.state.gateway
@@ -387,8 +366,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RollstreamError):
         found = explained(error)
     elif isinstance(error, RequestValidationError):
-        model: type[BaseModel] = _QUERIES.get(request.scope["route"].name, CallQuery)
-        found = problems.wrong_query(error.errors()[0], model)
+        found = problems.wrong_query(error.errors()[0])
     elif isinstance(error, HTTPException):
         allowed = (error.headers or {}).get("Allow")
         found = problems.not_routed(error.status_code, request.method, request.url.path, allowed)

@@ -6,15 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rollstream.gateway.limits import Limit, Limits
 from rollstream.gateway.problems import Kind, Refused
-from rollstream.producers import DeliveryFailed, FollowedPolicy, Step
-from rollstream.runtime.clock import Clock, SystemClock
+from rollstream.producers import AsyncStepProducer, DeliveryFailed, FollowedPolicy
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
@@ -22,38 +22,6 @@ from rollstream.schemas.errors import RollstreamError
 _LOG_EVERY_S = 30.0  # How often undelivered steps are logged; an outage has thousands.
 _log = logging.getLogger("rollstream.gateway")
 Write = Callable[..., Coroutine[Any, Any, None]]
-
-
-class StepsWriter(Protocol):
-    """What the gateway writes to: ``AsyncStepProducer``. Each call returns once the broker has what
-    it was given, or, of no steps, once the environment's topic is known. From then on it raises
-    ``InvalidRollout`` and ``BufferFull`` before it first waits. ``take_failures`` is what became of
-    calls that ended before the broker's answer."""
-
-    async def submit_steps(self, steps: Iterable[Step], *, environment: str) -> None: ...
-
-    async def complete_trajectory(
-        self, trajectory_uid: str, *, environment: str, prompt_uid: str, steps: int | None
-    ) -> None: ...
-
-    async def fail_trajectory(
-        self,
-        trajectory_uid: str,
-        *,
-        environment: str,
-        prompt_uid: str,
-        reason: str,
-        n_rollouts: int | None,
-        example_id: str,
-    ) -> None: ...
-
-    async def policy(
-        self, *, environment: str, lineage: str | None, timeout_s: float
-    ) -> FollowedPolicy: ...
-
-    def take_failures(self) -> DeliveryFailed | None: ...
-
-    async def close(self) -> None: ...
 
 
 class Intake:
@@ -70,12 +38,7 @@ class Intake:
     """
 
     def __init__(
-        self,
-        writer: StepsWriter,
-        config: GatewayConfig,
-        clock: Clock | None = None,
-        *,
-        environments: int = 1,
+        self, writer: AsyncStepProducer, config: GatewayConfig, *, environments: int = 1
     ) -> None:
         self.limits = Limits.of(config, environments)
         self.begun: Counter[str] = Counter()
@@ -84,7 +47,7 @@ class Intake:
         self.stopping = False
         self.writer = writer
         self._config = config
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._on_their_way: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._known: set[str] = set()  # Environments whose topic is known.
         self._draining = False

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from rollstream.gateway.models import Problem
@@ -22,7 +20,7 @@ from rollstream.producers import (
     RolloutTooLarge,
     SeveralLineages,
 )
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import RollstreamError, shown
 
 MEDIA_TYPE = "application/problem+json"
 _CLOSE = {"Connection": "close"}
@@ -160,37 +158,14 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     return Refused(Kind.NO_PATH, finding, _LISTED, "path", shown(path))
 
 
-def wrong_query(problem: ErrorDetails, model: type[BaseModel]) -> Refused:
+def wrong_query(problem: ErrorDetails) -> Refused:
     """The problem of what stands behind the ``?``; of several, one."""
-    name = shortened(str(problem["loc"][-1]))
-    value = shown(problem["input"])
-    if problem["type"] == "extra_forbidden":
-        names = ", ".join(model.model_fields)
-        remedy = f"leave it out, or correct its name: {names}" if names else "leave it out"
-        return Refused(Kind.QUERY, f"there is no query parameter {name!r}", remedy, name, value)
-    remedy = "give true or false"
+    name, value = shortened(str(problem["loc"][-1])), shown(problem["input"])
+    is_unknown = problem["type"] == "extra_forbidden"
+    remedy = "leave it out, or correct its name" if is_unknown else "give true or false"
     return Refused(Kind.QUERY, f"the query parameter {name!r} is {value}", remedy, name, value)
 
 
 def shortened(text: str) -> str:
     """Its beginning."""
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
-
-
-def shown(value: Any) -> str:
-    """The beginning of a value, which may be of any size."""
-    if isinstance(value, dict):
-        return f"an object of {len(value)}"
-    if isinstance(value, str):
-        value = value[: _SHOWN_CHARS_MAX + 1]
-    elif value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    elif value in (inf, -inf):
-        return "a number that is too large"
-    elif hasattr(value, "__len__"):
-        return f"a list of {len(value)}"
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no number of more than 4,300 digits.
-        return "a number of more than 4,300 digits"
-    return shortened(text)

@@ -5,20 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rollstream.producers import (
-    FlushTimedOut,
-    InvalidRollout,
-    ScoreProducer,
-    ScoresNotDelivered,
-)
-from rollstream.runtime.deadline import Deadline
-
-_LOOK_S = 0.5  # How late a thread may see that the process ends.
+from rollstream.producers import InvalidRollout, ScoreProducer
 
 
 @dataclass(eq=False)
@@ -27,9 +18,8 @@ class LateScores:
     its thread, as a ``ScoreProducer`` says once, to whoever asks, that scores failed.
     """
 
-    _make: Callable[[str], ScoreProducer]  # Returns the producer of an environment.
+    _make: Callable[[], ScoreProducer]
     _timeout_s: float  # How long the broker may take.
-    _closing: bool = False
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
     _producers: dict[str, ScoreProducer] = field(default_factory=dict)
 
@@ -41,8 +31,10 @@ class LateScores:
             RollstreamError: it is not, or perhaps not, in the log. You may repeat the call.
         """
         if environment not in self._threads:
+            self._producers[environment] = self._make()
             self._threads[environment] = ThreadPoolExecutor(1, "rollstream-scores")
-        publish = partial(self._publish, environment, {**score, "rollout_uid": trajectory_uid})
+        given = {**score, "environment": environment, "rollout_uid": trajectory_uid}
+        publish = partial(self._publish, self._producers[environment], given)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads[environment], publish)
         except InvalidRollout as wrong:
@@ -50,27 +42,14 @@ class LateScores:
             raise
 
     def close(self) -> None:
-        """Closes the producers. Nobody was told of what they still send that the log has it."""
-        self._closing = True
-        for environment, producer in self._producers.items():
-            self._threads[environment].submit(_close, producer)
+        """Closes the producers, which ends the calls that wait. Nobody was told of what they still
+        send that the log has it."""
+        with ThreadPoolExecutor(max(1, len(self._producers))) as closing:
+            for producer in self._producers.values():
+                closing.submit(producer.close)
         for thread in self._threads.values():
             thread.shutdown()
 
-    def _publish(self, environment: str, score: dict[str, Any]) -> None:
-        deadline = Deadline(self._timeout_s)
-        producer = self._producers.get(environment)
-        if producer is None:
-            producer = self._producers[environment] = self._make(environment)
+    def _publish(self, producer: ScoreProducer, score: dict[str, Any]) -> None:
         producer.publish(**score)
-        while True:
-            try:
-                return producer.flush(deadline.slice_s(_LOOK_S))
-            except FlushTimedOut:
-                if deadline.passed() or self._closing:
-                    raise
-
-
-def _close(producer: ScoreProducer) -> None:
-    with suppress(ScoresNotDelivered):
-        producer.close()
+        producer.flush(self._timeout_s)

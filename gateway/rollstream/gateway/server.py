@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import ceil
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -118,25 +119,13 @@ def serve(
     check_open_to_all(config.gateway, host)
     _reserve_files(config.gateway.max_connections)
     _require_topics(config, broker)
-    writer = AsyncStepProducer(
-        broker=broker,
-        max_open_prompts=config.gateway.max_open_prompts,
-        namespace=config.kafka.namespace,
-        generation=config.kafka.generation,
-        timeout_s=config.gateway.timeout_s,
-        clock=clock,
-    )
-    make = partial(
-        ScoreProducer,
-        broker=broker,
-        namespace=config.kafka.namespace,
-        generation=config.kafka.generation,
-        timeout_s=_SCORES_S,
-        clock=clock,
-    )
-    scores = LateScores(lambda name: make(environment=name), config.gateway.timeout_s)
-    reach = broker.admin().reach
-    app = create_app(config, writer=writer, reach=reach, scores=scores, clock=clock)
+    kafka, timeout_s = config.kafka, config.gateway.timeout_s
+    of: dict[str, Any] = {"namespace": kafka.namespace, "generation": kafka.generation}
+    of |= {"broker": broker, "clock": clock}
+    most = config.gateway.max_open_prompts
+    writer = AsyncStepProducer(max_open_prompts=most, timeout_s=timeout_s, **of)
+    scores = LateScores(partial(ScoreProducer, timeout_s=_SCORES_S, **of), timeout_s)
+    app = create_app(config, writer=writer, reach=broker.admin().reach, scores=scores)
     with _listening(host, port, config.gateway.client_timeout_s) as listening:
         settings = uvicorn.Config(
             app,

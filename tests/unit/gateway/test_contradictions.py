@@ -11,8 +11,7 @@ from starlette.testclient import TestClient
 
 from harness.faults import Append, FaultyBroker
 from harness.producers import new_layout, published
-from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
-from rollstream.gateway import create_app
+from harness.step_writers import STEP, STEPS, bearer, gateway_over
 from rollstream.producers import AsyncStepProducer
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.broker import OnDelivery
@@ -51,7 +50,7 @@ def world() -> Iterator[World]:
     broker = MemoryBroker()
     layout = new_layout(broker, "math")
     writer = AsyncStepProducer(broker=broker, namespace=layout.namespace)
-    app = create_app(gateway_config(), writer=writer, reach=Reached())
+    app = gateway_over(writer)
     with TestClient(app, headers=bearer()) as client:
         yield World(client, broker, layout)
 
@@ -166,7 +165,7 @@ def test_another_length_is_refused(world: World, durable: bool) -> None:
     answer = world.submit({"step_index": 4}, durable=durable)
     contradicts(answer, "steps[0].step_index", "4", "has ended with 4 steps")
     answer = world.submit({"step_index": 1, "is_last": True}, durable=durable)
-    contradicts(answer, "steps[0].is_last", "true", "step 2 of trajectory t-1 was submitted")
+    contradicts(answer, "steps[0].is_last", "True", "step 2 of trajectory t-1 was submitted")
     taken(world.submit({"step_index": 3, "is_last": True}))
 
 
@@ -198,7 +197,7 @@ def test_of_a_call_that_failed_those_steps_count_that_did_not_arrive() -> None:
     broker = _Partial(inner)
     layout = new_layout(broker, "math")
     writer = AsyncStepProducer(broker=broker, namespace=layout.namespace)
-    app = create_app(gateway_config(), writer=writer, reach=Reached())
+    app = gateway_over(writer)
     steps = [
         {"trajectory_uid": f"t-{number}", "prompt_uid": f"p-{number}", "step_index": index}
         for number in range(16)

@@ -18,8 +18,7 @@ from starlette.testclient import TestClient
 from harness.admission import announce, announced
 from harness.examples import examples
 from harness.producers import new_layout, published, segments_of
-from harness.step_writers import STEP, STEPS, Reached, bearer, gateway_config
-from rollstream.gateway import create_app
+from harness.step_writers import STEP, STEPS, bearer, gateway_over
 from rollstream.gateway.models import TOKEN_ID_MAX
 from rollstream.producers import AsyncStepProducer
 from rollstream.schemas.ids import step_rollout_uid
@@ -92,7 +91,7 @@ class World:
     def gateway(self, **gateway: Any) -> FastAPI:
         broker = MemoryBroker(self.logs)
         writer = AsyncStepProducer(broker=broker, namespace=self.layout.namespace)
-        return create_app(gateway_config(**gateway), writer=writer, reach=Reached())
+        return gateway_over(writer, **gateway)
 
     def segments(self) -> list[Any]:
         return segments_of(published(self.broker, self.layout, "math"))
@@ -203,9 +202,7 @@ def test_the_newest_policy_is_served_and_a_step_names_it_by_its_version() -> Non
     layout = new_layout(broker, "math")
     writer = AsyncStepProducer(broker=broker, namespace=layout.namespace)
     topic = layout.admission("math")
-    with TestClient(
-        create_app(gateway_config(), writer=writer, reach=Reached()), headers=bearer()
-    ) as client:
+    with TestClient(gateway_over(writer), headers=bearer()) as client:
         none = policy_of(client)
         assert (none.status_code, none.json()["type"]) == (404, "urn:rollstream:problem:no-policy")
         announce(broker, topic, announced(7, policy_epoch=2, metadata='{"bits":8}'))
