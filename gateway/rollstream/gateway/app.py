@@ -166,7 +166,11 @@ async def _admitted(request: Request, environment: str) -> Intake:
     """
     gateway: _Gateway = request.app.state.gateway
     if gateway.tokens.required:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        given = request.headers.getlist("Authorization")
+        if len(given) > 1:
+            finding = f"there are {len(given)} headers Authorization"
+            raise Refused(Kind.NO_TOKEN, finding, "send one of them", "Authorization")
+        scheme, _, token = given[0].partition(" ") if given else ("", "", "")
         allowed = gateway.tokens.environments_of(token) if scheme.lower() == "bearer" else ()
         if not allowed:
             raise Refused(
@@ -268,9 +272,8 @@ _PATH = "/trajectories/{trajectory_uid:path}"
 
 @_post(f"{_PATH}/complete", CompleteBody, "The end is in the log")
 async def complete_trajectory(trajectory: _Trajectory, query: _Query) -> Response:
-    """Ends a trajectory whose last step had no `is_last`. The path has its `trajectory_uid`, or its
-    `rollout_uid`. Send it when a step of the trajectory is in the log: an earlier end counts for
-    nothing."""
+    """Ends a trajectory whose last step had no `is_last`. Send it when a step of the trajectory is
+    in the log: an earlier end counts for nothing."""
     write = trajectory.intake.writer.complete_trajectory
     return await trajectory.written(CompleteBody, write, durable=query.durable)
 

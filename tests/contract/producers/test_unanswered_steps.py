@@ -56,31 +56,10 @@ class _Sync:
         self._inner.close()
 
 
-class _Async:
-    def __init__(self, **given: Any) -> None:
-        self._inner = AsyncStepProducer(**given)
-
-    async def submit(self, *steps: Step) -> None:
-        await self._inner.submit_steps(steps, environment=ENVIRONMENT, durable=False)
-
-    async def complete(self, uid: str) -> None:
-        await self._inner.complete_trajectory(uid, environment=ENVIRONMENT, durable=False)
-
-    async def flush(self, timeout_s: float = LONG_S) -> None:
-        await self._inner.flush(timeout_s)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-KINDS = {"sync": _Sync, "async": _Async}
-
-
 class Stage:
-    """A producer of one kind on a broker that has stopped."""
+    """A producer on a broker that has stopped."""
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self) -> None:
         self.broker = SilentBroker()
         self.layout: Layout = new_layout(self.broker.inner, ENVIRONMENT)
         self.broker.stopped.set()
@@ -90,7 +69,7 @@ class Stage:
     ) -> None:
         async def run() -> None:
             namespace = (layout or self.layout).namespace
-            await scenario(KINDS[self._kind](broker=self.broker, namespace=namespace, **given))
+            await scenario(_Sync(broker=self.broker, namespace=namespace, **given))
 
         asyncio.run(run())
 
@@ -98,9 +77,9 @@ class Stage:
         return segments_of(published(self.broker.inner, self.layout, ENVIRONMENT))
 
 
-@pytest.fixture(params=KINDS)
-def stage(request: pytest.FixtureRequest) -> Stage:
-    return Stage(request.param)
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
 
 
 async def took_s(call: Awaitable[object]) -> float:
@@ -256,8 +235,8 @@ def test_held_steps_count_in_the_bound_of_the_queue(stage: Stage) -> None:
     assert len(stage.logged()) == 9
 
 
-def test_a_durable_submission_waits_for_the_broker_up_to_its_time() -> None:
-    stage = Stage("async")
+def test_an_awaited_submission_waits_for_the_broker_up_to_its_time() -> None:
+    stage = Stage()
 
     async def scenario() -> None:
         producer = AsyncStepProducer(
@@ -272,20 +251,3 @@ def test_a_durable_submission_waits_for_the_broker_up_to_its_time() -> None:
         await producer.close()
 
     asyncio.run(scenario())
-
-
-def test_a_durable_submission_goes_behind_the_steps_that_are_held() -> None:
-    stage = Stage("async")
-    announce(stage.broker.inner, stage.layout.admission(ENVIRONMENT), RESUMED)
-
-    async def scenario() -> None:
-        producer = AsyncStepProducer(broker=stage.broker, namespace=stage.layout.namespace)
-        await producer.submit_step(step("a"), environment=ENVIRONMENT, durable=False)
-        durable = asyncio.ensure_future(producer.submit_step(step("a", 1), environment=ENVIRONMENT))
-        await asyncio.sleep(0)
-        stage.broker.stopped.clear()
-        await durable
-        await producer.close()
-
-    asyncio.run(scenario())
-    assert [one["segment_idx"] for one in stage.logged()] == [0, 1]

@@ -13,7 +13,6 @@ from harness.faults import Append, FaultyBroker
 from harness.producers import new_layout, published
 from harness.step_writers import STEP, STEPS, bearer, gateway_over
 from rollstream.producers import AsyncStepProducer
-from rollstream.schemas.ids import step_rollout_uid
 from rollstream.streams.broker import OnDelivery
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.memory import MemoryBroker
@@ -145,9 +144,7 @@ def test_a_uid_in_two_prompts_is_two_trajectories(world: World, durable: bool, e
     other = {"prompt_uid": "p-2", "reward": 1.0, "is_last": False}
     taken(world.submit(other, {**other, "step_index": 1}, durable=durable))
     taken(world.complete(prompt="p-2", steps=2, durable=durable))
-    stored = step_rollout_uid("p-2", "t-1")
-    taken(world.complete(uid=stored, prompt="p-2", steps=2, durable=durable))
-    answer = world.complete(uid=stored, prompt="p-2", steps=3, durable=durable)
+    answer = world.complete(prompt="p-2", steps=3, durable=durable)
     contradicts(answer, "steps", "3", "has ended with 2")
     answer = world.complete(prompt="p-1", steps=3, durable=durable)
     if ended:

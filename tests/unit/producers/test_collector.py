@@ -25,10 +25,6 @@ def submitted(producer: AsyncStepProducer, number: int) -> Awaitable[object]:
     return producer.submit_step(step(number), environment=ENVIRONMENT)
 
 
-def queued(producer: AsyncStepProducer, number: int) -> Awaitable[object]:
-    return producer.submit_step(step(number), environment=ENVIRONMENT, durable=False)
-
-
 def published(producer: AsyncStepProducer, number: int) -> Awaitable[object]:
     return producer.publish(example_id=f"ex-{number}", environment=ENVIRONMENT, **sampled())
 
@@ -37,7 +33,7 @@ def flushed(producer: AsyncStepProducer, _: int) -> Awaitable[object]:
     return producer.flush()
 
 
-@pytest.mark.parametrize("call", [submitted, queued, published, flushed])
+@pytest.mark.parametrize("call", [submitted, published, flushed])
 def test_an_awaited_call_leaves_no_cycle(call: Call) -> None:
     async def scenario() -> int:
         broker = MemoryBroker()

@@ -25,7 +25,7 @@ async def dispatch(producer: AsyncStepProducer) -> None:
 
 
 async def submit(producer: AsyncStepProducer) -> None:
-    await producer.submit_step(Step(**STEP, reward=1.0), environment="math", durable=False)
+    await producer.submit_step(Step(**STEP, reward=1.0), environment="math")
 
 
 CALLS: dict[str, Call] = {

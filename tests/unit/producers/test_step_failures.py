@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.brokers import until
 from harness.faults import Fate, FaultyBroker, always_pass
 from harness.producer_faults import Doubtful, NarrowBroker, until_late
 from harness.producers import PARTITIONS, flush_by_jumps, new_layout, published, segments_of
@@ -83,23 +81,6 @@ def test_a_submission_that_is_cancelled_before_it_was_sent_is_not_in_the_log() -
     assert uids(broker, layout) == ["first"]
 
 
-def test_a_submission_that_nobody_awaits_fails_in_a_later_call() -> None:
-    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
-    layout = new_layout(broker, ENVIRONMENT)
-
-    async def scenario() -> None:
-        async with AsyncStepProducer(broker=broker, namespace=layout.namespace) as producer:
-            await producer.submit_step(step("a"), environment=ENVIRONMENT, durable=False)
-            await asyncio.to_thread(until, lambda: broker.doubts == 1)
-            with pytest.raises(DeliveryFailed) as told:
-                await producer.submit_step(step("b"), environment=ENVIRONMENT, durable=False)
-            assert (told.value.uids, told.value.nothing_queued) == (("a",), True)
-            await producer.submit_step(step("b"), environment=ENVIRONMENT, durable=False)
-
-    asyncio.run(scenario())
-    assert uids(broker, layout) == ["b"]
-
-
 def test_a_step_of_a_sync_producer_fails_in_a_later_call() -> None:
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a"))
     layout = new_layout(broker, ENVIRONMENT)
@@ -117,7 +98,7 @@ def other(uid: str, index: int = 0, last: bool = True, size: int = 1) -> Step:
     return Step([1], (7, 7), 0.0, uid, "p", index, "step-1", 1, is_last=last, n_rollouts=size)
 
 
-@pytest.mark.parametrize("kind", ["sync", "durable", "not durable"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_what_failed_is_no_first_one_that_another_step_or_end_could_contradict(kind: str) -> None:
     """A step, a group's size and a trajectory's length of which nothing is in the log."""
     broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.DOUBT_AND_DROP, "a", "ENDED"))
@@ -138,30 +119,21 @@ def test_what_failed_is_no_first_one_that_another_step_or_end_could_contradict(k
             producer.submit_step(other("a", 1), environment=ENVIRONMENT)
             producer.complete_trajectory("e", steps=2, **end)
 
-    async def with_async(durable: bool) -> None:
+    async def with_async() -> None:
         async with AsyncStepProducer(**given) as producer:
-
-            async def failed(call: Awaitable[None]) -> None:
-                if durable:
-                    with pytest.raises(DeliveryFailed):
-                        await call
-                    return
-                await call
-                with pytest.raises(DeliveryFailed):
-                    await producer.flush()
-
-            of: dict[str, Any] = {"environment": ENVIRONMENT, "durable": durable}
-            await failed(producer.submit_step(step("a"), **of))
-            await failed(producer.complete_trajectory("e", steps=3, **end, durable=durable))
+            with pytest.raises(DeliveryFailed):
+                await producer.submit_step(step("a"), environment=ENVIRONMENT)
+            with pytest.raises(DeliveryFailed):
+                await producer.complete_trajectory("e", steps=3, **end)
             broker.decide = always_pass
-            await producer.submit_step(other("a", last=False), **of)
-            await producer.submit_step(other("a", 1), **of)
-            await producer.complete_trajectory("e", steps=2, **end, durable=durable)
+            await producer.submit_step(other("a", last=False), environment=ENVIRONMENT)
+            await producer.submit_step(other("a", 1), environment=ENVIRONMENT)
+            await producer.complete_trajectory("e", steps=2, **end)
 
     if kind == "sync":
         with_sync()
     else:
-        asyncio.run(with_async(durable=kind == "durable"))
+        asyncio.run(with_async())
     assert uids(broker, layout) == ["a", "a"]
 
 
@@ -234,15 +206,19 @@ def test_a_full_queue_is_refused_at_once_and_drops_nothing(kind: str) -> None:
         async with AsyncStepProducer(**given) as producer:
             await producer.submit_step(step("first"), environment=ENVIRONMENT)
             broker.refusals = 10_000
-            for number in range(4):
-                one = step(f"w{number}", tokens=wide)
-                await producer.submit_step(one, environment=ENVIRONMENT, durable=False)
+            waiting = [
+                asyncio.create_task(
+                    producer.submit_step(step(f"w{n}", tokens=wide), environment=ENVIRONMENT)
+                )
+                for n in range(4)
+            ]
+            await asyncio.sleep(0)  # They are queued.
             begun_s = broker.manual_clock.monotonic_s()
             with pytest.raises(BufferFull, match="no room now"):
                 await producer.submit_step(step("late"), environment=ENVIRONMENT)
             assert broker.manual_clock.monotonic_s() == begun_s
             broker.refusals = 0
-            await producer.flush()
+            await asyncio.gather(*waiting)
             await producer.submit_step(step("late"), environment=ENVIRONMENT)
 
     def with_sync() -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.engine.outbox import Outbox, Outgoing
-from rollstream.producers.errors import Contradiction
 from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.membership import reason_of
 from rollstream.producers.rollouts.validate import GroupAddress, group_address
@@ -109,13 +108,13 @@ class StepEntries:
         self, environment: str, trajectory_uid: str, prompt_uid: str, steps: int | None
     ) -> Submission:
         """The end of a trajectory."""
-        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
+        uid, prompt = self._named(environment, trajectory_uid, prompt_uid)
         count = 0 if steps is None else whole_number("steps", steps)
         if steps is not None and count not in range(1, INT_MAX + 1):
             remedy = f"give 1 to {INT_MAX}, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
-        end = self._outbox.ended(address, uid, count, is_rollout=is_rollout)
+        end = self._outbox.ended(address, uid, count, is_rollout=False)
         self._submitted_to(environment).check_end(end, count)
         return self._ends(environment, end, count)
 
@@ -129,9 +128,8 @@ class StepEntries:
         example_id: str,
     ) -> Submission:
         """The end of a trajectory that failed."""
-        uid, prompt, is_rollout = self._named(environment, trajectory_uid, prompt_uid)
-        submitted = self._submitted_to(environment)
-        rollout_uid = uid if is_rollout else step_rollout_uid(prompt, uid)
+        uid, prompt = self._named(environment, trajectory_uid, prompt_uid)
+        submitted, rollout_uid = self._submitted_to(environment), step_rollout_uid(prompt, uid)
         submitted.check_failure(rollout_uid, uid)
         example = example_id or submitted.example_of(prompt) or prompt
         address = group_address(environment, example, prompt, n_rollouts or 0, "train")
@@ -187,18 +185,11 @@ class StepEntries:
         outgoing.trajectory_uid = name
         return outgoing
 
-    def _named(
-        self, environment: str, trajectory_uid: str, prompt_uid: str
-    ) -> tuple[str, str, bool]:
-        """The uid and the prompt of a trajectory, and whether the uid is its rollout's."""
+    def _named(self, environment: str, trajectory_uid: str, prompt_uid: str) -> tuple[str, str]:
+        """The uid and the prompt of a trajectory."""
         uid = checked_uid("trajectory_uid", trajectory_uid)
-        submitted = self._submitted_to(environment)
-        known = submitted.prompt_of_rollout(uid)
-        prompt = checked_uid("prompt_uid", prompt_uid or known or submitted.prompt_of(uid))
-        if known not in ("", prompt):
-            before = f"rollout {uid} belongs to prompt {known!r}"
-            raise Contradiction("prompt_uid", prompt, "name that one", before)
-        return uid, prompt, bool(known)
+        prompt = prompt_uid or self._submitted_to(environment).prompt_of(uid)
+        return uid, checked_uid("prompt_uid", prompt)
 
     def _ends(self, environment: str, end: Outgoing, count: int) -> Submission:
         now_s = self._clock.monotonic_s()

@@ -9,11 +9,9 @@ from contextlib import suppress
 from functools import partial
 
 from rollstream.producers.admission.blocks import Admitted, AsyncAdmitted
-from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.aio import AsyncRolloutProducer
 from rollstream.producers.client import RolloutProducer
 from rollstream.producers.engine.gather import Gatherer
-from rollstream.producers.engine.holding import unanswered
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S
 from rollstream.producers.engine.shell import AdmittedT, GroupT, ProducerShell, TrajectoryT
@@ -63,8 +61,8 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         )
         self._entries = StepEntries(self._outbox, max_open_prompts, self._clock)
         self._follows: set[str] = set()  # Environments whose policies were read once.
-        self._ask_again_s: dict[str, float] = {}  # When they are asked for again, before that.
-        self._real = SystemClock()
+        # When a producer whose calls do not wait asks for them again, before that.
+        self._ask_again_s: dict[str, float] = {}
 
     def settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
@@ -72,48 +70,9 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         if error is not None:
             self._entries.lose(record)
 
-    def complete(
-        self, topic: str, held: Sequence[Outgoing]
-    ) -> dict[Outgoing, RollstreamError] | None:
-        if all(one.said is None for one in held):
-            return {}
-        environment = self._outbox.environment_of(topic)
-        log = self._admission(environment)
-        if environment not in self._follows:
-            now_s = self._real.monotonic_s()
-            if now_s < self._ask_again_s.get(environment, 0.0):
-                return None
-            self._ask_again_s[environment] = now_s + _AGAIN_S
-            try:
-                log.wait(0, 0.0)
-            except BrokerUnavailable:
-                return None
-            except UnknownTopic:
-                pass  # As in an older deployment: none is known.
-            self._follows.add(environment)
-        return self._entries.resolve(held, log)
-
     def _topic_of(self, environment: str) -> str:
         self._engine.refuse()
         return self._outbox.topic(checked("environment", environment))
-
-    def _policies_of(self, environment: str) -> AdmissionLog | None:
-        """None: they were not read so far."""
-        return self._admission(environment) if environment in self._follows else None
-
-    def _queue_now(self, outgoing: Sequence[Outgoing]) -> None:
-        """Queues all of them; raises ``BufferFull`` at once. They are held if their topic, or a
-        policy, is not known, or if others of the topic are."""
-        self._failures.raise_all(nothing_queued=True)
-        engine, topic = self._engine, outgoing[0].topic
-        is_known = topic in engine.topics.partitions and all(one.said is None for one in outgoing)
-        if topic in engine.holding or not is_known:
-            # The broker's time, whatever the producer's clock.
-            taken = engine.hold(outgoing, Deadline(self._timeout_s))
-        else:
-            taken = engine.put(outgoing)
-        if not taken:
-            raise engine.full("no room now")
 
 
 class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
@@ -187,9 +146,8 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
             TopicMismatch: as for ``RolloutProducer.publish``.
         """
         self._topic_of(environment)
-        self._submit(
-            lambda: self._entries.steps(steps, environment, self._policies_of(environment))
-        )
+        log = self._admission(environment) if environment in self._follows else None
+        self._submit(partial(self._entries.steps, steps, environment, log))
 
     def complete_trajectory(
         self,
@@ -204,7 +162,7 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         Submit it when the trajectory's first step is in the log: an earlier end counts for nothing.
 
         Args:
-            trajectory_uid: as in its steps; or its ``rollout_uid``.
+            trajectory_uid: as in its steps.
             environment: where it was played.
             prompt_uid: the trajectory's prompt. You may leave it out if a step of the trajectory
                 was submitted here in the last 300 s, and if only one prompt has this
@@ -247,12 +205,47 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         of = environment, trajectory_uid, prompt_uid
         self._submit(partial(self._entries.failure, *of, reason, n_rollouts, example_id))
 
+    def complete(
+        self, topic: str, held: Sequence[Outgoing]
+    ) -> dict[Outgoing, RollstreamError] | None:
+        if all(one.said is None for one in held):
+            return {}
+        environment = self._outbox.environment_of(topic)
+        log = self._admission(environment)
+        if environment not in self._follows:
+            now_s = SystemClock().monotonic_s()
+            if now_s < self._ask_again_s.get(environment, 0.0):
+                return None
+            self._ask_again_s[environment] = now_s + _AGAIN_S
+            try:
+                log.wait(0, 0.0)
+            except BrokerUnavailable:
+                return None
+            except UnknownTopic:
+                pass  # As in an older deployment: none is known.
+            self._follows.add(environment)
+        return self._entries.resolve(held, log)
+
     def _submit(self, made: Callable[[], Submission]) -> None:
         with self._submitting:
             submission = made()
             if submission.outgoing:
                 self._queue_now(submission.outgoing)
                 submission.remember()
+
+    def _queue_now(self, outgoing: Sequence[Outgoing]) -> None:
+        """Queues all of them; raises ``BufferFull`` at once. They are held if their topic, or a
+        policy, is not known, or if others of the topic are."""
+        self._failures.raise_all(nothing_queued=True)
+        engine, topic = self._engine, outgoing[0].topic
+        is_known = topic in engine.topics.partitions and all(one.said is None for one in outgoing)
+        if topic in engine.holding or not is_known:
+            # The broker's time, whatever the producer's clock.
+            taken = engine.hold(outgoing, Deadline(self._timeout_s))
+        else:
+            taken = engine.put(outgoing)
+        if not taken:
+            raise engine.full("no room now")
 
 
 class AsyncStepProducer(
@@ -269,32 +262,34 @@ class AsyncStepProducer(
         ...     await producer.submit_steps(steps, environment="web")
     """
 
-    async def submit_step(self, step: Step, *, environment: str, durable: bool = True) -> None:
+    async def submit_step(self, step: Step, *, environment: str) -> None:
         """Submits one step, as ``submit_steps`` does."""
-        await self.submit_steps([step], environment=environment, durable=durable)
+        await self.submit_steps([step], environment=environment)
 
-    async def submit_steps(
-        self, steps: Iterable[Step], *, environment: str, durable: bool = True
-    ) -> None:
+    async def submit_steps(self, steps: Iterable[Step], *, environment: str) -> None:
         """Queues all of these steps, in their order, or none; returns when they are in the log.
 
         Args:
             steps: of any trajectories of the environment.
             environment: where the trajectories were played.
-            durable: False: returns when the steps are queued, as ``StepProducer`` does. A later
-                such call, ``flush`` or ``close`` then raises what failed.
 
         Raises:
             InvalidRollout, Contradiction, RolloutTooLarge, BufferFull: as for
                 ``StepProducer.submit_steps``; nothing was queued.
             DeliveryFailed: names trajectories with a step that is not, or perhaps not, in the log.
-                Submit all steps again. With ``durable=False``: as for
-                ``StepProducer.submit_steps``.
+                Submit all steps again.
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
-        await self._find_of(environment, durable, policies=True)
-        submission = self._entries.steps(steps, environment, self._policies_of(environment))
-        await self._submit(submission, durable)
+        deadline, log = await self._find_of(environment), self._admission(environment)
+        while environment not in self._follows:  # What trainers announced so far is read first.
+            try:
+                with suppress(UnknownTopic):  # As in an older deployment: none is known.
+                    await self._changed(environment, log, 0, deadline.left_s())
+                self._follows.add(environment)
+            except BrokerUnavailable:
+                if deadline.passed():
+                    raise
+        await self._submit(self._entries.steps(steps, environment, log))
 
     async def complete_trajectory(
         self,
@@ -303,14 +298,12 @@ class AsyncStepProducer(
         environment: str,
         prompt_uid: str = "",
         steps: int | None = None,
-        durable: bool = True,
     ) -> None:
         """Ends a trajectory, as ``StepProducer.complete_trajectory`` does; returns when that is in
-        the log. ``durable`` and the errors are those of ``submit_steps``.
+        the log. The errors are those of ``submit_steps``.
         """
-        await self._find_of(environment, durable)
-        end = self._entries.end(environment, trajectory_uid, prompt_uid, steps)
-        await self._submit(end, durable)
+        await self._find_of(environment)
+        await self._submit(self._entries.end(environment, trajectory_uid, prompt_uid, steps))
 
     async def fail_trajectory(
         self,
@@ -321,62 +314,34 @@ class AsyncStepProducer(
         prompt_uid: str = "",
         n_rollouts: int | None = None,
         example_id: str = "",
-        durable: bool = True,
     ) -> None:
         """Ends a trajectory that will not be finished, as ``StepProducer.fail_trajectory`` does;
-        returns when that is in the log. ``durable`` and the errors are those of ``submit_steps``.
+        returns when that is in the log. The errors are those of ``submit_steps``.
         """
-        await self._find_of(environment, durable)
+        await self._find_of(environment)
         of = environment, trajectory_uid, prompt_uid
-        failed = self._entries.failure(*of, reason, n_rollouts, example_id)
-        await self._submit(failed, durable)
+        await self._submit(self._entries.failure(*of, reason, n_rollouts, example_id))
 
-    async def _find_of(self, environment: str, durable: bool, *, policies: bool = False) -> None:
-        """A durable call waits for the environment's partitions, and policies, and for those that
-        are held before it."""
+    async def _find_of(self, environment: str) -> Deadline:
+        """Waits for the environment's partitions; returns the deadline of the wait."""
         self._use_loop(asyncio.get_running_loop())
-        topic = self._topic_of(environment)
-        if not durable:
-            return
         deadline = Deadline(self._timeout_s)
-        await self._find(topic, deadline.timeout_s)
-        if policies and environment not in self._follows:
-            await self._read_policies(environment, deadline)
-        while topic in self._engine.holding:
-            if deadline.passed():
-                raise unanswered(self._broker_name, topic, deadline.timeout_s)
-            await asyncio.sleep(deadline.slice_s(_AGAIN_S))
+        await self._find(self._topic_of(environment), deadline.timeout_s)
+        return deadline
 
-    async def _read_policies(self, environment: str, deadline: Deadline) -> None:
-        """Reads what trainers announced so far; from then on it is followed."""
-        log = self._admission(environment)
-        with suppress(UnknownTopic):  # As in an older deployment: none is known.
-            while environment not in self._follows:
-                try:
-                    await self._changed(environment, log, 0, deadline.left_s())
-                    break
-                except BrokerUnavailable:
-                    if deadline.passed():
-                        raise
-                    await asyncio.sleep(deadline.slice_s(_AGAIN_S))
-        self._follows.add(environment)
-
-    async def _submit(self, submission: Submission, durable: bool) -> None:
+    async def _submit(self, submission: Submission) -> None:
         """Gathers all of it, of a topic that is known, or raises ``BufferFull`` at once; returns
-        when it is in the log, if that is awaited."""
+        when it is in the log."""
         outgoing, remember = submission
         if not outgoing:
             return
-        wait = self._wait(self._timeout_s, self._clock, outgoing) if durable else None
-        if wait is None:
-            self._queue_now(outgoing)
-        elif not self._engine.put(outgoing, wait, at_once=True):
+        wait = self._wait(self._timeout_s, self._clock, outgoing)
+        if not self._engine.put(outgoing, wait, at_once=True):
             raise self._engine.full("no room now")
         self._send_at_end_of_tick()
         remember()
-        if wait is not None:
-            try:
-                await self._concluded(wait)
-            except BaseException:
-                self._entries.lose([one for one in outgoing if not one.answered])
-                raise
+        try:
+            await self._concluded(wait)
+        except BaseException:
+            self._entries.lose([one for one in outgoing if not one.answered])
+            raise

@@ -170,14 +170,8 @@ class Submitted:
             known = self._see(key, end.trajectory_uid, prompt.uid, now_s)
             self._count_end(known, prompt)
 
-    def prompt_of_rollout(self, uid: str) -> str:
-        """The prompt of a trajectory of which steps were submitted here, by the uid of its rollout;
-        empty: not known."""
-        known = self._trajectories.get(_digest(uid))
-        return "" if known is None else known.prompt_uid
-
     def prompt_of(self, trajectory_uid: str) -> str:
-        """The same by the trajectory's own uid.
+        """The prompt of a trajectory of which steps were submitted here, by its uid.
 
         Raises:
             InvalidRollout: it is not known, or trajectories of several prompts have it.
