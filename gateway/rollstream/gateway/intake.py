@@ -14,12 +14,10 @@ from typing import Any
 from rollstream.gateway.limits import Limit, Limits
 from rollstream.gateway.problems import Kind, Refused
 from rollstream.producers import AsyncStepProducer, DeliveryFailed, FollowedPolicy
-from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 
-_LOG_EVERY_S = 30.0  # How often undelivered steps are logged; an outage has thousands.
 _log = logging.getLogger("rollstream.gateway")
 Write = Callable[..., Coroutine[Any, Any, None]]
 
@@ -47,11 +45,9 @@ class Intake:
         self.stopping = False
         self.writer = writer
         self._config = config
-        self._clock = SystemClock()
         self._on_their_way: dict[asyncio.Task[None], tuple[str, int]] = {}
         self._known: set[str] = set()  # Environments whose topic is known.
         self._draining = False
-        self._logged_s = -_LOG_EVERY_S
 
     @asynccontextmanager
     async def request(self, environment: str) -> AsyncIterator[Call]:
@@ -66,7 +62,7 @@ class Intake:
         self.begun[environment] += 1
         # Whoever asked was told that it may be lost, or is counted: otherwise they only pile up.
         self.writer.take_failures()
-        deadline = Deadline(self._config.timeout_s, self._clock)
+        deadline = Deadline(self._config.timeout_s)
         call = Call(environment, deadline, self.limits.pending_bytes, self._config)
         try:
             yield call
@@ -85,7 +81,7 @@ class Intake:
         """Takes nothing more, and waits up to ``drain_timeout_s`` for the broker to have what was
         accepted; logs what it has not."""
         self._draining = True
-        deadline = Deadline(self._config.drain_timeout_s, self._clock)
+        deadline = Deadline(self._config.drain_timeout_s)
         if self._on_their_way:
             await asyncio.wait([*self._on_their_way], timeout=deadline.left_s())
         for task in [*self._on_their_way]:
@@ -160,14 +156,6 @@ class Intake:
         # Of a call some steps may have arrived; of one that was given up nobody knows.
         lost = error.entries if isinstance(error, DeliveryFailed) else count
         self.undelivered[environment] += lost
-        now_s = self._clock.monotonic_s()
-        if now_s - self._logged_s >= _LOG_EVERY_S:
-            self._logged_s = now_s
-            _log.warning(
-                "answered 202 and not delivered so far: %s; the last ones: %s",
-                dict(self.undelivered),
-                error,
-            )
 
 
 @dataclass(eq=False)
@@ -208,10 +196,8 @@ class Call:
                     self._hold(len(chunk))
                     body += chunk
         except TimeoutError as late:
-            is_client = wait_s == self._config.client_timeout_s
-            setting = "client_timeout_s" if is_client else "timeout_s"
-            limit_s = getattr(self._config, setting)
-            finding = f"the rest of the body did not come within {limit_s:g} s, gateway.{setting}"
+            finding = f"nothing of the body came for {wait_s:g} s, by gateway.client_timeout_s, or "
+            finding += "the whole did not come in gateway.timeout_s"
             raise Refused(Kind.SLOW, finding, "send it again, in smaller calls") from late
         return body
 

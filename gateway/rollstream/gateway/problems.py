@@ -25,7 +25,6 @@ from rollstream.schemas.errors import RollstreamError, shown
 MEDIA_TYPE = "application/problem+json"
 _CLOSE = {"Connection": "close"}
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_LISTED = "/docs lists what there is"
 _SHOWN_CHARS_MAX = 200
 
 
@@ -149,13 +148,10 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     Args:
         allowed: the path's methods, where they are known.
     """
-    if status == Kind.NO_METHOD.status:
-        remedy = f"use {allowed}, /docs lists what there is" if allowed else _LISTED
-        finding = f"the method of {shortened(path)} is {shortened(method)}"
-        headers = {"Allow": allowed} if allowed else _NO_HEADERS
-        return Refused(Kind.NO_METHOD, finding, remedy, "method", shown(method), headers)
-    finding = f"the path is {shown(path)}, which there is not"
-    return Refused(Kind.NO_PATH, finding, _LISTED, "path", shown(path))
+    kind = Kind.NO_METHOD if status == Kind.NO_METHOD.status else Kind.NO_PATH
+    finding = f"there is no {shortened(method)} {shortened(path)}"
+    headers = {"Allow": allowed} if allowed else _NO_HEADERS
+    return Refused(kind, finding, "/docs lists what there is", "path", shown(path), headers)
 
 
 def wrong_query(problem: ErrorDetails) -> Refused:

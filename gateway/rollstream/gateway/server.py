@@ -77,18 +77,11 @@ def check_open_to_all(config: GatewayConfig, host: str) -> None:
     Raises:
         NoTokens: names what is configured, and the remedy.
     """
-    if config.tokens:
-        return
-    write = 'write [gateway.tokens] with math = ["A-LONG-RANDOM-TOKEN"]'
-    if not config.allow_anonymous:
+    if not config.tokens and not (config.allow_anonymous and _is_loopback(host)):
         raise NoTokens(
-            f"gateway.tokens is empty, so that everybody could write; {write}, or, on a loopback "
-            "address, allow_anonymous = true under [gateway]"
-        )
-    if not _is_loopback(host):
-        raise NoTokens(
-            f"gateway.tokens is empty and {host} is no loopback address, so that everybody could "
-            f"write; {write}, or use --host 127.0.0.1"
+            f"gateway.tokens is empty, so that everybody who reaches {host} could write; write "
+            '[gateway.tokens] with math = ["A-LONG-RANDOM-TOKEN"], or allow_anonymous = true under '
+            "[gateway] and --host 127.0.0.1"
         )
 
 

@@ -281,7 +281,7 @@ def test_not_admitted_names_what_was_waited_for_and_the_groups_that_are_open(
     assert "not admitted within 0.05 s" in str(told)
     assert "sampler a allowed it 1 in all" in str(told)
     assert "shared out room for 1 among all producers when that last changed" in str(told)
-    assert "and grants no more by its samples_per_insert" in str(told)
+    assert ", by its samples_per_insert" in str(told)
     assert "this producer's own blocks hold 1 (g-1 of outer)" in str(told)
     (dispatched,) = [one for one in stage.log() if one.entry.kind == EntryKind.DISPATCHED]
     assert dispatched.fields["example_id"] == "outer"

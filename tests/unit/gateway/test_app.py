@@ -209,7 +209,6 @@ def test_unknown_paths_and_methods_are_problems_too(client: TestClient) -> None:
     found = problem(answer, 405)
     assert found["type"] == "urn:rollstream:problem:wrong-method"
     assert answer.headers["Allow"] == "POST"
-    assert "use POST" in found["remedy"]
 
 
 @pytest.mark.parametrize("path", [STEPS, COMPLETE, "/docs", "/readyz"])

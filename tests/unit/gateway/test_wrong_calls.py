@@ -302,4 +302,4 @@ def test_only_plain_json_is_read(
 
 def test_what_is_not_there_is_a_problem_too(client: TestClient) -> None:
     assert fields(problem(client.get("/v2"), 404)) == ("path", "'/v2'")
-    assert fields(problem(client.get(STEPS), 405)) == ("method", "'GET'")
+    assert fields(problem(client.get(STEPS), 405)) == ("path", f"'{STEPS}'")

@@ -60,16 +60,14 @@ class FollowedAdmission(AdmissionLog):
         partition = partition_of(producer_id.encode(), SHARES_PARTITIONS)
         self._log = CompactedLog(broker, TopicPartition(shares_topic(topic), partition))
         self._again_s = -inf  # When it is read next, where it does not exist.
-        self._log_is_missing = False  # Or was.
         self._older = CompactedLog(broker, TopicPartition(topic, 0))
         self._needs_older = True  # Unless it does not exist, and the second generation does.
         self._newest = NewestRecords(producer_id)
         self._loaded = False  # Whether all was read that it held then.
         self._failure: Exception | None = None  # How the last look ended.
-        self._version = 0
+        self._version = 0  # How often anything changed.
         self._looks = 0  # Begun.
         self._looked = 0  # The last one that ended.
-        self._asked = False  # Whether somebody waits for the next one to end.
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # Held by whoever reads.
         self._waiting: set[threading.Event] = set()
@@ -93,7 +91,6 @@ class FollowedAdmission(AdmissionLog):
         changed = threading.Event()
         with self._lock:
             look = self._looks + 1  # What is in the log now, that one reads.
-            self._asked = True
             self._waiting.add(changed)
             if not self._closed:
                 self._thread.wake()
@@ -144,26 +141,21 @@ class FollowedAdmission(AdmissionLog):
         """Callers hold ``_reading``."""
         with self._lock:
             self._looks += 1
-            asked, self._asked = self._asked, False
-        failure, is_new, count = None, False, 0
+        failure, count = None, 0
         try:
-            is_new, count = self._read()
+            count = self._read()
         except Exception as error:  # noqa: BLE001, whatever it is, those that wait get it
             failure = error
         with self._lock:
-            self._failure = failure
-            self._looked = self._looks
-            loaded = self._loaded or self._is_loaded()
-            is_new |= loaded and not self._loaded
-            self._loaded = loaded
-            if is_new:
+            self._failure, self._looked = failure, self._looks
+            if not self._loaded and self._is_loaded():
+                self._loaded = True
                 self._version += 1
-            if is_new or asked or failure is not None or not loaded:
-                self._notify()
+            self._notify()
             look_s = LOOK_S if self._waiting else _UNWATCHED_S
         if failure is not None:
             return _MISSING_S if isinstance(failure, UnknownTopic) else _AGAIN_S
-        return 0.0 if count else look_s if loaded else _LOADING_S
+        return 0.0 if count else look_s if self._loaded else _LOADING_S
 
     def _notify(self) -> None:
         for changed in self._waiting:
@@ -204,44 +196,38 @@ class FollowedAdmission(AdmissionLog):
         now_s = self._clock.monotonic_s()
         return any(now_s < one.ends_s for one in self._newest.shares_by_producer())
 
-    def _read(self) -> tuple[bool, int]:
-        """Reads what has come: whether anything is another than before, and how many records."""
-        is_new, count = False, 0
-        now_s = self._clock.monotonic_s()
+    def _read(self) -> int:
+        """Reads what has come: how many records."""
+        count, now_s = 0, self._clock.monotonic_s()
         if now_s >= self._again_s:
             try:
-                is_new, count = self._read_log(self._log)
-            except UnknownTopic as error:
+                count = self._read_log(self._log)
+            except UnknownTopic:
                 self._again_s = now_s + _MADE_S
-                if not self._log_is_missing:
-                    _log.info("%s; %s is read instead", error, self._topic)
-                self._log_is_missing = True
             else:
                 if not self._log.loaded:
-                    return is_new, count
+                    return count
         if self._has_valid_shares():
             self._older.rewind()
-            return is_new, count
+            return count
         try:
-            is_older_new, older = self._read_log(self._older)
+            return count + self._read_log(self._older)
         except UnknownTopic:
             if not self._log.loaded:
                 raise
             self._needs_older = False
-            return is_new, count
-        return is_new | is_older_new, count + older
+            return count
 
-    def _read_log(self, log: CompactedLog) -> tuple[bool, int]:
-        was_loaded = log.loaded
-        records, is_new = log.poll(), False
+    def _read_log(self, log: CompactedLog) -> int:
+        was_loaded, records = log.loaded, log.poll()
         for record in records:
             try:
-                is_new |= self._newest.add(record, self._clock.monotonic_s())
+                self._version += self._newest.add(record, self._clock.monotonic_s())
             except UnreadableEvent as error:
                 self._pass_over(record, error)
         if log.loaded and not was_loaded:
             self._newest.age_shares(self._clock.monotonic_s())
-        return is_new, len(records)
+        return len(records)
 
     def _pass_over(self, record: Record, error: UnreadableEvent) -> None:
         if not self.unreadable:

@@ -74,15 +74,8 @@ class AdmissionQueue:
             seen = self._admission_log.wait(0, timeout_s)
             seen = self._wait_for_shares(seen)
         with self._lock:
-            is_first, self.was_read = not self.was_read, True
-            self._seen = max(self._seen, seen)
-            limited = self._limit(self._clock.monotonic_s()).groups is not None
-        if is_first and not limited:
-            _log.info(
-                "nothing limits how many groups of %r are begun: no sampler of their lineage has "
-                "granted any so far",
-                self._environment,
-            )
+            self.was_read, self._seen = True, max(self._seen, seen)
+            self._limit(self._clock.monotonic_s())
 
     def _wait_for_shares(self, seen: int) -> int:
         """A sampler whose policy is known, and no shares, grants some at once, or never will:
@@ -205,12 +198,6 @@ class AdmissionQueue:
             except RunOver as over:
                 self._standing.refuse(over)
                 return
-            _log.warning(
-                "%s of %r waited and are begun: no sampler of their lineage limits them any more, "
-                "since its admission is off",
-                counted(self._standing.groups_waiting, "group"),
-                self._environment,
-            )
         self._standing.serve(limit, now_s)
 
     def _end(self, request: Request, begun: int) -> None:
@@ -236,14 +223,9 @@ class AdmissionQueue:
         assert limit.by is not None, "nothing else limits it"
         shares, read_s = limit.by.shares, limit.by.read_s
         # A record is new when totals change; what is begun of them since then makes none.
-        if shares.capacity:
-            room = (
-                f"shared out room for {shares.capacity} among all producers when that last changed"
-            )
-            by = f", and grants no more by its {shares.limit}" if shares.limit else ""
-        else:
-            room = "had room for no more from any producer"
-            by = f", by its {shares.limit}" if shares.limit else ""
+        room = f"shared out room for {shares.capacity} among all producers when that last changed"
+        room = room if shares.capacity else "had room for no more from any producer"
+        by = f", by its {shares.limit}" if shares.limit else ""
         away = "" if limit.away_s is None else "; it is away, its shares have run out"
         outage = self._admission_log.outage()
         away += f"; what it grants cannot be read now: {outage}" if outage else ""
