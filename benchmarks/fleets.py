@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from rollstream.consumers import InlineExecutor, Sealer, create_deployment
-from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
@@ -244,7 +244,7 @@ def measure(size: int, say: Callable[[str], None] = print) -> Measured:
     workers = [CountingBroker(logs) for _ in range(4)]
     topic = Layout().admission(ENVIRONMENT)
     followed = [
-        FollowedAdmission(worker, topic, fleet.ids[number], clock)
+        AdmissionLog(worker, topic, fleet.ids[number], clock)
         for number, worker in enumerate(workers)
     ]
     sealer = Sealer(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
@@ -17,7 +17,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
 
 from rollstream.gateway import bodies, problems
 from rollstream.gateway.answers import answer, problem_answer
@@ -57,24 +56,19 @@ _log = logging.getLogger("rollstream.gateway")
 Reach = Callable[[float], object]
 
 
-class _Gateway(NamedTuple):
+@dataclass
+class _Gateway:
     """What requests share."""
 
     environments: frozenset[str]
     tokens: Tokens
     intake: Intake
     scores: LateScores
-    probe: _Probe
+    _reach: Reach
+    _asking: asyncio.Task[object] | None = None
 
-
-class _Probe:
-    """Asks whether the broker answers, once for all that ask at one time."""
-
-    def __init__(self, reach: Reach) -> None:
-        self._reach = reach
-        self._asking: asyncio.Task[object] | None = None
-
-    async def ask(self) -> None:
+    async def reach(self) -> None:
+        """Asks whether the broker answers, once for all that ask at one time."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(asyncio.to_thread(self._reach, REACH_TIMEOUT_S))
         await asyncio.shield(self._asking)
@@ -120,13 +114,8 @@ def create_app(
             (RollstreamError, RequestValidationError, HTTPException, Exception), _answer_error
         ),
     )
-    tokens = Tokens(config.gateway.tokens)
-    app.state.gateway = _Gateway(
-        frozenset(config.environments), tokens, intake, scores, _Probe(reach)
-    )
-    for route in app.routes:  # So far the pages, and not all of them answer it.
-        if isinstance(route, Route) and route.methods and "GET" in route.methods:
-            route.methods = {*route.methods, "HEAD"}
+    names, tokens = frozenset(config.environments), Tokens(config.gateway.tokens)
+    app.state.gateway = _Gateway(names, tokens, intake, scores, reach)
     app.include_router(_probes)
     app.include_router(_steps)
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
@@ -197,7 +186,7 @@ async def _admitted(request: Request, environment: str) -> Intake:
         )
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
-        connection.claim(environment)
+        connection.connections.claim(connection, environment)
     return gateway.intake
 
 
@@ -319,7 +308,7 @@ async def readyz(request: Request) -> Response:
     not ending. An outage of the broker is no reason to restart the gateway."""
     gateway: _Gateway = request.app.state.gateway
     gateway.intake.check_ready()
-    await gateway.probe.ask()
+    await gateway.reach()
     return answer(Health(status="ok"))
 
 
@@ -339,8 +328,7 @@ async def _body(call: Call, request: Request, model: type[BodyT]) -> BodyT:
         if said.partition(";")[0].strip().lower() != wanted:
             finding = f"{header} is {shown(said)}"
             raise Refused(Kind.UNSUPPORTED, finding, remedy, header, shown(said))
-    announced = request.headers.get("content-length", "0")
-    size = int(announced) if announced.isdecimal() and len(announced) < 20 else 0
+    size = int(request.headers.get("Content-Length", 0))  # llhttp passes on no other text.
     try:
         raw = await call.body(request.stream(), size)
     except ClientDisconnect:

@@ -38,7 +38,6 @@ def read(raw: bytes | bytearray, model: type[BodyT]) -> BodyT:
             f"the body has more than {most} objects and lists",
             "send fewer steps a call, or what metadata has so many of as a text",
             "the body",
-            f"more than {most} objects and lists",
         )
     try:
         body: BodyT = _decoder(model).decode(raw)

@@ -87,11 +87,12 @@ class Connection(HttpToolsProtocol):
     no end. Requests that came whole before are answered first.
 
     Attributes:
+        connections: all of them.
         environment: of its last call; empty: there was none. None: it is not counted.
     """
 
     environment: str | None = None
-    _connections: Connections
+    connections: Connections
     _cutting: asyncio.TimerHandle | None = None
     _in_headers = False
     _head_bytes = 0  # Since the last byte of a body, or the beginning of a request.
@@ -99,9 +100,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._connections = self.app_state["connections"]
+        self.connections = self.app_state["connections"]
         try:
-            self._connections.open(self)
+            self.connections.open(self)
         except Refused as full:
             self.cut_off(full)
         else:
@@ -109,7 +110,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_headers()
-        self._connections.close(self)
+        self.connections.close(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -146,7 +147,7 @@ class Connection(HttpToolsProtocol):
         self._in_headers = False
         self._have_headers()
         super().on_headers_complete()
-        if self._connections.intake.stopping:
+        if self.connections.intake.stopping:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
@@ -160,16 +161,10 @@ class Connection(HttpToolsProtocol):
         if self.cycle.response_complete and rest_is_to_come:
             self._await_headers()
 
-    def claim(self, environment: str) -> None:
-        """Counts it as this environment's; raises as ``Connections.claim``."""
-        self._connections.claim(self, environment)
-
     def cut_off(self, why: Refused) -> None:
         """Answers with a problem, unless a request was answered that has not come whole; closes."""
         self._have_headers()
-        if self.transport.is_closing():
-            return
-        if self._refusal is None:
+        if self._refusal is None and not self.transport.is_closing():
             self._answer(why)
         self.transport.close()
 
@@ -203,7 +198,7 @@ class Connection(HttpToolsProtocol):
 
     def _answer(self, why: Refused) -> None:
         if self.cycle is None or not (self.cycle.response_started and self.cycle.more_body):
-            self._connections.intake.refused[why.kind] += 1
+            self.connections.intake.refused[why.kind] += 1
             answer = problem_answer(why.closing())
             lines = [b"%b: %b\r\n" % header for header in answer.raw_headers]
             parts = (STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body))
@@ -211,7 +206,7 @@ class Connection(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         if self._cutting is None and not self.transport.is_closing():
-            wait_s = self._connections.client_timeout_s
+            wait_s = self.connections.client_timeout_s
             self._cutting = self.loop.call_later(wait_s, self._be_late, wait_s)
 
     def _have_headers(self) -> None:

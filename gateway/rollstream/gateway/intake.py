@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,12 +82,9 @@ class Intake:
         accepted; logs what it has not."""
         self._draining = True
         deadline = Deadline(self._config.drain_timeout_s)
-        if self._on_their_way:
-            await asyncio.wait([*self._on_their_way], timeout=deadline.left_s())
-        for task in [*self._on_their_way]:
-            task.cancel()
-        if self._on_their_way:
-            await asyncio.wait([*self._on_their_way])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline.left_s()):  # Then they are cancelled.
+                await asyncio.gather(*self._on_their_way, return_exceptions=True)
         try:
             async with asyncio.timeout(deadline.left_s()):
                 await self.writer.close()
@@ -148,10 +145,8 @@ class Intake:
     def _settle(self, task: asyncio.Task[None], held: int) -> None:
         environment, count = self._on_their_way.pop(task)
         self.limits.pending_bytes.give(environment, held)
-        error: BaseException | None = (
-            asyncio.CancelledError("the process ended") if task.cancelled() else task.exception()
-        )
-        if error is None:
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
             return
         # Of a call some steps may have arrived; of one that was given up nobody knows.
         lost = error.entries if isinstance(error, DeliveryFailed) else count
@@ -221,7 +216,6 @@ class Call:
                 f"the body has more than {most} bytes, gateway.max_body_bytes",
                 "send fewer steps a call",
                 "the body",
-                f"{size} bytes or more",
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from rollstream.gateway.intake import Intake
-from rollstream.gateway.problems import Refused
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.metrics import catalogue as of
 from rollstream.runtime.metrics.liveness import Heartbeat
@@ -36,11 +35,7 @@ def show_metrics(
         return f"the loop has not come round for {age_s:.0f} s" * (age_s > settings.stalled_after_s)
 
     def unready() -> str:
-        try:
-            intake.check_ready()
-        except Refused as ends:
-            return str(ends)
-        return broker.outage()
+        return "this gateway ends" if intake.stopping else broker.outage()
 
     return expose(settings.host, settings.port, Watched("gateway", all_samples, stalled, unready))
 

@@ -281,20 +281,14 @@ def _array(
         remedy = f"give {dtype.itemsize} for each value, as {given.dtype} has"
         raise InvalidRollout(f"{name}.base64", size, remedy, f"has {size} bytes")
     found = np.frombuffer(given.base64, dtype)
-    _check_order(name, found)
-    return found
-
-
-def _check_order(name: str, found: NDArray[Any]) -> None:
-    """Refuses values that no model gives and that bytes in another order look like."""
-    if found.dtype == _I4:
-        odd = found > TOKEN_ID_MAX
-    else:
-        odd = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
+    # No model gives such values. Bytes in another order look like them.
+    denormal = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
+    odd = found > TOKEN_ID_MAX if dtype is _I4 else denormal
     if odd.any():
         at = int(np.flatnonzero(odd)[0])
         remedy = "no model gives that: base64 has each value little-endian, its lowest byte first, "
         raise InvalidRollout(f"{name}[{at}]", found[at].item(), f"{remedy}in NumPy <i4 and <f4")
+    return found
 
 
 def _token_array(name: str, given: TokenArray) -> NDArray[Any]:

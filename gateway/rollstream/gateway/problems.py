@@ -24,7 +24,6 @@ from rollstream.schemas.errors import RollstreamError, shown
 
 MEDIA_TYPE = "application/problem+json"
 _CLOSE = {"Connection": "close"}
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SHOWN_CHARS_MAX = 200
 
 
@@ -33,7 +32,7 @@ class _Kind(NamedTuple):
     uid: str
     title: str
     retry: bool = False  # Whether to come again.
-    headers: Mapping[str, str] = _NO_HEADERS
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class Kind(_Kind, Enum):
@@ -71,7 +70,6 @@ class Refused(RollstreamError):
         remedy: what to do.
         field: where, if one value is wrong.
         value: what was there.
-        headers: of the answer, besides those of the kind.
 
     Attributes:
         kind: of the problem, as its ``type`` ends.
@@ -87,7 +85,6 @@ class Refused(RollstreamError):
         remedy: str,
         field: str | None = None,
         value: str | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         self.kind = kind.uid
         self.problem = Problem(
@@ -99,7 +96,7 @@ class Refused(RollstreamError):
             value=value,
             remedy=remedy,
         )
-        self.headers = {**kind.headers, **headers}
+        self.headers = {**kind.headers}
         self.retry = kind.retry
         super().__init__(self.problem.detail)
 
@@ -150,8 +147,9 @@ def not_routed(status: int, method: str, path: str, allowed: str | None) -> Refu
     """
     kind = Kind.NO_METHOD if status == Kind.NO_METHOD.status else Kind.NO_PATH
     finding = f"there is no {shortened(method)} {shortened(path)}"
-    headers = {"Allow": allowed} if allowed else _NO_HEADERS
-    return Refused(kind, finding, "/docs lists what there is", "path", shown(path), headers)
+    found = Refused(kind, finding, "/docs lists what there is", "path", shown(path))
+    found.headers |= {"Allow": allowed} if allowed else {}
+    return found
 
 
 def wrong_query(problem: ErrorDetails) -> Refused:

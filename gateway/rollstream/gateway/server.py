@@ -22,16 +22,17 @@ from fastapi import FastAPI
 
 from rollstream.gateway.app import create_app
 from rollstream.gateway.connections import Connection
+from rollstream.gateway.intake import Intake
 from rollstream.gateway.metrics import show_metrics
 from rollstream.gateway.scores import LateScores
-from rollstream.producers import AsyncStepProducer, ScoreProducer, TopicMismatch
+from rollstream.producers import AsyncStepProducer, ScoreProducer
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.gateway import GatewayConfig
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.metrics.liveness import Heartbeat
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.broker import Broker
-from rollstream.streams.topics.layout import Layout
 
 _LOOK_S = 0.05  # How late a signal may be seen.
 _BACKLOG = 1_024
@@ -61,14 +62,16 @@ def _reserve_files(connections: int) -> None:
     """
     needed = connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    except ValueError as over:
         raise TooFewFiles(
             f"gateway.max_connections is {connections}, which needs {needed} open files, and this "
             f"process may have {hard}; lower it to {max(1, hard - _OTHER_FILES)}, or raise the "
             "limit: ulimit -Hn, LimitNOFILE= of systemd, or --ulimit nofile= of Docker"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        ) from over
 
 
 def check_open_to_all(config: GatewayConfig, host: str) -> None:
@@ -106,12 +109,10 @@ def serve(
     Raises:
         NoTokens: everybody could write.
         TooFewFiles: the process may not open so many connections as are configured.
-        TopicMismatch: no environment has its topic, so that every call would fail.
         CannotListen: nothing can listen at the address.
     """
     check_open_to_all(config.gateway, host)
     _reserve_files(config.gateway.max_connections)
-    _require_topics(config, broker)
     kafka, timeout_s = config.kafka, config.gateway.timeout_s
     of: dict[str, Any] = {"namespace": kafka.namespace, "generation": kafka.generation}
     of |= {"broker": broker, "clock": clock}
@@ -145,23 +146,6 @@ def serve(
         scores.close()
 
 
-def _require_topics(config: RollstreamConfig, broker: Broker) -> None:
-    """A process that is ready takes calls; over a mistyped namespace it would refuse each. One
-    environment that has no topic yet keeps nobody from the others."""
-    topics = [*map(Layout.of(config.kafka).rollouts, config.environments)]
-    present = broker.admin().topics(config.kafka.namespace, config.kafka.timeout_s)
-    missing = sorted({*topics} - {*present})
-    if not missing:
-        return
-    finding = (
-        f"{', '.join(missing)} missing; correct kafka.namespace or kafka.generation, or run "
-        "`rollstream topics create`"
-    )
-    if len(missing) == len(topics):
-        raise TopicMismatch(finding)
-    _log.warning("%s: until then calls for them are refused (503)", finding)
-
-
 def _listening(host: str, port: int, client_timeout_s: float) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -185,22 +169,17 @@ async def _until(
     delay_s: float,
     loop: Heartbeat,
 ) -> None:
+    intake: Intake = app.state.gateway.intake
     serving = asyncio.create_task(server.serve([listening]))
-    beating = asyncio.create_task(_beat(loop))
-    while not stopping.is_set() and not serving.done():
-        await asyncio.sleep(_LOOK_S)
-    app.state.gateway.intake.stopping = True
-    _log.info("ending: /readyz answers 503, and calls are taken for %g s more", delay_s)
-    await asyncio.wait([serving], timeout=delay_s)
-    server.should_exit = True
-    await serving
-    beating.cancel()
-
-
-async def _beat(loop: Heartbeat) -> None:
-    while True:
+    delay = None
+    while not serving.done():
         loop.beat()
-        await asyncio.sleep(_LOOK_S)
+        if delay is None and stopping.is_set():
+            intake.stopping, delay = True, Deadline(delay_s)
+            _log.info("ending: /readyz answers 503, and calls are taken for %g s more", delay_s)
+        server.should_exit |= delay is not None and delay.passed()
+        await asyncio.wait([serving], timeout=_LOOK_S)
+    await serving
 
 
 class _Server(uvicorn.Server):

@@ -34,9 +34,7 @@ class Tokens:
         """Those that the token may write to; none where it is not known."""
         digest = _digest(token)
         # Every one is compared, whichever it is.
-        equal = [hmac.compare_digest(digest, known) for _, known in self._known]
-        named = zip(self._known, equal, strict=True)
-        return frozenset(environment for (environment, _), same in named if same)
+        return frozenset(name for name, known in self._known if hmac.compare_digest(digest, known))
 
 
 def _digest(token: str) -> bytes:

@@ -11,7 +11,6 @@ import pytest
 
 from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import COMPACTED, LOG_CONFIG, TIMEOUT_S, World, until, write
-from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.schemas.codec import encode
@@ -36,8 +35,8 @@ def topic(world: World) -> str:
 
 
 @pytest.fixture
-def log(broker: Broker, topic: str) -> Iterator[FollowedAdmission]:
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as made:
+def log(broker: Broker, topic: str) -> Iterator[AdmissionLog]:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as made:
         yield made
 
 
@@ -49,7 +48,7 @@ def read_until(log: AdmissionLog, seen: int, steps: dict[str, int]) -> int:
     return seen
 
 
-def test_an_empty_log_is_read_at_once_and_has_nothing(log: FollowedAdmission) -> None:
+def test_an_empty_log_is_read_at_once_and_has_nothing(log: AdmissionLog) -> None:
     seen = log.wait(0, TIMEOUT_S)
     assert seen != 0
     assert (dict(log.policies()), dict(log.shares())) == ({}, {})
@@ -57,7 +56,7 @@ def test_an_empty_log_is_read_at_once_and_has_nothing(log: FollowedAdmission) ->
 
 
 def test_the_first_wait_returns_when_all_was_read(
-    log: FollowedAdmission, broker: Broker, topic: str
+    log: AdmissionLog, broker: Broker, topic: str
 ) -> None:
     announce(broker, topic, *(announced(step) for step in range(40)), announced(7, sampler="b"))
     announce(broker, topic, granted(3, {"p": 5}))
@@ -70,7 +69,7 @@ def test_the_first_wait_returns_when_all_was_read(
 
 
 def test_a_wait_returns_when_something_new_was_read(
-    log: FollowedAdmission, broker: Broker, topic: str
+    log: AdmissionLog, broker: Broker, topic: str
 ) -> None:
     announce(broker, topic, announced(1))
     seen = read_until(log, 0, {"a": 1})
@@ -79,7 +78,7 @@ def test_a_wait_returns_when_something_new_was_read(
 
 
 def test_what_is_in_the_log_at_a_call_is_known_after_it(
-    log: FollowedAdmission, broker: Broker, topic: str
+    log: AdmissionLog, broker: Broker, topic: str
 ) -> None:
     seen = log.wait(0, TIMEOUT_S)
     for step in range(5):
@@ -88,7 +87,7 @@ def test_what_is_in_the_log_at_a_call_is_known_after_it(
 
 
 def test_the_policy_with_the_highest_offset_holds_whoever_writes_last(
-    log: FollowedAdmission, broker: Broker, topic: str
+    log: AdmissionLog, broker: Broker, topic: str
 ) -> None:
     newest = announced(5, offset=90, policy_epoch=1)
     zombie = announced(8, offset=70)
@@ -100,7 +99,7 @@ def test_the_policy_with_the_highest_offset_holds_whoever_writes_last(
 
 
 def test_the_shares_with_the_highest_epoch_and_number_hold(
-    log: FollowedAdmission, broker: Broker, topic: str
+    log: AdmissionLog, broker: Broker, topic: str
 ) -> None:
     announce(broker, topic, granted(1, {"p": 9}, epoch=7), granted(50, {"p": 8}, epoch=3))
     seen = log.wait(0, TIMEOUT_S)
@@ -113,7 +112,7 @@ def test_the_shares_with_the_highest_epoch_and_number_hold(
 def test_shares_are_valid_from_when_they_were_read_first(broker: Broker, topic: str) -> None:
     clock = ManualClock()
     announce(broker, topic, granted(1))
-    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+    with closing(AdmissionLog(broker, topic, ME, clock)) as log:
         seen = log.wait(0, TIMEOUT_S)
         read_s = log.shares()["a"].read_s
         clock.advance(100)
@@ -128,7 +127,7 @@ def test_a_compacted_log_is_read_over_its_gaps(world: World, broker: Broker) -> 
     for step in range(5):
         announce(broker, topic, announced(step), granted(step))
     world.compact(TopicPartition(topic, 0))
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as log:
         seen = read_until(log, 0, {"a": 4})
         assert log.shares()["a"].shares.number == 4
         announce(broker, topic, announced(5))
@@ -136,7 +135,7 @@ def test_a_compacted_log_is_read_over_its_gaps(world: World, broker: Broker) -> 
 
 
 def test_a_log_that_was_made_anew_is_read_from_its_beginning(
-    log: FollowedAdmission, world: World, broker: Broker, topic: str
+    log: AdmissionLog, world: World, broker: Broker, topic: str
 ) -> None:
     announce(broker, topic, *(announced(step) for step in range(5)))
     seen = read_until(log, 0, {"a": 4})
@@ -146,7 +145,7 @@ def test_a_log_that_was_made_anew_is_read_from_its_beginning(
 
 
 def test_what_cannot_be_read_is_passed_over_counted_and_said_once(
-    log: FollowedAdmission, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
+    log: AdmissionLog, broker: Broker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where = TopicPartition(topic, 0)
     other = encode(Finished(epoch=0, nonce="", now_ts=0, trainer_epoch=0))
@@ -162,7 +161,7 @@ def test_what_cannot_be_read_is_passed_over_counted_and_said_once(
 
 def test_a_topic_that_is_missing_is_named_and_read_once_it_is_made(broker: Broker) -> None:
     topic = f"test.{uuid4().hex}"
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as log:
         with pytest.raises(UnknownTopic, match=topic):
             log.wait(0, TIMEOUT_S)
         broker.admin().create([TopicSpec(topic, 1, LOG_CONFIG)], TIMEOUT_S)
@@ -176,7 +175,7 @@ def test_a_topic_that_is_missing_is_named_and_read_once_it_is_made(broker: Broke
         assert log.policies()["a"].step == 1
 
 
-def test_a_close_ends_every_wait_and_may_be_repeated(log: FollowedAdmission) -> None:
+def test_a_close_ends_every_wait_and_may_be_repeated(log: AdmissionLog) -> None:
     seen = log.wait(0, TIMEOUT_S)
     waits = [threading.Thread(target=log.wait, args=(seen, 1e6)) for _ in range(3)]
     for wait in waits:
@@ -191,7 +190,7 @@ def test_a_close_ends_every_wait_and_may_be_repeated(log: FollowedAdmission) -> 
 
 def test_a_log_that_nobody_asked_has_no_thread(broker: Broker, topic: str) -> None:
     before = {*threading.enumerate()}
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as log:
         assert dict(log.policies()) == {}
         assert {*threading.enumerate()} <= before
 
@@ -220,7 +219,7 @@ def shares_until(log: AdmissionLog, total: int | None, sampler: str = "a") -> Sh
 
 @pytest.mark.proves("F5")
 def test_a_producer_reads_its_own_share_and_what_holds_for_all(
-    log: FollowedAdmission, broker: Broker, newer: str
+    log: AdmissionLog, broker: Broker, newer: str
 ) -> None:
     shares = {"another": share(3, 8), ME: share(4, 5, 2)}
     announce(broker, newer, announced(7), shares=shares, partition=MINE)
@@ -235,7 +234,7 @@ def test_a_producer_reads_its_own_share_and_what_holds_for_all(
 
 @pytest.mark.proves("F5")
 def test_a_producer_without_a_share_or_whose_share_was_removed_may_begin_nothing(
-    log: FollowedAdmission, broker: Broker, newer: str
+    log: AdmissionLog, broker: Broker, newer: str
 ) -> None:
     announce(broker, newer, valid(1), partition=MINE)
     assert shares_until(log, None).valid_s == 30.0
@@ -247,7 +246,7 @@ def test_a_producer_without_a_share_or_whose_share_was_removed_may_begin_nothing
 
 @pytest.mark.proves("F5")
 def test_a_share_with_the_highest_epoch_and_number_holds_whoever_writes_last(
-    log: FollowedAdmission, broker: Broker, newer: str
+    log: AdmissionLog, broker: Broker, newer: str
 ) -> None:
     announce(broker, newer, valid(1, epoch=7), shares={ME: share(2, 6, epoch=7)}, partition=MINE)
     shares_until(log, 6)
@@ -261,7 +260,7 @@ def test_a_share_with_the_highest_epoch_and_number_holds_whoever_writes_last(
 
 @pytest.mark.proves("F5")
 def test_until_a_sampler_writes_the_second_generation_the_first_one_holds(
-    log: FollowedAdmission, broker: Broker, topic: str, newer: str
+    log: AdmissionLog, broker: Broker, topic: str, newer: str
 ) -> None:
     announce(broker, topic, announced(1), granted(8, {ME: 3}, epoch=4))
     shares_until(log, 3)
@@ -280,7 +279,7 @@ def test_a_deployment_may_do_without_the_first_generation(broker: Broker) -> Non
     topic = f"test.{uuid4().hex}"
     spec = TopicSpec(shares_topic(topic), SHARES_PARTITIONS, COMPACTED)
     broker.admin().create([spec], TIMEOUT_S)
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as log:
         assert log.wait(0, TIMEOUT_S) != 0
         assert dict(log.policies()) == {}
         announce(broker, spec.name, announced(7), partition=MINE)
@@ -293,7 +292,7 @@ def test_a_sampler_that_went_back_to_an_older_release_is_followed_again(
 ) -> None:
     clock = ManualClock()
     announce(broker, newer, valid(1, epoch=6), shares={ME: share(2, 5, epoch=6)}, partition=MINE)
-    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+    with closing(AdmissionLog(broker, topic, ME, clock)) as log:
         shares_until(log, 5)
         announce(broker, topic, granted(1, {ME: 7}, epoch=9))
         clock.advance(31.0)

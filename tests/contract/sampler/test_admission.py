@@ -14,7 +14,7 @@ from harness.groups import GroupSpec, GroupWriter
 from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
 from rollstream.consumers import create_deployment
 from rollstream.producers import NotAdmitted, RolloutProducer, RunOver
-from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.shares import Allowance
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, world: SamplerWorld, producer_id: str = "a") -> None:
         topic = Layout.of(world.config.kafka).admission("math")
-        self._log = FollowedAdmission(world.broker(), topic, producer_id, SystemClock())
+        self._log = AdmissionLog(world.broker(), topic, producer_id, SystemClock())
         self._name = world.name
         self.shares, self.wait, self.close = self._log.shares, self._log.wait, self._log.close
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from harness.rollouts import encode_record, make_alive, make_dispatched, make_entry, make_failed
-from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import newest_of
 from rollstream.producers.admission.shares import Allowance
 from rollstream.producers.admission.standing import Request, Standing
@@ -65,7 +65,7 @@ class Worker:
         self.environment, self.name = environment, name if is_older else name + READS_ITS_SHARE
         self.clock = world.own_clock()
         self.broker = ReachedBroker(world.new_broker(), world)
-        self.log = FollowedAdmission(
+        self.log = AdmissionLog(
             self.broker, world.layout.admission(environment), self.name, self.clock
         )
         if is_older:

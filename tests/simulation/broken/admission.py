@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any
 from unittest.mock import patch
 
-from rollstream.producers.admission.log import Granted
 from rollstream.producers.admission.newest import NewestRecords
+from rollstream.producers.admission.shares import Granted
 from rollstream.sampler.decide.admission.capacity import Loads
 from rollstream.sampler.decide.admission.granting import Granting
 from rollstream.schemas.events import PartitionReport, SharesGranted

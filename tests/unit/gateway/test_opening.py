@@ -44,14 +44,6 @@ def test_the_command_refuses_before_it_asks_the_broker(tmp_path: Path) -> None:
     assert "gateway.tokens is empty, so that everybody who reaches" in done.stderr
 
 
-def test_it_does_not_start_where_no_environment_has_its_topic(tmp_path: Path) -> None:
-    line = CommandLine(tmp_path, f'{CONFIG}\n[gateway.tokens]\nmath = ["{TOKEN}"]\n')
-    line.stopping.set()  # Else one that starts would run on.
-    done = line.run("gateway", "--port", "0")
-    assert done.exit_code == 1
-    assert "rollstream.rollouts.math.1 missing; correct kafka.namespace" in done.stderr
-
-
 def test_it_does_not_start_with_more_connections_than_files_that_it_may_open(
     tmp_path: Path,
 ) -> None:
@@ -76,18 +68,6 @@ def test_it_raises_its_limit_of_open_files(tmp_path: Path) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 4_096
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_one_environment_without_its_topic_keeps_nobody_from_the_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tokens = f'[gateway.tokens]\nmath = ["{TOKEN}"]\n'
-    line = CommandLine(tmp_path, f"{CONFIG}\n{tokens}")
-    line.create_topics()
-    line.config_file.write_text(f"{CONFIG}\n[environments.late]\n{tokens}")
-    line.stopping.set()
-    assert line.run("gateway", "--port", "0").exit_code == 0
-    assert "rollstream.rollouts.late.1 missing" in caplog.text
 
 
 def test_tokens_come_from_a_variable_too(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ from rollstream.producers import (
     ProducerDied,
     RolloutProducer,
 )
-from rollstream.producers.admission.log import AdmissionLog, Granted
-from rollstream.producers.admission.shares import Allowance
+from rollstream.producers.admission.log import AdmissionLog
+from rollstream.producers.admission.shares import Allowance, Granted
 from rollstream.producers.admission.standing import ALIVE_S, TELL_AGAIN_S, Standing
 from rollstream.producers.admission.waiting import GRANTED_AFTER_S, AdmissionQueue
 from rollstream.producers.engine import shell
@@ -367,6 +367,9 @@ class BreakingLog(AdmissionLog):
     """Grants nothing, until it breaks."""
 
     breaks = False
+
+    def __init__(self) -> None:
+        """It follows nothing."""
 
     def policies(self) -> dict[str, Any]:
         return {}

@@ -13,7 +13,7 @@ import pytest
 
 from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
-from rollstream.producers.admission.following import FollowedAdmission
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.newest import LIVES_S
 from rollstream.runtime.clock import ManualClock, SystemClock
 from rollstream.streams.broker import Record, TopicPartition, TopicSpec
@@ -62,7 +62,7 @@ def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
     broker = MemoryBroker(clock=clock)
     topic = new_topic(broker, 1, LOG_CONFIG)
     announce(broker, topic, announced(5, sampler="old"))
-    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+    with closing(AdmissionLog(broker, topic, ME, clock)) as log:
         log.wait(0, TIMEOUT_S)
         assert set(log.policies()) == {"old"}
         clock.advance(LIVES_S)
@@ -87,7 +87,7 @@ def test_shares_that_the_log_holds_are_as_old_as_its_newest_record_says() -> Non
     brokers.advance(20.0)
     announce(broker, topic, granted(2))
     workers.advance(1_000.0)
-    with closing(FollowedAdmission(broker, topic, ME, workers)) as log:
+    with closing(AdmissionLog(broker, topic, ME, workers)) as log:
         seen = log.wait(0, TIMEOUT_S)
         now_s = workers.monotonic_s()
         read_s = {name: one.read_s for name, one in log.shares().items()}
@@ -106,7 +106,7 @@ def test_shares_before_which_the_brokers_clock_went_back_count_from_when_they_ar
     announce(broker, topic, granted(1))
     brokers.advance(-1_000_000.0)
     announce(broker, topic, granted(1, sampler="b"))
-    with closing(FollowedAdmission(broker, topic, ME, workers)) as log:
+    with closing(AdmissionLog(broker, topic, ME, workers)) as log:
         log.wait(0, TIMEOUT_S)
         assert {one.read_s for one in log.shares().values()} == {workers.monotonic_s()}
 
@@ -114,7 +114,7 @@ def test_shares_before_which_the_brokers_clock_went_back_count_from_when_they_ar
 def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
     broker = SilentBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
-    with closing(FollowedAdmission(broker, topic, ME, ManualClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, ManualClock())) as log:
         seen = log.wait(0, TIMEOUT_S)
         broker.away = True
         with pytest.raises(BrokerUnavailable, match="was not read within 5 s: nobody answers"):
@@ -126,7 +126,7 @@ def test_what_was_read_once_is_read_on_by_whoever_asks() -> None:
     """An env worker asks for each group; another thread's turn costs more than the answer."""
     broker = PolledBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
-    with closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log:
+    with closing(AdmissionLog(broker, topic, ME, SystemClock())) as log:
         log.wait(0, TIMEOUT_S)
         assert broker.polled_by is not threading.current_thread()
         announce(broker, topic, announced(1))
@@ -144,7 +144,7 @@ def test_while_shares_are_valid_nothing_is_read_of_the_first_generation() -> Non
     broker.admin().create([spec], TIMEOUT_S)
     mine = partition_of(ME.encode(), SHARES_PARTITIONS)
     announce(broker, spec.name, valid(1), shares={ME: share(1, 4)}, partition=mine)
-    with closing(FollowedAdmission(broker, topic, ME, clock)) as log:
+    with closing(AdmissionLog(broker, topic, ME, clock)) as log:
         log.wait(0, TIMEOUT_S)
         assert broker.read == {TopicPartition(spec.name, mine)}
         announce(broker, topic, granted(1, {ME: 9}))
@@ -170,7 +170,7 @@ def test_one_who_may_not_read_its_share_is_told_rather_than_kept_waiting() -> No
     topic = new_topic(broker, 1, LOG_CONFIG)
     announce(broker, topic, announced(1), granted(1))
     with (
-        closing(FollowedAdmission(broker, topic, ME, SystemClock())) as log,
+        closing(AdmissionLog(broker, topic, ME, SystemClock())) as log,
         pytest.raises(NotAuthorised, match=shares_topic(topic)),
     ):
         log.wait(0, TIMEOUT_S)
@@ -180,7 +180,7 @@ def test_one_that_is_dropped_without_close_ends_its_thread() -> None:
     broker = MemoryBroker()
     topic = new_topic(broker, 1, LOG_CONFIG)
     before = threading.enumerate()
-    log = FollowedAdmission(broker, topic, ME, SystemClock())
+    log = AdmissionLog(broker, topic, ME, SystemClock())
     log.wait(0, TIMEOUT_S)
     (thread,) = [one for one in threading.enumerate() if one not in before]
     dropped = weakref.ref(log)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from harness.admission import granted
 from rollstream.producers import SeveralLineages
-from rollstream.producers.admission.log import Granted
-from rollstream.producers.admission.shares import Allowance, Limit
+from rollstream.producers.admission.shares import Allowance, Granted, Limit
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.events import SharesGranted
 

@@ -21,6 +21,10 @@ Pause = Callable[[float], Coroutine[Any, Any, None]]
 
 _SHARED_S = 1.0  # The end of a process waits for a thread that waits, at most so long.
 _AGAIN_S = 0.5  # After an error: the topic may be made, and the broker may come back.
+_CHECK = (
+    "; check that its trainer runs and calls publish_policy, under a sampler that has this "
+    "environment"
+)
 
 
 async def newest_policy(
@@ -49,7 +53,9 @@ async def newest_policy(
         if found is not None:
             return found
         if deadline.passed():
-            raise NoPolicy(_late(wanted, deadline.timeout_s, failure)) from failure
+            why = _CHECK if failure is None else f": {_named(failure)}"
+            late = f"{wanted} was not known within {deadline.timeout_s:g} s{why}"
+            raise NoPolicy(late) from failure
         if failure is not None:
             what = f"{wanted}: {_named(failure)}"
             await pause(deadline.slice_s(_AGAIN_S))
@@ -91,16 +97,6 @@ class SharedWait:
             self._failure = None
         except BrokerError as error:
             self._failure = error
-
-
-def _late(wanted: Wanted, timeout_s: float, failure: BrokerError | None) -> str:
-    found = f"{wanted} was not known within {timeout_s:g} s"
-    if failure is not None:
-        return f"{found}: {_named(failure)}"
-    return (
-        f"{found}; check that its trainer runs and calls publish_policy, under a sampler that has "
-        "this environment"
-    )
 
 
 def _named(failure: BrokerError) -> str:

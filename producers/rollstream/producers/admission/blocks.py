@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from rollstream.producers.admission.standing import Request
@@ -20,7 +20,6 @@ from rollstream.runtime.deadline import Deadline
 # admitted every ten minutes.
 ADMISSION_TIMEOUT_S = 3_600.0
 _WAIT_S_MAX = 60.0  # A thread that waits looks at its deadline so often, whatever wakes it.
-Signal = tuple[Callable[[], object], Callable[[], Sends[None]]]
 
 
 @dataclass(eq=False, repr=False)
@@ -54,14 +53,15 @@ class AdmittedBlock(ABC):
         deadline = Deadline(self._timeout_s)
         await self._read(self._timeout_s)
         self._before = self._published()
-        wake, woken = self._signal(deadline)
+        woken = Future[None]()
+        wake = partial(woken.set_result, None)
         request = self._request = self._admission.ask(self._groups, self._group, wake)
         if not request.waits:
             return
         try:
             if self._admission.tells_of_wait():
                 self._tell()
-            await woken()
+            await self._wait(woken, deadline)
             self._admission.conclude(request, self._timeout_s)
             self._before = self._published()  # While it waited, others began groups.
         except BaseException:
@@ -80,8 +80,8 @@ class AdmittedBlock(ABC):
         self.end(self._published() - self._before)
 
     @abstractmethod
-    def _signal(self, deadline: Deadline) -> Signal:
-        """What wakes the block, on any thread, and what waits for that up to the deadline."""
+    async def _wait(self, woken: Future[None], deadline: Deadline) -> None:
+        """Waits until any thread sets this, up to the deadline."""
 
 
 class Admitted(AdmittedBlock):
@@ -94,14 +94,9 @@ class Admitted(AdmittedBlock):
     def __exit__(self, *_: object) -> None:
         self._end_by_what_was_published()
 
-    def _signal(self, deadline: Deadline) -> Signal:
-        event = threading.Event()
-
-        async def woken() -> None:
-            while not event.wait(deadline.slice_s(_WAIT_S_MAX)) and not deadline.passed():
-                pass
-
-        return event.set, woken
+    async def _wait(self, woken: Future[None], deadline: Deadline) -> None:
+        while not woken.done() and not deadline.passed():
+            wait([woken], deadline.slice_s(_WAIT_S_MAX))
 
 
 class AsyncAdmitted(AdmittedBlock):
@@ -114,16 +109,5 @@ class AsyncAdmitted(AdmittedBlock):
     async def __aexit__(self, *_: object) -> None:
         self._end_by_what_was_published()
 
-    def _signal(self, deadline: Deadline) -> Signal:
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # The loop was closed: nobody waits.
-                loop.call_soon_threadsafe(event.set)
-
-        async def woken() -> None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(deadline.left_s()):
-                    await event.wait()
-
-        return wake, woken
+    async def _wait(self, woken: Future[None], deadline: Deadline) -> None:
+        await asyncio.wait([asyncio.wrap_future(woken)], timeout=deadline.left_s())

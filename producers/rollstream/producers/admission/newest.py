@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.producers.admission.log import Granted
+from rollstream.producers.admission.shares import Granted
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import (

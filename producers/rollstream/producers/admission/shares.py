@@ -7,11 +7,34 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from rollstream.producers.admission.log import Granted
 from rollstream.producers.errors import SeveralLineages
 from rollstream.schemas.events import SharesGranted
 
 _IDLE_S_MIN = 1.0  # Shares that give no time are no reason to divide by it.
+
+
+class Granted(NamedTuple):
+    """The newest shares of one sampler.
+
+    Attributes:
+        shares: with those of the producer that follows the log, or of nobody, where the sampler
+            writes each producer's share by itself; else with those of all.
+        read_s: when this process read them, by its monotonic clock: from then on they are valid
+            for ``shares.valid_s``, whatever any other clock says. Of those that the log held at
+            the first read, earlier by how much newer the log's last record is, in log time.
+        total: how many groups the producer may have begun by them, as ``Allowance`` takes them.
+        needed: of these, how many whatever other samplers grant.
+    """
+
+    shares: SharesGranted
+    read_s: float
+    total: int = 0
+    needed: int = 0
+
+    @property
+    def ends_s(self) -> float:
+        """Until when they are valid, by this process's monotonic clock."""
+        return self.read_s + self.shares.valid_s
 
 
 class Limit(NamedTuple):
@@ -87,9 +110,9 @@ class Allowance:
             ends_s = min(share.ends_s for share in valid)
             each = [share.shares for share in valid]
             most = max(each, key=lambda shares: shares.most) if all(s.most for s in each) else None
-            if needs.needed > least.total:
-                return Limit(needs.needed, needs, None, ends_s, most)
-            return Limit(least.total, least, None, ends_s, most)
+            is_needed = needs.needed > least.total
+            groups, by = (needs.needed, needs) if is_needed else (least.total, least)
+            return Limit(groups, by, None, ends_s, most)
         last = max(shares, key=lambda share: (share.ends_s, -share.total))
         if self._stays is None or self._stays[0] is not last:
             # A producer that was granted less than it has begun already may go on, too.

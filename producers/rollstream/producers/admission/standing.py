@@ -92,16 +92,10 @@ class Standing:
             if self._admit(request, limit, now_s):
                 self._stop_waiting(request)
 
-    def refuse_over(self, most: int, error_of: Callable[[int], RollstreamError]) -> None:
+    def refuse(self, error_of: Callable[[int], RollstreamError], most: int = 0) -> None:
         """Ends the waits of those that want more groups than that."""
         for request in [one for one in self.waiting if one.groups > most]:
             request.error = error_of(request.groups)
-            self._stop_waiting(request)
-
-    def refuse(self, error: RollstreamError) -> None:
-        """Ends all waits with this."""
-        for request in list(self.waiting):
-            request.error = error
             self._stop_waiting(request)
 
     def end(self, request: Request, begun: int) -> None:

@@ -154,7 +154,7 @@ class AdmissionQueue:
         """Ends all waits with this, and every later request."""
         with self._lock:
             self._refusal = error
-            self._standing.refuse(error)
+            self._standing.refuse(lambda _: error)
 
     def renew_lock(self) -> None:
         """Runs in a forked child: of the parent's threads, one may have held the lock."""
@@ -170,9 +170,8 @@ class AdmissionQueue:
         except Exception as error:  # noqa: BLE001, whatever it is, those that wait get it
             with self._lock:
                 self._is_served = False
-                if not isinstance(error, RollstreamError):
-                    error = ProducerDied.of(error)
-                self._standing.refuse(error)
+                known = error if isinstance(error, RollstreamError) else ProducerDied.of(error)
+                self._standing.refuse(lambda _: known)
 
     def _serve(self) -> float | None:
         """Admits those that may begin; in how many seconds to look again, None where none waits."""
@@ -180,8 +179,7 @@ class AdmissionQueue:
             now_s = self._clock.monotonic_s()
             limit = self._limit(now_s)
             if limit.most is not None:
-                error_of = partial(self._too_many, by=limit.most)
-                self._standing.refuse_over(limit.most.most, error_of)
+                self._standing.refuse(partial(self._too_many, by=limit.most), limit.most.most)
             self._serve_those_that_wait(limit, now_s)
             if not self._standing.waiting:
                 self._is_served = False
@@ -196,7 +194,8 @@ class AdmissionQueue:
             try:
                 Wanted(self._environment, self._lineage, None).among(self._admission_log.policies)
             except RunOver as over:
-                self._standing.refuse(over)
+                error = over
+                self._standing.refuse(lambda _: error)
                 return
         self._standing.serve(limit, now_s)
 

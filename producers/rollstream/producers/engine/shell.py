@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 
 from rollstream.producers.admission.asking import newest_policy
 from rollstream.producers.admission.blocks import ADMISSION_TIMEOUT_S, AdmittedBlock
-from rollstream.producers.admission.following import FollowedAdmission
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import Announced, FollowedPolicy, PolicyLike, Wanted
 from rollstream.producers.admission.shares import Allowance
@@ -229,7 +228,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         log = self._admissions.get(environment)
         if log is None:
             topic = self._outbox.layout.admission(environment)
-            made = FollowedAdmission(self._broker, topic, self._outbox.producer_id, self._clock)
+            made = AdmissionLog(self._broker, topic, self._outbox.producer_id, self._clock)
             log = self._admissions.setdefault(environment, made)  # Threads may share a producer.
         return log
 

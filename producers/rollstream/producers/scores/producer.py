@@ -157,7 +157,8 @@ class ScoreProducer(Blocking):
                 f"is {rollout_uid!r} and group_id {group_id!r}",
             )
         scores = {rollout_uid: Score(reward, rewards or {}, flags)}
-        self._send(scores, group_id, attempt, scorer, environment, prompt_uid)
+        said = {"group_id": group_id, "attempt": attempt, "prompt_uid": prompt_uid}
+        self._send(scores, scorer, environment, said)
 
     @refuses(environment_name="environment")
     def upsert_scores(
@@ -205,7 +206,8 @@ class ScoreProducer(Blocking):
         if not isinstance(scores, Mapping) or "" in scores:
             raise InvalidRollout("scores", scores, "give a reward by rollout uid")
         each = {uid: as_score(score, flags) for uid, score in scores.items()}
-        self._send(each, group_id, attempt, scorer, environment, prompt_uid, expect_version)
+        said = {"group_id": group_id, "attempt": attempt, "prompt_uid": prompt_uid}
+        self._send(each, scorer, environment, said, expect_version)
 
     def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         (one,) = record
@@ -226,23 +228,15 @@ class ScoreProducer(Blocking):
     def _send(
         self,
         scores: Mapping[str, Score],
-        group_id: Any,
-        attempt: Any,
         scorer: Any,
-        named: Any,
-        prompt_uid: Any,
+        environment: Any,
+        said: Mapping[str, Any],
         expect_version: Any = None,
     ) -> None:
-        record = score_record(
-            scores,
-            group_id=group_id,
-            scorer=scorer or self._scorer,
-            attempt=attempt,
-            now_us=self._clock.now_us(),
-            prompt_uid=prompt_uid,
-            expect_version=expect_version,
-        )
-        topic = self._topic(named or self._environment)
+        scorer, now_us = scorer or self._scorer, self._clock.now_us()
+        given = {**said, "scorer": scorer, "now_us": now_us, "expect_version": expect_version}
+        record = score_record(scores, **given)
+        topic = self._topic(environment or self._environment)
         outgoing = _OutgoingScores(topic, record)
         if expect_version is None:
             self._put((outgoing,))
@@ -285,9 +279,6 @@ class ScoreProducer(Blocking):
         )
 
     def _topic(self, environment: Any) -> str:
-        if not environment:
-            remedy = "name it here or for the ScoreProducer"
-            raise InvalidRollout("environment", environment, remedy, "is empty")
         try:
             return self._layout.scores(checked("environment", environment))
         except BadName as wrong:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.scoring import NewestVersions, repeats, says_same, version_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower
-
-NONE_LOST: Mapping[str, int] = MappingProxyType({})
 
 
 class LoggedVersions:
@@ -34,7 +31,7 @@ class LoggedVersions:
         Raises:
             As ``Follower.poll``.
         """
-        found = NONE_LOST
+        found: Mapping[str, int] = {}
         while self._follower.next_offsets()[where] <= offset:
             if deadline.passed():
                 return None

@@ -65,7 +65,7 @@ class StepEntries:
             raise InvalidRollout("steps", steps, "give a sequence of Steps")
         submitted = self._submitted_to(environment)
         draft = submitted.draft(self._clock.monotonic_s())
-        policies = KnownPolicies({}, {}, are_read=False) if log is None else _known(log)
+        policies = KnownPolicies.of(log)
         policy_of = lru_cache(typed=True)(policies.sampled_by)
         stamped = self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))
         outgoing = []
@@ -94,7 +94,7 @@ class StepEntries:
     ) -> dict[Outgoing, RollstreamError]:
         """Gives these entries the policies that trainers announced; those that have none, and
         why."""
-        policies, wrong = _known(log), dict[Outgoing, RollstreamError]()
+        policies, wrong = KnownPolicies.of(log), dict[Outgoing, RollstreamError]()
         for one in outgoing:
             if one.said is None:
                 continue
@@ -206,10 +206,6 @@ class StepEntries:
         if found is None:
             found = self._submitted[environment] = Submitted(self._max_open_prompts)
         return found
-
-
-def _known(log: AdmissionLog) -> KnownPolicies:
-    return KnownPolicies(log.policies(), log.versions())
 
 
 def _with_policy(entry: Entry | None, version: str, policy: PolicyRef) -> Entry:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import (
     Announced,
     branches_of,
@@ -32,7 +33,12 @@ class KnownPolicies(NamedTuple):
 
     announced: Announced
     versions: Mapping[tuple[str, str], PolicyRef]
-    are_read: bool = True
+    are_read: bool
+
+    @classmethod
+    def of(cls, log: AdmissionLog | None) -> Self:
+        """What the log has read so far; None: it was not read."""
+        return cls({}, {}, False) if log is None else cls(log.policies(), log.versions(), True)
 
     def sampled_by(
         self, version: Any, policy_epoch: Any, lineage: Any, weight_step: Any

@@ -218,11 +218,10 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
                 return None
             self._ask_again_s[environment] = now_s + _AGAIN_S
             try:
-                log.wait(0, 0.0)
+                with suppress(UnknownTopic):  # As in an older deployment: none is known.
+                    log.wait(0, 0.0)
             except BrokerUnavailable:
                 return None
-            except UnknownTopic:
-                pass  # As in an older deployment: none is known.
             self._follows.add(environment)
         return self._entries.resolve(held, log)
 

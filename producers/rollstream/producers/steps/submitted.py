@@ -182,8 +182,7 @@ class Submitted:
             return prompts[0]
         why = f"no step of trajectory {trajectory_uid} was submitted here lately"
         if prompts:
-            more = f" and {len(prompts) - _SHOWN} more" if len(prompts) > _SHOWN else ""
-            which = ", ".join(map(repr, prompts[:_SHOWN])) + more
+            which = ", ".join(map(repr, prompts[:_SHOWN]))
             why = f"trajectories of prompts {which} have the uid {trajectory_uid}"
         raise InvalidRollout("prompt_uid", "", "name its prompt", f"is empty, and {why}")
 
