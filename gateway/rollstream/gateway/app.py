@@ -186,7 +186,7 @@ async def _admitted(request: Request, environment: str) -> Intake:
         )
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
-        connection.connections.claim(connection, environment)
+        connection.bounded_by.claim(connection, environment)
     return gateway.intake
 
 

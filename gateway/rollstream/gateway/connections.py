@@ -87,12 +87,12 @@ class Connection(HttpToolsProtocol):
     no end. Requests that came whole before are answered first.
 
     Attributes:
-        connections: all of them.
+        bounded_by: all of them.
         environment: of its last call; empty: there was none. None: it is not counted.
     """
 
     environment: str | None = None
-    connections: Connections
+    bounded_by: Connections
     _cutting: asyncio.TimerHandle | None = None
     _in_headers = False
     _head_bytes = 0  # Since the last byte of a body, or the beginning of a request.
@@ -100,9 +100,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.connections = self.app_state["connections"]
+        self.bounded_by = self.app_state["connections"]
         try:
-            self.connections.open(self)
+            self.bounded_by.open(self)
         except Refused as full:
             self.cut_off(full)
         else:
@@ -110,7 +110,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_headers()
-        self.connections.close(self)
+        self.bounded_by.close(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -147,7 +147,7 @@ class Connection(HttpToolsProtocol):
         self._in_headers = False
         self._have_headers()
         super().on_headers_complete()
-        if self.connections.intake.stopping:
+        if self.bounded_by.intake.stopping:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
 
     def _answer(self, why: Refused) -> None:
         if self.cycle is None or not (self.cycle.response_started and self.cycle.more_body):
-            self.connections.intake.refused[why.kind] += 1
+            self.bounded_by.intake.refused[why.kind] += 1
             answer = problem_answer(why.closing())
             lines = [b"%b: %b\r\n" % header for header in answer.raw_headers]
             parts = (STATUS_LINE[answer.status_code], *lines, b"\r\n", bytes(answer.body))
@@ -206,7 +206,7 @@ class Connection(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         if self._cutting is None and not self.transport.is_closing():
-            wait_s = self.connections.client_timeout_s
+            wait_s = self.bounded_by.client_timeout_s
             self._cutting = self.loop.call_later(wait_s, self._be_late, wait_s)
 
     def _have_headers(self) -> None:
