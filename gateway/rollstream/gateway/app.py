@@ -40,12 +40,12 @@ from rollstream.gateway.models import (
     held_bytes,
     schemas,
 )
-from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained
+from rollstream.gateway.problems import MEDIA_TYPE, Kind, Refused, explained, shown
 from rollstream.gateway.scores import LateScores
 from rollstream.gateway.tokens import Tokens
 from rollstream.producers import AsyncStepProducer, InvalidRollout, Step
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.schemas.errors import RollstreamError, shown
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.rules import UID_PATTERN
 
 _SCHEMAS = "#/components/schemas/"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from math import inf
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic_core import ErrorDetails
 
@@ -20,7 +21,7 @@ from rollstream.producers import (
     RolloutTooLarge,
     SeveralLineages,
 )
-from rollstream.schemas.errors import RollstreamError, shown
+from rollstream.schemas.errors import RollstreamError
 
 MEDIA_TYPE = "application/problem+json"
 _CLOSE = {"Connection": "close"}
@@ -163,3 +164,22 @@ def wrong_query(problem: ErrorDetails) -> Refused:
 def shortened(text: str) -> str:
     """Its beginning."""
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value, which may be of any size."""
+    if isinstance(value, dict):
+        return f"an object of {len(value)}"
+    if isinstance(value, str):
+        value = value[: _SHOWN_CHARS_MAX + 1]
+    elif value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    elif value in (inf, -inf):
+        return "a number that is too large"
+    elif hasattr(value, "__len__"):
+        return f"a list of {len(value)}"
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits.
+        return "a number of more than 4,300 digits"
+    return shortened(text)

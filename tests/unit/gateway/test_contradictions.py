@@ -162,7 +162,7 @@ def test_another_length_is_refused(world: World, durable: bool) -> None:
     answer = world.submit({"step_index": 4}, durable=durable)
     contradicts(answer, "steps[0].step_index", "4", "has ended with 4 steps")
     answer = world.submit({"step_index": 1, "is_last": True}, durable=durable)
-    contradicts(answer, "steps[0].is_last", "True", "step 2 of trajectory t-1 was submitted")
+    contradicts(answer, "steps[0].is_last", "true", "step 2 of trajectory t-1 was submitted")
     taken(world.submit({"step_index": 3, "is_last": True}))
 
 
