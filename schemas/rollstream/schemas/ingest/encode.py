@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from math import nan
+from operator import itemgetter
 from typing import Any
 
-from rollstream.schemas.fields import RowField, columns
-from rollstream.schemas.ingest.entry import (
-    ENTRIES_MAX,
-    SHARED,
-    Entry,
-    Failure,
-    NamedArray,
-    Producer,
+from rollstream.schemas.fields import RowField, columns, named
+from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, Failure, NamedArray, Producer
+from rollstream.schemas.ingest.wire import (
+    ALL,
+    COUNTS,
+    NONE,
+    SOME,
+    avro_array,
+    avro_bytes,
+    avro_long,
+    extra_names,
+    packed,
+    prefix,
 )
-from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
-# A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
-_EXTRAS = "rollstream.rollouts.v1.Extras"
-_PRODUCER = "rollstream.rollouts.v1.Producer"
+_ORIGINS_KEPT = 16
+_SHARED_KEPT = 1_024
+_SHARED_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
+_texts_of = itemgetter(*(at for at, one in enumerate(named("shared")) if not one.dtype))
 _NOT_ASCII = "…"
+_ABSENT, _PRESENT = avro_long(0), avro_long(1)  # The branches of a union with null.
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -49,46 +57,65 @@ def encode_entries(
     count = len(entries)
     assert 0 < count <= ENTRIES_MAX, count
     shared, plain, extras, kinds, failures = zip(*entries, strict=True)
+    found = {values: index for index, values in enumerate(dict.fromkeys(shared))}
     payload: list[bytes] = []
-    header = {
-        "environment": environment,
-        "worker_id": worker_id,
-        "partitions": partitions,
-        "count": count,
-        "kinds": bytes(kinds) if any(kinds) else b"",
-        **_shared(shared),
-    }
+    header = [
+        _origin(environment, worker_id, partitions),
+        avro_long(count),
+        avro_bytes(bytes(kinds) if any(kinds) else b""),
+        avro_array(map(_known_shared, found)),
+        avro_bytes(packed(COUNTS, map(found.__getitem__, shared)) if len(found) > 1 else b""),
+    ]
     for field, values in zip(columns(extra=False), zip(*plain, strict=True), strict=True):
-        header[field.name] = _column(field, values, payload)
-    some = any(extras) or any(failures)
-    header["extras"] = (_EXTRAS, _extras(extras, failures, payload)) if some else None
-    header["producer"] = producer and (_PRODUCER, producer._asdict())
-    return write_record(header, payload)
+        header.append(_column(field, values, payload))
+    if any(extras) or any(failures):
+        header += _PRESENT, *_extras(extras, failures, payload)
+    else:
+        header.append(_ABSENT)
+    if producer is None:
+        header.append(_ABSENT)
+    else:
+        header += _PRESENT, _text(producer.producer_id)
+        header += avro_long(producer.begun), avro_long(producer.waiting)
+    header.append(avro_long(sum(map(len, payload))))
+    return b"".join(header + payload)
 
 
-def _shared(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Any]:
-    """The distinct combinations in the order of their first use, and the index of each row's."""
-    found = {values: index for index, values in enumerate(dict.fromkeys(rows))}
-    return {
-        "shared": [dict(zip(SHARED, values, strict=True)) for values in found],
-        "shared_indexes": packed(COUNTS, map(found.__getitem__, rows)) if len(found) > 1 else b"",
-    }
+@lru_cache(_ORIGINS_KEPT)
+def _origin(environment: str, worker_id: str, partitions: int) -> bytes:
+    return prefix() + _text(environment) + _text(worker_id) + avro_long(partitions)
 
 
-def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> bytes | int:
+def _known_shared(values: tuple[Any, ...]) -> bytes:
+    """One combination, which most records of a group have again."""
+    is_short = sum(map(len, _texts_of(values))) <= _SHARED_CHARS_MAX
+    return (_shared if is_short else _shared.__wrapped__)(values)
+
+
+@lru_cache(_SHARED_KEPT)
+def _shared(values: tuple[Any, ...]) -> bytes:
+    each = zip(named("shared"), values, strict=True)
+    return b"".join([avro_long(one) if field.dtype else _text(one) for field, one in each])
+
+
+def _text(text: str) -> bytes:
+    return avro_bytes(text.encode())
+
+
+def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> bytes:
     """What the header has of a column; what has a varying length is added to ``payload``."""
     if field.column == "array":
         return _array(values, payload)
     if values.count(field.default) == len(values):
-        return b""
+        return _ABSENT
     if field.column == "text":
-        return packed(COUNTS, _texts(values, payload))
+        return avro_bytes(packed(COUNTS, _lengths(values, payload)))
     if field.default is None:
         values = [nan if value is None else value for value in values]
-    return packed(field.dtype, values)
+    return avro_bytes(packed(field.dtype, values))
 
 
-def _texts(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
+def _lengths(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
     """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
     try:
         joined = "".join(values)
@@ -102,59 +129,59 @@ def _texts(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
     return map(len, raws)
 
 
-def _array(values: Sequence[Any], payload: list[bytes]) -> int:
+def _array(values: Sequence[Any], payload: list[bytes]) -> bytes:
     if None not in values:
         payload += values
-        return ALL
+        return avro_long(ALL)
     some = [value for value in values if value is not None]
     if not some:
-        return NONE
+        return avro_long(NONE)
     payload.append(bytes([value is not None for value in values]))
     payload += some
-    return SOME
+    return avro_long(SOME)
 
 
 def _extras(
     rows: _Rows, failures: Sequence[Failure | None], payload: list[bytes]
-) -> Mapping[str, Any]:
-    """What few entries have."""
-    failed = [(index, one) for index, one in enumerate(failures) if one is not None]
-    extras: dict[str, Any] = {
-        "failures": [{"entry": i, "count": one.count, "reason": one.reason} for i, one in failed]
-    }
+) -> Iterable[bytes]:
+    """What few entries have, in the order of the schema."""
     used = set(chain.from_iterable(rows))
-    for field in columns(extra=True):
-        extras[field.name] = NONE if field.column == "array" else b""
-        if field.name in used:
-            values = [row.get(field.name, field.default) for row in rows]
-            extras[field.name] = _column(field, values, payload)
-    extras["rewards"] = _components([row.get("rewards", {}) for row in rows])
-    extras["attachments"] = [
-        {"entry": index, "name": name, "data": data}
+    found = {
+        field.name: _column(field, [row.get(field.name, field.default) for row in rows], payload)
+        if field.name in used
+        else _ABSENT
+        for field in columns(extra=True)
+    }
+    found["rewards"] = _components([row.get("rewards", {}) for row in rows])
+    found["attachments"] = avro_array(
+        avro_long(index) + _text(name) + avro_bytes(data)
         for index, row in enumerate(rows)
         for name, data in sorted(row.get("attachments", {}).items())
-    ]
-    extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return extras
+    )
+    found["failures"] = avro_array(
+        avro_long(index) + avro_long(one.count) + _text(one.reason)
+        for index, one in enumerate(failures)
+        if one is not None
+    )
+    found["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
+    return map(found.__getitem__, extra_names())
 
 
-def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None:
+def _components(rows: Sequence[Mapping[str, float]]) -> bytes:
     names = _names(rows)
     if not names:
-        return None
+        return _ABSENT
     numbers = {name: index for index, name in enumerate(names)}
     components = [component for row in rows for component in sorted(row.items())]
-    return {
-        "names": names,
-        "counts": packed(COUNTS, map(len, rows)),
-        "indexes": packed(COUNTS, (numbers[name] for name, _ in components)),
-        "values": packed("<f8", (value for _, value in components)),
-    }
+    pieces = (
+        packed(COUNTS, map(len, rows)),
+        packed(COUNTS, (numbers[name] for name, _ in components)),
+        packed("<f8", (value for _, value in components)),
+    )
+    return _PRESENT + avro_array(map(_text, names)) + b"".join(map(avro_bytes, pieces))
 
 
-def _token_arrays(
-    rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
-) -> Sequence[Mapping[str, Any]]:
+def _token_arrays(rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]) -> bytes:
     found = []
     for name in _names(rows):
         arrays = [row.get(name) for row in rows]
@@ -162,8 +189,9 @@ def _token_arrays(
         assert len(signatures) == 1, (name, signatures)
         dtype, shape = signatures.pop()
         presence = _array([None if one is None else one.data for one in arrays], payload)
-        found.append({"name": name, "dtype": dtype, "shape": list(shape), "presence": presence})
-    return found
+        sides = avro_array(map(avro_long, shape))
+        found.append(_text(name) + _text(dtype) + sides + presence)
+    return avro_array(found)
 
 
 def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
