@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.producers import OUTBOX
 from rollstream.producers import Contradiction, Step
-from rollstream.producers.rollouts.validate import GroupAddress
+from rollstream.producers.rollouts.stamped import GroupAddress
 from rollstream.producers.steps import submitted as module
 from rollstream.producers.steps.submitted import OPEN_PROMPT_S, Submitted
 from rollstream.schemas.errors import InvalidRollout

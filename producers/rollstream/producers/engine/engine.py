@@ -118,16 +118,17 @@ class Engine:
             RolloutTooLarge: there will never be room for all of them at once.
             TopicMismatch: the topic has more partitions by now. Others: every call is refused.
         """
-        topic = outgoing[0].topic
+        topic, topics = outgoing[0].topic, self.topics
         with self._lock:
-            self.refuse()
-            if topic not in self.topics.places:
+            if self.refusal is not None:
+                raise self.refusal
+            if topic not in topics.places:
                 if wait is not None:
                     self._ask(topic, wait)
                 return False
-            if self.topics.mismatches and (wrong := self.topics.wrong(topic)):
+            if topics.mismatches and (wrong := topics.wrong(topic)):
                 raise wrong
-            if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
+            if self._waiting.queue or not self._gatherer.has_room_for(outgoing):
                 if wait is not None and not at_once:
                     self._waiting.queue_up(wait)
                     self._wake()
@@ -301,11 +302,7 @@ class Engine:
     def _gather(self, outgoing: Sequence[Outgoing]) -> bool:
         """Gathers entries of one topic; whether they wait for no others, and are to be sent."""
         topic = outgoing[0].topic
-        address_of, append, is_ready = self.topics.places[topic], self._gatherer.append, False
-        for one in outgoing:
-            one.address = address_of(one.key)
-            if append(one):
-                is_ready = True
+        is_ready = self._gatherer.append(outgoing, self.topics.places[topic])
         self.topics.gathered[topic] += len(outgoing)
         if self._lingers and self._linger_ends_s is None:
             if self._goes_alone():
@@ -329,8 +326,7 @@ class Engine:
 
     def _tell(self, alive: Outgoing) -> None:
         if self.topics.takes(alive.topic) and self._gatherer.has_room_for([alive]):
-            alive.address = self.topics.address(alive.topic, alive.key)
-            self._gatherer.append(alive)
+            self._gatherer.append([alive], self.topics.places[alive.topic])
             self._gatherer.end_linger(alive.address)
 
     def _serve(self) -> list[Wait]:

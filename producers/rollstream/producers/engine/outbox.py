@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
-from rollstream.producers.rollouts.together import segments_together
-from rollstream.producers.rollouts.validate import (
-    UNSTAMPED,
-    GroupAddress,
-    Segment,
-    common_of,
-    own_of,
-    segment,
-)
+from rollstream.producers.rollouts.stamped import UNSTAMPED, GroupAddress, Stamped
+from rollstream.producers.rollouts.validate import Segment, segment, segments
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
@@ -45,9 +38,9 @@ _CONTROL_BYTES = 128  # Of a control event, about.
 _UID, _SEGMENT_IDX = map(PLAIN.index, ("rollout_uid", "segment_idx"))
 _TRAJECTORY_UID = "trajectory_uid"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_kind = attrgetter("kind")
+_kind, _entry = attrgetter("kind"), attrgetter("entry")
 _OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
-_OF_UID = (EntryKind.SEGMENT, *STEP_KINDS)
+_STEP = min(STEP_KINDS).value
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -64,7 +57,7 @@ class Outgoing:
         address: that partition, once it is gathered.
         answered: whether it is known what became of it.
         group_uid: empty where it is about no group that was named.
-        segment_idx: of a segment; None where the entry is of another kind.
+        segment_idx: of a step; None where the entry is of another kind.
         rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
             the producer lives.
         trajectory_uid: of a step, or of a trajectory's end: as its caller names the trajectory;
@@ -75,6 +68,8 @@ class Outgoing:
         withdrawn: whether it is not sent any more.
     """
 
+    address: Address
+    segment_idx: int | None = None
     trajectory_uid = ""
     said: tuple[Any, ...] | None = None
     wait: Wait | None = None
@@ -85,12 +80,12 @@ class Outgoing:
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
-        example_id: str
-        example_id, self.group_uid = entry.plain[:2]
-        self.key = self.group_uid or example_id
-        of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
-        self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
-        self.address: Address = topic, -1
+        _, plain, _, kind, _ = entry
+        example_id, group_uid = plain[:2]
+        self.group_uid: str = group_uid
+        self.key: str = group_uid or example_id
+        if kind >= _STEP:
+            self.segment_idx = plain[_SEGMENT_IDX]
 
     @property
     def named(self) -> str:
@@ -129,11 +124,7 @@ class Outbox:
         self.producer_id = self.uid_prefix + READS_ITS_SHARE
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         names = {"lineage": self.lineage or "", "replica_id": self.replica_id}
-        self._stamped: Mapping[str, Any] = {
-            **UNSTAMPED,
-            **names,
-            "environment": self.environment,
-        }
+        self._stamped = Stamped({**UNSTAMPED, **names, "environment": self.environment})
         self._of_control: Mapping[str, Any] = {
             **{name: one.default for name, one in row_fields().items() if not one.extra},
             **names,
@@ -144,24 +135,19 @@ class Outbox:
         """A uid that no other producer makes."""
         return f"{self.uid_prefix}-{next(self._uids):x}"
 
-    def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
+    def stamped(self, address: GroupAddress) -> Stamped:
         """What a rollout of this group has where nothing is given, for ``segment``."""
-        return {**self._stamped, **address._asdict()}
+        return Stamped({**self._stamped.names, **address._asdict()})
 
-    def segment(
-        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
-    ) -> Segment:
+    def segment(self, given: Mapping[str, Any], stamped: Stamped | None = None) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
-        common = common_of(given, stamped or self._stamped, self.clock.now_us())
-        return segment(common, own_of(common.whole), self.new_uid)
+        return segment(stamped or self._stamped, self.clock.now_us(), self.new_uid, given)
 
-    def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
+    def together(self, given: Mapping[str, Any], stamped: Stamped) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""
-        return segments_together(given, stamped, self.clock.now_us(), self.new_uid)
+        return segments(stamped, self.clock.now_us(), self.new_uid, given)
 
-    def appended(
-        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
-    ) -> Segment:
+    def appended(self, given: Mapping[str, Any], stamped: Stamped | None = None) -> Segment:
         """A whole rollout (``AppendedArguments``) that makes the group that it names one larger."""
         for name in _OF_SEGMENTS & given.keys():
             raise TypeError(f"{name!r} is not given: one whole rollout is appended")
@@ -174,14 +160,18 @@ class Outbox:
     def rollout(self, of: Segment) -> Outgoing:
         """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""
         environment, entry, size = of
-        outgoing = Outgoing(self.topic(environment), entry, size, entry.plain[_UID])
+        topic = self._topics.get(environment) or self.topic(environment)
+        outgoing = Outgoing(topic, entry, size, entry[1][_UID])
         if size > _MEASURED_BYTES:
-            outgoing.size = size = len(self.encode([outgoing], partitions=1))
-            if size > ROLLOUT_BYTES_MAX:
-                what = f"rollout {entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
-                remedy = "publish it as several segments, or leave out token_arrays and attachments"
-                raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
+            self._measure(outgoing)
         return outgoing
+
+    def _measure(self, outgoing: Outgoing) -> None:
+        outgoing.size = size = len(self.encode([outgoing], partitions=1))
+        if size > ROLLOUT_BYTES_MAX:
+            what = f"rollout {outgoing.entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
+            remedy = "publish it as several segments, or leave out token_arrays and attachments"
+            raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
@@ -218,7 +208,7 @@ class Outbox:
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
         environment = self._environments[outgoing[0].topic]
-        entries = [one.entry for one in outgoing if one.entry is not None]
+        entries: list[Entry] = [*map(_entry, outgoing)]
         standing = self.standings.get(environment)
         return encode_entries(
             entries,

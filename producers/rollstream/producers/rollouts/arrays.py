@@ -6,7 +6,11 @@ NumPy arrays of the right dtype cost no copy besides the bytes. A value that bre
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from array import array as packed_list
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,34 +33,70 @@ _F4 = np.dtype("<f4")
 _B1 = np.dtype("|b1")
 _INTEGERS = "iu"
 _NUMBERS = "fiu"
+_ARRAY = np.ndarray
+_NOT_NEGATIVE = "token ids are not negative; is padding still in it?"
+_kind_of = attrgetter("dtype", "ndim")
 
 
 def packed_tokens(name: str, values: Any) -> bytes:
     """int32 [n], none negative."""
     array = values
-    if array.__class__ is not np.ndarray or array.ndim != 1:
-        array = _one_dimensional(name, values)
-    if array.dtype is not _I4:
-        array = _narrowed(name, array)
-    if array.size and array.item(array.argmin()) < 0:
-        _refuse_negative(name, array)
+    if array.__class__ is not _ARRAY or array.dtype is not _I4 or array.ndim != 1:
+        array = _tokens(name, values)
+    if len(array) and array.item(array.argmin()) < 0:
+        _refuse(name, array, array < 0, _NOT_NEGATIVE)
     packed: bytes = array.tobytes()
     return packed
 
 
-def _narrowed(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.size == 0:
-        return array.astype(_I4)
-    _require_kind(name, array, _INTEGERS, "integers")
-    if int(array.max()) > INT_MAX:
-        _refuse(name, array, array > INT_MAX, "token ids must fit int32")
-    if int(array.min()) < 0:
-        _refuse_negative(name, array)
+def _tokens(name: str, values: Any) -> NDArray[np.int32]:
+    array = _listed(values, "i")
+    if array is not None:
+        return array
+    array = _one_dimensional(name, values)
+    if len(array):
+        _require_kind(name, array, _INTEGERS, "integers")
+        if not _are_tokens(array):
+            _refuse(name, array, array > INT_MAX, "token ids must fit int32")
+            _refuse(name, array, array < 0, _NOT_NEGATIVE)
     return array.astype(_I4)
 
 
-def _refuse_negative(name: str, array: NDArray[Any]) -> NoReturn:
-    _refuse(name, array, array < 0, "token ids are not negative; is padding still in it?")
+def together(values: Sequence[Any], code: str) -> Sequence[bytes | memoryview] | None:
+    """Token ids ("i") or log-probs ("f") of several rollouts, packed, copied and checked together;
+    None if they are of several kinds, or any is wrong."""
+    if values[0].__class__ is list:
+        values = [_listed(one, code) for one in values]
+    kinds = {*map(_kind_of, values)} if {*map(type, values)} == {_ARRAY} else {}
+    if len(kinds) != 1:
+        return None
+    [(dtype, dimensions)] = kinds
+    if dimensions != 1 or dtype.kind != code or (code == "f" and dtype is not _F4):
+        return None
+    try:
+        joined = np.frombuffer(b"".join(values), dtype)
+    except TypeError:  # One has gaps.
+        return None
+    if joined.size and not (_are_tokens if code == "i" else _are_logprobs)(joined):
+        return None
+    view = joined.astype(_I4 if code == "i" else _F4, copy=False).data.cast("B")
+    ends = [*accumulate(map(len, values), initial=0)]
+    return [view[4 * start : 4 * stop] for start, stop in pairwise(ends)]
+
+
+def _listed(values: Any, code: str) -> NDArray[Any] | None:
+    """A list of plain numbers, which ``array`` reads faster than NumPy; None if it has others."""
+    if values.__class__ is list and values and values[0].__class__ in (int, float):
+        try:
+            return np.frombuffer(packed_list(code, values), _I4 if code == "i" else _F4)
+        except (TypeError, OverflowError):
+            pass
+    return None
+
+
+def _are_tokens(array: NDArray[Any]) -> bool:
+    fit = array.dtype is _I4 or array.item(array.argmax()) <= INT_MAX
+    return fit and array.item(array.argmin()) >= 0
 
 
 def packed_floats(name: str, values: Any) -> bytes | None:
@@ -72,22 +112,27 @@ def packed_logprobs(name: str, values: Any) -> bytes | None:
     """float32 [n], all from ``LOGPROB_MIN`` to 0, but for rounding; None for None."""
     if values is None:
         return None
-    array = _floats(name, values)
-    # The least of several is NaN where any is.
-    if array.size and not (
-        array.item(array.argmin()) >= LOGPROB_MIN and array.item(array.argmax()) <= LOGPROB_MAX
-    ):
+    array = values
+    if array.__class__ is not _ARRAY or array.dtype is not _F4 or array.ndim != 1:
+        array = _floats(name, values)
+    if len(array) and not _are_logprobs(array):
         _check_finite(name, values, array)
         check_logprobs(name, array)
-    return array.tobytes()
+    packed: bytes = array.tobytes()
+    return packed
+
+
+def _are_logprobs(array: NDArray[np.float32]) -> bool:
+    # The least of several is NaN where any is.
+    least, most = array.item(array.argmin()), array.item(array.argmax())
+    return least >= LOGPROB_MIN and most <= LOGPROB_MAX
 
 
 def _floats(name: str, values: Any) -> NDArray[np.float32]:
-    array: NDArray[Any] = values
-    if array.__class__ is not np.ndarray or array.ndim != 1:
-        array = _one_dimensional(name, values)
-    if array.dtype is _F4:
+    array = _listed(values, "f")
+    if array is not None:
         return array
+    array = _one_dimensional(name, values)
     if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
         _require_kind(name, array, _NUMBERS, "numbers")
     with np.errstate(over="ignore"):  # What overflows is refused, with its value.
@@ -96,8 +141,7 @@ def _floats(name: str, values: Any) -> NDArray[np.float32]:
 
 def _check_finite(name: str, values: Any, array: NDArray[np.float32]) -> None:
     bad = ~np.isfinite(array)
-    if bad.any():
-        _refuse(name, _one_dimensional(name, values), bad, "every value must be finite in float32")
+    _refuse(name, _one_dimensional(name, values), bad, "every value must be finite in float32")
 
 
 def packed_mask(name: str, values: Any) -> bytes | None:
@@ -108,9 +152,7 @@ def packed_mask(name: str, values: Any) -> bytes | None:
     if array.dtype is not _B1:
         if array.size:
             _require_kind(name, array, _NUMBERS, "booleans")
-        bad = (array != 0) & (array != 1)
-        if bad.any():
-            _refuse(name, array, bad, "give True and False, or 1 and 0")
+        _refuse(name, array, (array != 0) & (array != 1), "give True and False, or 1 and 0")
         array = array.astype(_B1)
     return array.tobytes()
 
@@ -120,10 +162,8 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
     array = _one_dimensional(name, values)
     if array.size:
         _require_kind(name, array, _INTEGERS, "integers")
-        if (array < UNKNOWN_STEP).any():
-            _refuse(name, array, array < UNKNOWN_STEP, "steps count from 0; -1: not known")
-        if (array > LONG_MAX).any():
-            _refuse(name, array, array > LONG_MAX, "steps must fit int64")
+        _refuse(name, array, array < UNKNOWN_STEP, "steps count from 0; -1: not known")
+        _refuse(name, array, array > LONG_MAX, "steps must fit int64")
     array = array.astype(_I8)
     return array.tobytes(), int(array.min()) if array.size else UNKNOWN_STEP
 
@@ -179,9 +219,12 @@ def _require_kind(name: str, array: NDArray[Any], kinds: str, what: str) -> None
         raise InvalidRollout(name, first, f"give {what}", finding)
 
 
-def _refuse(name: str, array: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> NoReturn:
-    index = int(np.flatnonzero(bad)[0])
+def _refuse(name: str, array: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> None:
+    """Raises with the first bad value, if there is one."""
     count = int(np.count_nonzero(bad))
+    if not count:
+        return
+    index = int(bad.argmax())
     others = f" (and {count - 1} more)" if count > 1 else ""
     value = array[index].item()
     raise InvalidRollout(f"{name}[{index}]", value, remedy, f"is {value!r}{others}")

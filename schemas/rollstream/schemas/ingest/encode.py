@@ -110,7 +110,7 @@ def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> byt
         return _ABSENT
     if field.column == "text":
         return avro_bytes(packed(COUNTS, _lengths(values, payload)))
-    if field.default is None:
+    if field.default is None and None in values:
         values = [nan if value is None else value for value in values]
     return avro_bytes(packed(field.dtype, values))
 
@@ -133,9 +133,9 @@ def _array(values: Sequence[Any], payload: list[bytes]) -> bytes:
     if None not in values:
         payload += values
         return avro_long(ALL)
-    some = [value for value in values if value is not None]
-    if not some:
+    if values.count(None) == len(values):
         return avro_long(NONE)
+    some = [value for value in values if value is not None]
     payload.append(bytes([value is not None for value in values]))
     payload += some
     return avro_long(SOME)
