@@ -163,15 +163,16 @@ class Outbox:
         topic = self._topics.get(environment) or self.topic(environment)
         outgoing = Outgoing(topic, entry, size, entry[1][_UID])
         if size > _MEASURED_BYTES:
-            self._measure(outgoing)
+            outgoing.size = self._measure(outgoing, entry)
         return outgoing
 
-    def _measure(self, outgoing: Outgoing) -> None:
-        outgoing.size = size = len(self.encode([outgoing], partitions=1))
+    def _measure(self, outgoing: Outgoing, entry: Entry) -> int:
+        size = len(self.encode([outgoing], partitions=1))
         if size > ROLLOUT_BYTES_MAX:
-            what = f"rollout {outgoing.entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
+            what = f"rollout {entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
             remedy = "publish it as several segments, or leave out token_arrays and attachments"
             raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
+        return size
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""

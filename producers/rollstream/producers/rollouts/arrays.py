@@ -6,11 +6,11 @@ NumPy arrays of the right dtype cost no copy besides the bytes. A value that bre
 
 from __future__ import annotations
 
-from array import array as packed_list
+from array import array as plain_array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,153 +19,133 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import (
-    INT_MAX,
+    FLOAT32_MAX,
     LOGPROB_MAX,
     LOGPROB_MIN,
-    LONG_MAX,
     check_logprobs,
     check_token_rows,
 )
 
-_I4 = np.dtype("<i4")
-_I8 = np.dtype("<i8")
-_F4 = np.dtype("<f4")
-_B1 = np.dtype("|b1")
-_INTEGERS = "iu"
-_NUMBERS = "fiu"
 _ARRAY = np.ndarray
-_NOT_NEGATIVE = "token ids are not negative; is padding still in it?"
+_I4 = np.dtype("<i4")
 _kind_of = attrgetter("dtype", "ndim")
+
+
+class Rule(NamedTuple):
+    """What the values of one array may be.
+
+    Attributes:
+        dtype: as it is packed.
+        kinds, what: of NumPy's dtypes that are taken, and how a message calls them.
+        low, high: the least and the greatest value; None: any of the dtype.
+        remedy: what to give instead of another value.
+        code: of the plain numbers in a list, for ``array``; empty: NumPy reads lists.
+    """
+
+    dtype: np.dtype[Any]
+    kinds: str
+    what: str
+    low: float
+    high: float | None
+    remedy: str
+    code: str = ""
+
+
+_FINITE = "every value must be finite in float32"
+_IDS = "token ids are not negative, and must fit int32; is padding still in it?"
+_COUNTED = "steps must fit int64, and count from 0; -1: not known"
+TOKENS = Rule(_I4, "iu", "integers", 0, None, _IDS, "i")
+STEPS = Rule(np.dtype("<i8"), "iu", "integers", UNKNOWN_STEP, None, _COUNTED)
+FLOATS = Rule(np.dtype("<f4"), "fiu", "numbers", -FLOAT32_MAX, FLOAT32_MAX, _FINITE, "f")
+LOGPROBS = FLOATS._replace(low=LOGPROB_MIN, high=LOGPROB_MAX)
+FLAGS = Rule(np.dtype("|b1"), "fiub", "booleans", 0, None, "give True and False, or 1 and 0")
+
+
+def packed(name: str, values: Any, rule: Rule) -> bytes | None:
+    """The bytes of values that keep the rule; None for None."""
+    return None if values is None else _checked(name, values, rule).tobytes()
 
 
 def packed_tokens(name: str, values: Any) -> bytes:
     """int32 [n], none negative."""
-    array = values
-    if array.__class__ is not _ARRAY or array.dtype is not _I4 or array.ndim != 1:
-        array = _tokens(name, values)
-    if len(array) and array.item(array.argmin()) < 0:
-        _refuse(name, array, array < 0, _NOT_NEGATIVE)
-    packed: bytes = array.tobytes()
-    return packed
+    is_plain = values.__class__ is _ARRAY and values.dtype is _I4 and values.ndim == 1
+    if is_plain and len(values) and values.item(values.argmin()) >= 0:  # As most are.
+        found: bytes = values.tobytes()
+        return found
+    return _checked(name, values, TOKENS).tobytes()
 
 
-def _tokens(name: str, values: Any) -> NDArray[np.int32]:
-    array = _listed(values, "i")
-    if array is not None:
-        return array
-    array = _one_dimensional(name, values)
-    if len(array):
-        _require_kind(name, array, _INTEGERS, "integers")
-        if not _are_tokens(array):
-            _refuse(name, array, array > INT_MAX, "token ids must fit int32")
-            _refuse(name, array, array < 0, _NOT_NEGATIVE)
-    return array.astype(_I4)
+def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
+    """int64 [n] and the oldest of them; -1 where none is known or n is 0."""
+    steps = _checked(name, values, STEPS)
+    return steps.tobytes(), int(steps.min(initial=steps[0])) if len(steps) else UNKNOWN_STEP
 
 
-def together(values: Sequence[Any], code: str) -> Sequence[bytes | memoryview] | None:
-    """Token ids ("i") or log-probs ("f") of several rollouts, packed, copied and checked together;
-    None if they are of several kinds, or any is wrong."""
+def together(name: str, values: Sequence[Any], rule: Rule) -> Sequence[memoryview] | None:
+    """The arrays of several rollouts, copied and checked together; None if they are of several
+    kinds. ``InvalidRollout`` names no member."""
     if values[0].__class__ is list:
-        values = [_listed(one, code) for one in values]
+        values = [_listed(one, rule) for one in values]
     kinds = {*map(_kind_of, values)} if {*map(type, values)} == {_ARRAY} else {}
     if len(kinds) != 1:
         return None
     [(dtype, dimensions)] = kinds
-    if dimensions != 1 or dtype.kind != code or (code == "f" and dtype is not _F4):
+    if dimensions != 1 or dtype.kind != rule.dtype.kind:
         return None
     try:
         joined = np.frombuffer(b"".join(values), dtype)
     except TypeError:  # One has gaps.
         return None
-    if joined.size and not (_are_tokens if code == "i" else _are_logprobs)(joined):
+    if not len(joined):
         return None
-    view = joined.astype(_I4 if code == "i" else _F4, copy=False).data.cast("B")
+    view, width = _checked(name, joined, rule).data.cast("B"), rule.dtype.itemsize
     ends = [*accumulate(map(len, values), initial=0)]
-    return [view[4 * start : 4 * stop] for start, stop in pairwise(ends)]
+    return [view[width * start : width * stop] for start, stop in pairwise(ends)]
 
 
-def _listed(values: Any, code: str) -> NDArray[Any] | None:
-    """A list of plain numbers, which ``array`` reads faster than NumPy; None if it has others."""
-    if values.__class__ is list and values and values[0].__class__ in (int, float):
-        try:
-            return np.frombuffer(packed_list(code, values), _I4 if code == "i" else _F4)
-        except (TypeError, OverflowError):
-            pass
-    return None
+def _checked(name: str, values: Any, rule: Rule) -> NDArray[Any]:
+    dtype, _, _, low, high, remedy, _ = rule
+    array: NDArray[Any] = values
+    if array.__class__ is not _ARRAY or array.dtype is not dtype or array.ndim != 1:
+        array = _read(name, values, rule)
+    if len(array):  # The least of several is NaN where any is.
+        least = array.item(array.argmin())
+        if not (least >= low and (high is None or array.item(array.argmax()) <= high)):
+            given = _one_dimensional(name, values)
+            if high is None:
+                _refuse(name, given, given < low, remedy)
+            _refuse(name, given, ~np.isfinite(array), remedy)
+            check_logprobs(name, array)
+    return array
 
 
-def _are_tokens(array: NDArray[Any]) -> bool:
-    fit = array.dtype is _I4 or array.item(array.argmax()) <= INT_MAX
-    return fit and array.item(array.argmin()) >= 0
-
-
-def packed_floats(name: str, values: Any) -> bytes | None:
-    """float32 [n], all finite; None for None."""
-    if values is None:
-        return None
-    array = _floats(name, values)
-    _check_finite(name, values, array)
-    return array.tobytes()
-
-
-def packed_logprobs(name: str, values: Any) -> bytes | None:
-    """float32 [n], all from ``LOGPROB_MIN`` to 0, but for rounding; None for None."""
-    if values is None:
-        return None
-    array = values
-    if array.__class__ is not _ARRAY or array.dtype is not _F4 or array.ndim != 1:
-        array = _floats(name, values)
-    if len(array) and not _are_logprobs(array):
-        _check_finite(name, values, array)
-        check_logprobs(name, array)
-    packed: bytes = array.tobytes()
-    return packed
-
-
-def _are_logprobs(array: NDArray[np.float32]) -> bool:
-    # The least of several is NaN where any is.
-    least, most = array.item(array.argmin()), array.item(array.argmax())
-    return least >= LOGPROB_MIN and most <= LOGPROB_MAX
-
-
-def _floats(name: str, values: Any) -> NDArray[np.float32]:
-    array = _listed(values, "f")
+def _read(name: str, values: Any, rule: Rule) -> NDArray[Any]:
+    """One value a token, without loss where they are integers or flags."""
+    array = _listed(values, rule)
     if array is not None:
         return array
     array = _one_dimensional(name, values)
-    if array.dtype.kind not in _NUMBERS and array.dtype.name != "bfloat16" and array.size:
-        _require_kind(name, array, _NUMBERS, "numbers")
-    with np.errstate(over="ignore"):  # What overflows is refused, with its value.
-        return array.astype(_F4)
+    is_float = rule.dtype.kind == "f"
+    is_taken = array.dtype.kind in rule.kinds or (is_float and array.dtype.name == "bfloat16")
+    if array.size and not is_taken:
+        first = array.flat[0]
+        finding = f"has dtype {array.dtype}, first value {first!r}"
+        raise InvalidRollout(name, first, f"give {rule.what}", finding)
+    with np.errstate(over="ignore", invalid="ignore"):  # What is lost is refused, with its value.
+        found = array.astype(rule.dtype)
+    if not is_float:
+        _refuse(name, array, found != array, rule.remedy)
+    return found
 
 
-def _check_finite(name: str, values: Any, array: NDArray[np.float32]) -> None:
-    bad = ~np.isfinite(array)
-    _refuse(name, _one_dimensional(name, values), bad, "every value must be finite in float32")
-
-
-def packed_mask(name: str, values: Any) -> bytes | None:
-    """bool [n], from numbers 0 and 1 too; None for None."""
-    if values is None:
-        return None
-    array = _one_dimensional(name, values)
-    if array.dtype is not _B1:
-        if array.size:
-            _require_kind(name, array, _NUMBERS, "booleans")
-        _refuse(name, array, (array != 0) & (array != 1), "give True and False, or 1 and 0")
-        array = array.astype(_B1)
-    return array.tobytes()
-
-
-def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
-    """int64 [n] and the oldest of them; -1 where none is known or n is 0."""
-    array = _one_dimensional(name, values)
-    if array.size:
-        _require_kind(name, array, _INTEGERS, "integers")
-        _refuse(name, array, array < UNKNOWN_STEP, "steps count from 0; -1: not known")
-        _refuse(name, array, array > LONG_MAX, "steps must fit int64")
-    array = array.astype(_I8)
-    return array.tobytes(), int(array.min()) if array.size else UNKNOWN_STEP
+def _listed(values: Any, rule: Rule) -> NDArray[Any] | None:
+    """A list of plain numbers, which ``array`` reads faster than NumPy; None if it has others."""
+    if values.__class__ is list and values and rule.code and values[0].__class__ in (int, float):
+        try:
+            return np.frombuffer(plain_array(rule.code, values), rule.dtype)
+        except (TypeError, OverflowError):
+            pass
+    return None
 
 
 def token_array(name: str, values: Any, rows: int) -> NamedArray:
@@ -210,13 +190,6 @@ def _one_dimensional(name: str, values: Any) -> NDArray[Any]:
         remedy = "give one value a token, [n], one rollout at a time"
         raise InvalidRollout(name, array.shape, remedy, f"has shape {array.shape}")
     return array
-
-
-def _require_kind(name: str, array: NDArray[Any], kinds: str, what: str) -> None:
-    if array.dtype.kind not in kinds:
-        first = array.flat[0]
-        finding = f"has dtype {array.dtype}, first value {first!r}"
-        raise InvalidRollout(name, first, f"give {what}", finding)
 
 
 def _refuse(name: str, array: NDArray[Any], bad: NDArray[np.bool_], remedy: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def checked_flag(name: str, value: Any) -> bool:
 def checked_reward(name: str, value: Any) -> float:
     """A number that is finite in float32."""
     if value.__class__ is float and abs(value) <= rules.FLOAT32_MAX:
-        return value  # type: ignore[no-any-return]
+        return value
     try:
         number = _float(value)
     except (TypeError, ValueError, OverflowError) as error:
@@ -113,7 +114,7 @@ def packed_or_sum(name: str, value: Any) -> bytes | float | None:
             if name == "logprobs":
                 rules.check_logprob_sum(name, total)
             return total
-    return arrays.packed_logprobs(name, value)
+    return arrays.packed(name, value, arrays.LOGPROBS)
 
 
 def _named(name: str, value: Any, of: str, check: Check) -> dict[str, Any]:
@@ -173,15 +174,15 @@ FIELDS: Mapping[str, Field] = {
     "prompt_tokens": Field(arrays.packed_tokens, ()),
     "output_tokens": Field(arrays.packed_tokens, ()),
     "logprobs": Field(packed_or_sum, None),
-    "loss_mask": Field(arrays.packed_mask, None),
+    "loss_mask": Field(partial(arrays.packed, rule=arrays.FLAGS), None),
     "reward": Field(checked_reward, None),
     "rewards": Field(_rewards, _NOTHING_NAMED),
     "stop_reason": Field(_filled_name, "stop"),
     "metadata": Field(_json_object, _NOTHING_NAMED),
     "old_logprobs": Field(packed_or_sum, None),
     "old_policy_version": Field(checked_name, ""),
-    "ref_logprobs": Field(arrays.packed_logprobs, None),
-    "token_rewards": Field(arrays.packed_floats, None),
+    "ref_logprobs": Field(partial(arrays.packed, rule=arrays.LOGPROBS), None),
+    "token_rewards": Field(partial(arrays.packed, rule=arrays.FLOATS), None),
     "token_arrays": Field(_token_arrays, _NOTHING_NAMED),
     "attachments": Field(_attachments, _NOTHING_NAMED),
     "messages": Field(_messages, ()),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
-from operator import is_not, itemgetter
+from operator import itemgetter
 from types import MappingProxyType, NoneType
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ingest.entry import SHARED
 from rollstream.schemas.order import Policy
 
-_COMBINATIONS_KEPT = 1_024
 _ENTRY_BYTES = 128  # Of an entry's numbers and of what others have as well, about.
 
 
@@ -46,13 +44,13 @@ class Common(NamedTuple):
     """What the segments of one call have in common, checked.
 
     Attributes:
-        said: names, types and values of the arguments that said so; empty where one may change.
+        said: names, types and values of the arguments that said so; None where one may change.
         shared: the values of ``SHARED``.
         extras: what few rollouts have.
         size: about how many bytes the names take, and what each entry does.
     """
 
-    said: tuple[Any, ...]
+    said: tuple[Any, ...] | None
     shared: tuple[Any, ...]
     environment: str
     example_id: str
@@ -91,34 +89,25 @@ class Stamped:
         return newest, rare
 
     def _common(self, given: Mapping[str, Any]) -> Common:
-        said = _said(given) if _IMMUTABLE.issuperset(map(type, given.values())) else ()
+        said = _said(given) if _IMMUTABLE.issuperset(map(type, given.values())) else None
         if "policy" in given:
             given = _with_policy(given)
         elif "weight_step" not in given:
             raise InvalidRollout("policy", None, *_NO_STEP)
         if not given.keys() <= FIELDS.keys():
             raise _unknown(next(name for name in given if name not in FIELDS))
-        whole = {**self.names, **given}
+        extras: dict[str, Any] = {}
+        step = given.get("weight_step", 0)
+        if step.__class__ is not int and arrays.as_array("weight_step", step).ndim:
+            extras["weight_steps"], step = arrays.packed_steps("weight_step", step)
+            given = {**given, "weight_step": step}
+        whole = {**self.names, **{name: checked(name, value) for name, value in given.items()}}
         try:
-            shared, example_id = _shared_of(whole), whole["example_id"]
+            shared, (example_id, group_uid) = _shared_of(whole), _named_by(whole)
         except KeyError as missing:
             raise TypeError(f"publish() missing required keyword argument: {missing}") from None
-        group_uid = whole["group_uid"]
-        if "example_id" in given:  # Else it is a group's, which was checked.
-            example_id = checked_name("example_id", example_id)
-        if group_uid and "group_uid" in given:
-            group_uid = checked_name("group_uid", group_uid)
-        extras: dict[str, Any] = {}
-        if shared[_STEP].__class__ is not int:
-            shared = _one_step(shared, extras)
-        try:
-            shared = _known_combination(*shared)
-        except TypeError:
-            shared = tuple(map(checked, SHARED, shared))
         environment = whole["environment"]
-        if "environment" in given:
-            environment = checked("environment", environment)
-        elif not environment:
+        if not environment:
             remedy = "name it at the producer or at the call"
             raise InvalidRollout("environment", "", remedy, "is empty")
         size = _ENTRY_BYTES + len(example_id) + len(group_uid)
@@ -180,26 +169,6 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in given.items() if name != "policy"}, **said}
 
 
-@lru_cache(_COMBINATIONS_KEPT, typed=True)
-def _known_combination(*values: Any) -> tuple[Any, ...]:
-    """The values of ``SHARED``, checked once: many rollouts have the same. ``TypeError`` where one
-    is of another type than its field's, so that it may change."""
-    found = tuple(map(checked, SHARED, values))
-    if any(map(is_not, found, values)):
-        raise TypeError(values)
-    return found
-
-
-def _one_step(combination: tuple[Any, ...], extras: dict[str, Any]) -> tuple[Any, ...]:
-    """The combination with one number as its step; steps of each token become an extra."""
-    step = combination[_STEP]
-    if arrays.as_array("weight_step", step).ndim == 0:
-        step = checked("weight_step", step)
-    else:
-        extras["weight_steps"], step = arrays.packed_steps("weight_step", step)
-    return (*combination[:_STEP], step, *combination[_STEP + 1 :])
-
-
 def _unknown(name: str) -> TypeError:
     told = f"; give {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
     return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
@@ -218,8 +187,7 @@ _NO_STEP = (
     "is given such a rollout",
     "is not given, nor is weight_step",
 )
-_STEP = SHARED.index("weight_step")
-_shared_of = itemgetter(*SHARED)
+_shared_of, _named_by = itemgetter(*SHARED), itemgetter("example_id", "group_uid")
 _IMMUTABLE = {str, int, bool, float, NoneType, Policy, FollowedPolicy}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 OWN = ("rollout_uid", "prompt_tokens", "output_tokens", "logprobs", "reward")

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from rollstream.producers.rollouts.arrays import (
-    packed_logprobs,
+    LOGPROBS,
+    TOKENS,
+    packed,
     packed_tokens,
     together,
     token_array,
@@ -68,7 +70,7 @@ def segment(
     prompt = packed_tokens("prompt_tokens", prompt)
     output = packed_tokens("output_tokens", output)
     if logprobs.__class__ is _ARRAY and logprobs.ndim:
-        logprobs = packed_logprobs("logprobs", logprobs)
+        logprobs = packed("logprobs", logprobs, LOGPROBS)
     elif logprobs is not None:
         logprobs = packed_or_sum("logprobs", logprobs)
         if logprobs.__class__ is float:
@@ -94,7 +96,7 @@ def segment(
 
 def segments(
     stamped: Stamped, created_ts: int, new_uid: Callable[[], str], given: Mapping[str, Any]
-) -> Sequence[Segment]:
+) -> list[Segment]:
     """The segments of a group's members (``ManyArguments``: ``output_tokens`` has an array for
     each), as ``segment`` makes each. Arrays of one kind are copied and checked together.
 
@@ -138,30 +140,38 @@ def _together(
     prompt = rest.pop("prompt_tokens", _NO_TOKENS)
     if not (each.keys() <= _OWN and _OWN.isdisjoint(rest)):
         return None
-    outputs = together(each["output_tokens"], "i")
+    prompts: Sequence[Any] | None
+    outputs = together("output_tokens", each["output_tokens"], TOKENS)
     if "prompt_tokens" in each:
-        prompts = together(each["prompt_tokens"], "i")
+        prompts = together("prompt_tokens", each["prompt_tokens"], TOKENS)
     else:
         prompts = [packed_tokens("prompt_tokens", prompt)] * len(nothing)
     has_logprobs = each.get("logprobs") is not None
-    logprobs = together(each["logprobs"], "f") if has_logprobs else nothing
+    logprobs: Sequence[Any] | None = nothing
+    if has_logprobs:
+        logprobs = together("logprobs", each["logprobs"], LOGPROBS)
     if outputs is None or prompts is None or logprobs is None:
         return None
     common, rare = stamped.resolve(rest)
     lengths = [*map(len, outputs)]
-    if rare or not all(lengths) or (has_logprobs and [*map(len, logprobs)] != lengths):
+    if (
+        common.extras
+        or rare
+        or not all(lengths)
+        or (has_logprobs and [*map(len, logprobs)] != lengths)
+    ):
         return None
     _, shared, environment, example_id, group_uid, extras, size = common
-    found, uids = [], each.get("rollout_uid", nothing)
+    found, uids = [], each.get("rollout_uid", [""] * len(nothing))
     own = zip(uids, each.get("reward", nothing), prompts, lengths, outputs, logprobs, strict=True)
     for given_uid, given_reward, before, length, output, of_output in own:
-        uid = checked_name("rollout_uid", given_uid) if given_uid else new_uid()
+        uid = new_uid() if given_uid == "" else checked_name("rollout_uid", given_uid)
         reward = None if given_reward is None else checked_reward("reward", given_reward)
         sampled = (len(before) >> 2, length >> 2, reward, before, output, of_output, None)
         plain = (example_id, group_uid, uid, "{}", 0, True, created_ts, *sampled)
         entry = _new(Entry, (shared, plain, extras, _SEGMENT, None))
         found.append((environment, entry, size + len(uid) + len(before) + 2 * length))
-    return None if extras else found
+    return found
 
 
 def policy_of(segment: Segment) -> PolicyRef:
