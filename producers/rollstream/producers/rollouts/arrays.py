@@ -7,9 +7,6 @@ NumPy arrays of the right dtype cost no copy besides the bytes. A value that bre
 from __future__ import annotations
 
 from array import array as plain_array
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +25,6 @@ from rollstream.schemas.rules import (
 
 _ARRAY = np.ndarray
 _I4 = np.dtype("<i4")
-_kind_of = attrgetter("dtype", "ndim")
 
 
 class Rule(NamedTuple):
@@ -79,28 +75,6 @@ def packed_steps(name: str, values: Any) -> tuple[bytes, int]:
     """int64 [n] and the oldest of them; -1 where none is known or n is 0."""
     steps = _checked(name, values, STEPS)
     return steps.tobytes(), int(steps.min(initial=steps[0])) if len(steps) else UNKNOWN_STEP
-
-
-def together(name: str, values: Sequence[Any], rule: Rule) -> Sequence[memoryview] | None:
-    """The arrays of several rollouts, copied and checked together; None if they are of several
-    kinds. ``InvalidRollout`` names no member."""
-    if values[0].__class__ is list:
-        values = [_listed(one, rule) for one in values]
-    kinds = {*map(_kind_of, values)} if {*map(type, values)} == {_ARRAY} else {}
-    if len(kinds) != 1:
-        return None
-    [(dtype, dimensions)] = kinds
-    if dimensions != 1 or dtype.kind != rule.dtype.kind:
-        return None
-    try:
-        joined = np.frombuffer(b"".join(values), dtype)
-    except TypeError:  # One has gaps.
-        return None
-    if not len(joined):
-        return None
-    view, width = _checked(name, joined, rule).data.cast("B"), rule.dtype.itemsize
-    ends = [*accumulate(map(len, values), initial=0)]
-    return [view[width * start : width * stop] for start, stop in pairwise(ends)]
 
 
 def _checked(name: str, values: Any, rule: Rule) -> NDArray[Any]:

@@ -13,10 +13,8 @@ import numpy as np
 
 from rollstream.producers.rollouts.arrays import (
     LOGPROBS,
-    TOKENS,
     packed,
     packed_tokens,
-    together,
     token_array,
 )
 from rollstream.producers.rollouts.fields import (
@@ -98,7 +96,7 @@ def segments(
     stamped: Stamped, created_ts: int, new_uid: Callable[[], str], given: Mapping[str, Any]
 ) -> list[Segment]:
     """The segments of a group's members (``ManyArguments``: ``output_tokens`` has an array for
-    each), as ``segment`` makes each. Arrays of one kind are copied and checked together.
+    each), as ``segment`` makes each. What they share is resolved once.
 
     Raises:
         InvalidRollout: names the member's index, field, value and remedy.
@@ -134,43 +132,33 @@ def _together(
     each: Mapping[str, Any],
     for_all: Mapping[str, Any],
 ) -> list[Segment] | None:
-    """What ``segments`` returns, copied and checked in one pass over the arrays of all; None if
-    they are of several kinds, or if a member has what few rollouts have."""
+    """What ``segments`` returns; None if a member has what few rollouts have."""
     rest, nothing = dict(for_all), [None] * len(each["output_tokens"])
-    prompt = rest.pop("prompt_tokens", _NO_TOKENS)
+    shared_prompt = rest.pop("prompt_tokens", _NO_TOKENS)
     if not (each.keys() <= _OWN and _OWN.isdisjoint(rest)):
         return None
-    prompts: Sequence[Any] | None
-    outputs = together("output_tokens", each["output_tokens"], TOKENS)
-    if "prompt_tokens" in each:
-        prompts = together("prompt_tokens", each["prompt_tokens"], TOKENS)
-    else:
-        prompts = [packed_tokens("prompt_tokens", prompt)] * len(nothing)
-    has_logprobs = each.get("logprobs") is not None
-    logprobs: Sequence[Any] | None = nothing
-    if has_logprobs:
-        logprobs = together("logprobs", each["logprobs"], LOGPROBS)
-    if outputs is None or prompts is None or logprobs is None:
-        return None
     common, rare = stamped.resolve(rest)
-    lengths = [*map(len, outputs)]
-    if (
-        common.extras
-        or rare
-        or not all(lengths)
-        or (has_logprobs and [*map(len, logprobs)] != lengths)
-    ):
+    if common.extras or rare:
         return None
+    outputs = [packed_tokens("output_tokens", one) for one in each["output_tokens"]]
+    logprobs = [packed("logprobs", one, LOGPROBS) for one in each.get("logprobs", nothing)]
+    if "prompt_tokens" in each:
+        prompts = [packed_tokens("prompt_tokens", one) for one in each["prompt_tokens"]]
+    else:
+        prompts = [packed_tokens("prompt_tokens", shared_prompt)] * len(outputs)
     _, shared, environment, example_id, group_uid, extras, size = common
-    found, uids = [], each.get("rollout_uid", [""] * len(nothing))
-    own = zip(uids, each.get("reward", nothing), prompts, lengths, outputs, logprobs, strict=True)
-    for given_uid, given_reward, before, length, output, of_output in own:
+    found, uids = [], each.get("rollout_uid", [""] * len(outputs))
+    own = zip(uids, each.get("reward", nothing), prompts, outputs, logprobs, strict=True)
+    for given_uid, given_reward, prompt, output, of_output in own:
+        length = len(output)
+        if not length or (of_output is not None and len(of_output) != length):
+            return None
         uid = new_uid() if given_uid == "" else checked_name("rollout_uid", given_uid)
         reward = None if given_reward is None else checked_reward("reward", given_reward)
-        sampled = (len(before) >> 2, length >> 2, reward, before, output, of_output, None)
+        sampled = (len(prompt) >> 2, length >> 2, reward, prompt, output, of_output, None)
         plain = (example_id, group_uid, uid, "{}", 0, True, created_ts, *sampled)
         entry = _new(Entry, (shared, plain, extras, _SEGMENT, None))
-        found.append((environment, entry, size + len(uid) + len(before) + 2 * length))
+        found.append((environment, entry, size + len(uid) + len(prompt) + 2 * length))
     return found
 
 

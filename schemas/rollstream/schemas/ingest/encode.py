@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from math import nan
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 from rollstream.schemas.fields import RowField, columns, named
@@ -130,14 +131,14 @@ def _lengths(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
 
 
 def _array(values: Sequence[Any], payload: list[bytes]) -> bytes:
-    if None not in values:
+    kinds = {*map(type, values)}  # A view takes long to be told from None.
+    if NoneType not in kinds:
         payload += values
         return avro_long(ALL)
-    if values.count(None) == len(values):
+    if len(kinds) == 1:
         return avro_long(NONE)
-    some = [value for value in values if value is not None]
     payload.append(bytes([value is not None for value in values]))
-    payload += some
+    payload += [value for value in values if value is not None]
     return avro_long(SOME)
 
 
