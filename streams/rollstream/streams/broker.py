@@ -33,7 +33,7 @@ class TopicPartition(NamedTuple):
 Logs = Collection[TopicPartition]
 Offsets = Mapping[TopicPartition, int]
 """An offset of each log."""
-Bounds = Mapping[TopicPartition, tuple[int, int]]
+Bounds = dict[TopicPartition, tuple[int, int]]
 """Of each log the oldest offset that is kept, and the next one to be written."""
 OnRevoked = Callable[[TopicPartition], None]
 Headers = tuple[tuple[str, bytes], ...]
@@ -193,7 +193,7 @@ class Committed(NamedTuple):
     metadata: str
 
 
-Commits = Mapping[TopicPartition, Committed]
+Commits = dict[TopicPartition, Committed]
 
 
 class TopicSpec(NamedTuple):
