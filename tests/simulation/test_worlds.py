@@ -64,7 +64,7 @@ BEGIN = {
     "sealers/commit_first": 6,
     "sampler/no_barrier": 75,
     "sampler/no_doubt": 6,
-    "sampler/forgetting_drops": 28,
+    "sampler/forgetting_drops": 51,
     "sampler/forgetting_replacements": 7,
     "sampler/forgetting_checkpoints": 20,
     "sampler/forgetting_rewinds": 328,
