@@ -80,9 +80,9 @@ class Bench:
 
         answers, waits_ms = zip(*await asyncio.gather(*map(one, commands)), strict=True)
         for answer in answers:
-            (value,) = pickle.loads(answer) if isinstance(answer, bytes) else answer
-            if isinstance(value, Refused):
-                raise value.error
+            reply = pickle.loads(answer) if isinstance(answer, bytes) else answer
+            if isinstance(reply, Refused):
+                raise reply.error
         crossed = (pickle.dumps(one, protocol=5) for one in (*commands, *answers))
         return sum(map(len, crossed)), max(waits_ms)
 

@@ -4,8 +4,7 @@
 ``next_batch`` are awaited by four processes. Beside each ack a record is appended to Kafka, so that
 both meet the same machine. Then groups are published, and each rank takes the time from the
 broker's time-stamp of the flush with the last of them until it has its share. Beside it as many
-calls of an actor that does nothing but let them wait and answer: what Ray itself takes for as many;
-those of ``next_batch`` cross to the sampler together, as one call of each process.
+calls of an actor that does nothing but let them wait and answer: what Ray itself takes for as many.
 """
 
 from __future__ import annotations
