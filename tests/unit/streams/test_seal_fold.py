@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import segment_id
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
 from rollstream.streams.errors import CorruptLog
+from rollstream.streams.folds.entries import Entries
 from rollstream.streams.folds.seal import FLUSHES_KEPT_MIN, REQUESTS_KEPT_MAX, SealFold
 
 
@@ -62,6 +63,18 @@ def test_entries_of_one_offset_are_settled_each_by_itself() -> None:
 def test_nothing_is_replayed_where_nothing_was_settled_above_the_watermark() -> None:
     assert folded(CLAIM).replay_until == 0
     assert folded(CLAIM, flushed(0, "n", [0, 1], 2)).replay_until == 2
+
+
+def test_what_a_replay_asks_costs_no_more_where_more_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fold = folded(CLAIM, flushed(0, "n", [3, 5], 0))
+
+    def looks_at_all(known: Entries, offset: int) -> NoReturn:
+        pytest.fail(f"all that is known was looked at for offset {offset}")
+
+    monkeypatch.setattr(Entries, "split", looks_at_all)
+    assert [fold.known(offset) for offset in (2, 3, 4, 5)] == [(0, set()), (1, {0})] * 2
 
 
 @pytest.mark.parametrize("last", [0, 499, ENTRIES_MAX - 1])

@@ -64,6 +64,15 @@ class Entries(NamedTuple):
         start, stop = np.searchsorted(self.settled, bounds)
         return self.settled[start:stop] & _LOW
 
+    def count(self, offset: int) -> int:
+        """How many entries the offset has; 0 where none of them is settled."""
+        if self._is_unread(offset):
+            return 1
+        index = int(np.searchsorted(self.counts, offset << _BITS))
+        if index == len(self.counts) or int(self.counts[index]) >> _BITS != offset:
+            return 0
+        return (int(self.counts[index]) & _LOW) + 1
+
     def split(self, offset: int) -> tuple[Entries, Entries]:
         """Those of offsets below ``offset``, and the others."""
         packed = (self.settled, self.counts)

@@ -144,8 +144,8 @@ class SealFold:
     def known(self, offset: int) -> tuple[int, Collection[int]]:
         """How many entries a source offset has that is not below the watermark, and which of them
         are settled; 0 where none is, and so nobody said how many."""
-        (there,) = self._above.between(offset, offset + 1)
-        return there.entries, frozenset(there.settled)
+        above = self._above
+        return above.count(offset), frozenset(above.of(offset).tolist())
 
     def known_between(self, first: int, stop: int) -> Iterator[Stretch]:
         """The same of all source offsets of [first, stop), none of them below the watermark."""
