@@ -208,6 +208,16 @@ def test_the_first_idle_poll_finds_out_that_a_topic_is_missing() -> None:
     assert reader.poll(1, 0.01) == [], "what was there is not asked for again"
 
 
+def test_a_topic_that_is_there_is_not_asked_for_again_where_a_paused_log_goes_on() -> None:
+    client = Client()
+    reader = reader_of(client, {LEFT: 0})
+    assert reader.poll(1, 0.01) == []
+    client.topics = {}  # It would be told missing.
+    reader.pause(LEFT)
+    reader.seek(LEFT, 0)
+    assert reader.poll(1, 0.01) == []
+
+
 def test_the_bounds_of_what_is_missing_and_of_what_cannot_be_asked_are_told_apart() -> None:
     client = Client()
     reader = reader_of(client, {LEFT: 0})

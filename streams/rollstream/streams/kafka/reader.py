@@ -60,6 +60,7 @@ class KafkaReader(LogReader):
         self._consumer: Consumer | None = None
         self._begun = False
         self._unproven = {where.topic for where in starts}
+        self._proven: set[str] = set()
         self._closed = False
         self._failures: list[KafkaError] = []
         self._lost: dict[TopicPartition, int] = {}  # The offset that was wanted.
@@ -136,7 +137,7 @@ class KafkaReader(LogReader):
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         is_new = where not in self._starts
-        if is_new:
+        if where.topic not in self._proven:
             self._unproven.add(where.topic)
         self._starts[where] = offset
         self._forget(where)
@@ -220,6 +221,7 @@ class KafkaReader(LogReader):
             if error is not None:
                 raise as_request_error(error, topic)
             self._unproven.discard(topic)
+            self._proven.add(topic)
 
     def _without_failures(self, messages: list[Any]) -> list[Any]:
         """The records; of a partition none behind its first failure, since librdkafka goes on
