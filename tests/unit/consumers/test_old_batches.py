@@ -144,6 +144,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "logprobs": (batch_of({**ROLLOUT, "logprobs": [-1.0]}), "has 1 values for 2 output tokens"),
     "logprobs[0]": (batch_of({**ROLLOUT, "logprobs": [1.0, -1.0]}), "is 1.0; log-probs are"),
     "loss_mask[0]": (batch_of({**ROLLOUT, "loss_mask": [2, 0]}), "is 2; give numbers of dtype"),
+    "group_size": (
+        batch_of({**ROLLOUT, "group_size": 2**63}),
+        "is 9223372036854775808; give a number",
+    ),
+    "policy_epoch": (batch_of({**ROLLOUT, "policy_epoch": 2**64 - 1}), "give a number from 0 to"),
     "reward": (batch_of({**ROLLOUT, "reward": True}), "is True; give a number"),
     "policy_version": (batch_of({**ROLLOUT, "policy_version": ""}), "must name a folder"),
     "split": (batch_of({**ROLLOUT, "split": "test"}), "give 'train' or 'eval'"),

@@ -67,7 +67,10 @@ def _value(field: RowField, value: Any) -> Any:
             raise InvalidRollout(name, value, "give True or False")
         return bool(value)
     if field.dtype:
-        return rules.whole_number(name, value)
+        whole = rules.whole_number(name, value)
+        if name in rules.BOUNDS:  # Before it is written: no column has room for any number.
+            rules.check_number(name, whole)
+        return whole
     if not isinstance(value, str):
         raise InvalidRollout(name, value, "give a string")
     return value
