@@ -17,6 +17,7 @@ from rollstream.streams.troubles import CommitNote, note_in
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 TELL_EVERY_S = 5.0
 LOOK_EVERY_S = 0.5  # At what hinders, while that does not change.
+LOG_EVERY_S = 60.0  # What hinders is logged, where its words change all the while.
 _log = logging.getLogger("rollstream.sealer")
 GroupOffsets = Asked[dict[TopicPartition, Committed]]
 
@@ -69,6 +70,8 @@ class CommittedOffset:
         self._found = found
         self._is_known = False
         self._tell_at_s = 0.0
+        self._logged = ""  # What hindered last, as the log has it.
+        self._log_at_s = 0.0
         self._wanted = 0
         self._commit_at_s = 0.0
         self._sent: _Commit | None = None
@@ -112,15 +115,18 @@ class CommittedOffset:
     def tell(self, find_trouble: Callable[[], str]) -> None:
         """Logs what hinders this partition, and commits it beside the offset, or that nothing does
         any more: for `status`, which reads no file and no log of a sealer. At most once in
-        ``TELL_EVERY_S``; it is looked for once in ``LOOK_EVERY_S``."""
+        ``LOG_EVERY_S`` and ``TELL_EVERY_S``; it is looked for once in ``LOOK_EVERY_S``."""
         may_send, now_s = self._may_send(), self._context.clock.monotonic_s()
         if not may_send or now_s < self._tell_at_s:
             return
         trouble, every_s = find_trouble(), LOOK_EVERY_S
+        if not trouble:
+            self._logged = ""
+        elif trouble != self._logged and now_s >= self._log_at_s:
+            self._logged, self._log_at_s = trouble, now_s + LOG_EVERY_S
+            _log.warning("%s: %s", self._source, trouble)
         if trouble != self.told:
             every_s = TELL_EVERY_S
-            if trouble:
-                _log.warning("%s: %s", self._source, trouble)
             self._commit(max(self.offset, self._wanted), trouble)
         self._tell_at_s = now_s + every_s
 
