@@ -17,6 +17,7 @@ from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.consumers.beside.threads import SealerThreads
+from rollstream.consumers.sealing.flush import Flush
 from rollstream.consumers.sealing.partition import CHECK_EVERY_S, STEP_LASTS_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.store.errors import StoreHangs
@@ -149,6 +150,25 @@ def test_a_step_that_lasts_is_one_warning_with_its_partition(
     (line,) = lasting
     assert line.startswith(f"{world.source(1)}: put_files has not ended since ")
     assert len(world.groups()) == 2
+
+
+def test_a_flush_whose_files_are_written_one_by_one_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = HeldWorkers(begins=True)
+    world = SealWorld()
+    written = property(lambda _: int(world.clock.monotonic_s() / (STEP_LASTS_S - 2)))
+    monkeypatch.setattr(Flush, "went_on", written)
+    sealer = sealer_with(world, monkeypatch, askers=HeldWorkers(), writers=workers)
+    world.run(sealer)
+    workers.holding = True
+    for uid in "ab":
+        world.publish(uid, partition=0, example_id="one")
+    world.run(sealer, seconds=2 * HANG_TIMEOUT_S)
+    workers.go_on()
+    world.run(sealer)
+    assert world.groups() == [("a", "b")]
+    assert not [line for line in caplog.messages if "has not ended" in line]
 
 
 @pytest.mark.proves("F24")

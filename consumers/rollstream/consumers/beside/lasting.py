@@ -20,7 +20,7 @@ def time_of_day(us: int) -> str:
 
 
 class Lasting:
-    """Since when the same job runs, or waits to be run.
+    """Since when the same job runs and does not go on, or waits to be run.
 
     Attributes:
         runs: whether it runs.
@@ -30,13 +30,18 @@ class Lasting:
         self.runs = False
         self._clock = clock
         self._job: Future[Any] | None = None
+        self._went_on = 0
         self._from_s, self._from_us = 0.0, 0
 
-    def look(self, job: Future[Any] | None) -> None:
-        """This is the job now, if there is any."""
+    def look(self, job: Future[Any] | None, went_on: int = 0) -> None:
+        """This is the job now, if there is any.
+
+        Args:
+            went_on: another number than before where the same job got further.
+        """
         runs = job is not None and job.running()
-        if (job, runs) != (self._job, self.runs):
-            self._job, self.runs = job, runs
+        if (job, runs, went_on) != (self._job, self.runs, self._went_on):
+            self._job, self.runs, self._went_on = job, runs, went_on
             self._from_s, self._from_us = self._clock.monotonic_s(), self._clock.now_us()
 
     def is_long(self, seconds: float) -> bool:

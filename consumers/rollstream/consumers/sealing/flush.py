@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rollstream.consumers.assembling import Plan
@@ -47,6 +47,7 @@ class Flush:
         offset: of the event in the seal log, set once it is confirmed.
         manifest_size: bytes of its manifest, set once that is written.
         committed: whether the plan was committed in the assembler.
+        writes: of its files, begun so far.
     """
 
     plan: Plan
@@ -63,6 +64,12 @@ class Flush:
     offset: int | None = None
     manifest_size: int | None = None
     committed: bool = False
+    writes: list[Future[None]] = field(default_factory=list)
+
+    @property
+    def went_on(self) -> int:
+        """Another number with each file that was written. Any thread may ask."""
+        return sum(map(Future.done, self.writes.copy()))
 
     def run_steps(self, *, in_loop: bool) -> None:
         """Runs the next steps, up to the first that has to run elsewhere, or after one that
@@ -103,7 +110,7 @@ def put_files(flush: Flush) -> None:
     """Creates the files, synced; no reader sees them before the event. While some are written, the
     next ones are encoded."""
     context = flush.context
-    writes: list[Future[None]] = []
+    flush.writes = writes = []
 
     def put(path: str, data: Pieces) -> None:
         writes.append(context.threads.writers.submit(create_or_compare, context.blobs, path, data))

@@ -141,7 +141,10 @@ class Partition:
             PermanentBrokerError: somebody must change something first.
         """
         if self.state not in FINAL_STATES:
-            self._lasting.look(self._job or (self._next and self._next[1]))
+            flush, job = self._next or (None, None)
+            if self._job is not None:
+                flush, job = self._flush, self._job
+            self._lasting.look(job, 0 if flush is None else flush.went_on)
             self._offset.tell(self._trouble)
         try:
             self._advance(draining)
