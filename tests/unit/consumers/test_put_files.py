@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar, cast
 
 import pytest
@@ -172,8 +173,12 @@ def test_many_files_that_are_written_slowly_are_no_store_that_hangs() -> None:
         clock = ManualClock()
         lasting = Lasting(clock)
         job = workers.submit(put_files, flush)
+
+        def has_written(count: int) -> bool:
+            return job.running() and flush.went_on == count
+
         for written in range(files):
-            wait_until(lambda written=written: job.running() and flush.went_on == written)
+            wait_until(partial(has_written, written))
             lasting.look(job, flush.went_on)
             assert not lasting.is_long(1.0), written
             clock.advance(STEP_LASTS_S - 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,6 @@ def test_a_trouble_that_comes_again_is_told_again(caplog: pytest.LogCaptureFixtu
     offset = committed_by(clock, answers=True)
     for trouble in ("put_files hangs", "", "put_files hangs"):
         for _ in range(2_000):
-            offset.tell(lambda text=trouble: text)
+            offset.tell(partial(str, trouble))
             clock.advance(0.1)
     assert caplog.messages == [f"{SOURCE}: put_files hangs"] * 2

@@ -25,7 +25,7 @@ from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.errors import BrokerUnavailable
 
-KNOWN_MAX = 1 << 19  # Flushes of a partition, of about 500 bytes each.
+KNOWN_MAX = 1 << 19  # Flushes of a partition, of about 650 bytes each.
 
 
 def plan_partition(
