@@ -121,6 +121,22 @@ def test_arrays_of_any_layout_are_taken(stage: Stage) -> None:
     assert {one["logprobs"] for one in found} == {None}
 
 
+def test_the_policy_version_has_its_other_name_here_too(stage: Stage) -> None:
+    named = {"actor_policy_version": "step-1", "weight_step": 1}
+    given = {"output_tokens": [[1], [2]], "actor_logprobs": [[-0.5], [-1.0]]}
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_uid="many", group_size=2) as group:
+            await group.publish_many(**named, **given)
+        async with producer.dispatch(example_id="ex", group_uid="both", group_size=2) as group:
+            with pytest.raises(InvalidRollout, match="two names of one value"):
+                await group.publish_many(**named, **given, policy_version="step-2")
+
+    stage.play(scenario)
+    found = [(one["policy_version"], one["logprobs"]) for one in segments_of(stage.log())]
+    assert found == [("step-1", np.float32(one).tobytes()) for one in (-0.5, -1.0)]
+
+
 WRONG: dict[str, tuple[dict[str, Any], int | None, str]] = {
     "token": ({"output_tokens": [[1], [2, -1]]}, 1, "output_tokens[1]"),
     "no number": (
@@ -149,6 +165,7 @@ WRONG: dict[str, tuple[dict[str, Any], int | None, str]] = {
     "no list": ({"output_tokens": [1, 2]}, None, "output_tokens"),
     "none": ({"output_tokens": []}, None, "output_tokens"),
     "not given": ({"output_tokens": None}, None, "output_tokens"),
+    "for all": ({"prompt_tokens": [-1]}, None, "prompt_tokens[0]"),
 }
 
 

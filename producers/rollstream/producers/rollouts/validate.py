@@ -107,7 +107,7 @@ def segments(
         if len(values) != count:
             finding = f"has {len(values)} values, and output_tokens {count}"
             raise InvalidRollout(name, None, "give one for each member", finding)
-    for_all = {name: value for name, value in given.items() if name not in each}
+    for_all = with_own_names({name: one for name, one in given.items() if name not in each})
     try:
         found = _together(stamped, created_ts, new_uid, each, for_all)
     except InvalidRollout:
@@ -120,7 +120,8 @@ def segments(
             own = dict(zip(each, values, strict=True))
             found.append(segment(stamped, created_ts, new_uid, {**for_all, **own}))
     except InvalidRollout as wrong:
-        wrong.index, wrong.of = len(found), "members"
+        if found or wrong.field.partition("[")[0] not in {*for_all, "policy"}:
+            wrong.index, wrong.of = len(found), "members"
         raise
     return found
 
