@@ -17,6 +17,7 @@ from rollstream.schemas.ingest.entry import NamedArray
 from rollstream.schemas.order import UNKNOWN_STEP
 from rollstream.schemas.rules import (
     FLOAT32_MAX,
+    INT_MAX,
     LOGPROB_MAX,
     LOGPROB_MIN,
     check_logprobs,
@@ -25,6 +26,7 @@ from rollstream.schemas.rules import (
 
 _ARRAY = np.ndarray
 _I4 = np.dtype("<i4")
+_I8 = np.dtype("<i8")
 
 
 class Rule(NamedTuple):
@@ -51,7 +53,7 @@ _FINITE = "every value must be finite in float32"
 _IDS = "token ids are not negative, and must fit int32; is padding still in it?"
 _COUNTED = "steps must fit int64, and count from 0; -1: not known"
 TOKENS = Rule(_I4, "iu", "integers", 0, None, _IDS, "i")
-STEPS = Rule(np.dtype("<i8"), "iu", "integers", UNKNOWN_STEP, None, _COUNTED)
+STEPS = Rule(_I8, "iu", "integers", UNKNOWN_STEP, None, _COUNTED)
 FLOATS = Rule(np.dtype("<f4"), "fiu", "numbers", -FLOAT32_MAX, FLOAT32_MAX, _FINITE, "f")
 LOGPROBS = FLOATS._replace(low=LOGPROB_MIN, high=LOGPROB_MAX)
 FLAGS = Rule(np.dtype("|b1"), "fiub", "booleans", 0, None, "give True and False, or 1 and 0")
@@ -105,11 +107,22 @@ def _read(name: str, values: Any, rule: Rule) -> NDArray[Any]:
         first = array.flat[0]
         finding = f"has dtype {array.dtype}, first value {first!r}"
         raise InvalidRollout(name, first, f"give {rule.what}", finding)
+    if rule is TOKENS and _are_usual_tokens(array):
+        return array.astype(_I4)
     with np.errstate(over="ignore", invalid="ignore"):  # What is lost is refused, with its value.
         found = array.astype(rule.dtype)
     if not is_float:
         _refuse(name, array, found != array, rule.remedy)
     return found
+
+
+def _are_usual_tokens(array: NDArray[Any]) -> bool:
+    """int64, which tokenizers and torch give, of the bounds of ids: to look for these takes less
+    than to compare all with what is left of them."""
+    is_usual = array.dtype is _I8 and len(array)
+    return bool(is_usual and array.item(array.argmin()) >= 0) and bool(
+        array.item(array.argmax()) <= INT_MAX
+    )
 
 
 def _listed(values: Any, rule: Rule) -> NDArray[Any] | None:
