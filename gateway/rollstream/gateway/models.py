@@ -37,6 +37,7 @@ SIDES_MAX = 8
 _STEP_BYTES = 1_024  # Of its objects, about: three arrays, and the numbers.
 TOKEN_ID_MAX = 2**24  # No vocabulary comes near; a small id in another byte order is above.
 _I4, _F4 = np.dtype("<i4"), np.dtype("<f4")
+_TINY = np.finfo(np.float32).tiny  # Of normal numbers, the least.
 
 _Whole = Annotated[int, Meta(ge=0, le=INT_MAX)]
 _Number = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
@@ -282,8 +283,7 @@ def _array(
         raise InvalidRollout(f"{name}.base64", size, remedy, f"has {size} bytes")
     found = np.frombuffer(given.base64, dtype)
     # No model gives such values. Bytes in another order look like them.
-    denormal = (found != 0) & (np.abs(found) < np.finfo(np.float32).tiny)
-    odd = found > TOKEN_ID_MAX if dtype is _I4 else denormal
+    odd = found > TOKEN_ID_MAX if dtype is _I4 else (found != 0) & (np.abs(found) < _TINY)
     if odd.any():
         at = int(np.flatnonzero(odd)[0])
         remedy = "no model gives that: base64 has each value little-endian, its lowest byte first, "
