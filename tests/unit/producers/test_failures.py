@@ -20,6 +20,7 @@ from harness.producer_faults import (
     fill,
     until_late,
     until_sent,
+    wide_rollout,
 )
 from harness.producers import (
     PARTITIONS,
@@ -38,6 +39,7 @@ from rollstream.producers import (
     InvalidRollout,
     InvalidSettings,
     RolloutProducer,
+    RolloutTooLarge,
 )
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas.ingest.record import decode_record
@@ -249,6 +251,34 @@ def test_a_buffer_that_stays_full_is_told_within_the_deadline_with_the_bound() -
             producer.publish(example_id="ex", **sampled())
         assert broker.manual_clock.monotonic_s() - begun_s == pytest.approx(5.0)
         broker.refusals = 0
+
+
+@pytest.mark.proves("I8")
+def test_a_call_that_never_has_room_is_refused_behind_others_too_and_ends_none_of_them() -> None:
+    broker = NarrowBroker(MemoryBroker(), ManualClock())
+    layout = new_layout(broker)
+    wide = wide_rollout()["output_tokens"]
+
+    async def scenario() -> None:
+        async with (
+            AsyncRolloutProducer(
+                broker=broker, environment="math", namespace=layout.namespace
+            ) as producer,
+            producer.dispatch(example_id="ex", group_uid="g", group_size=5) as group,
+        ):
+            broker.refusals = 1_000_000
+            waiting = [asyncio.create_task(producer.publish(**wide_rollout())) for _ in range(6)]
+            await asyncio.sleep(0)  # The last two wait for room.
+            many = group.publish_many(
+                policy_version="step-1", weight_step=1, output_tokens=[wide] * 5
+            )
+            with pytest.raises(RolloutTooLarge, match="the 5 entries of this call"):
+                await many
+            broker.refusals = 0
+            await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())
+    assert [one["example_id"] for one in segments_of(published(broker, layout))] == ["wide"] * 6
 
 
 def test_a_trajectory_survives_a_full_buffer() -> None:

@@ -128,7 +128,8 @@ class Engine:
                 return False
             if topics.mismatches and (wrong := topics.wrong(topic)):
                 raise wrong
-            if self._waiting.queue or not self._gatherer.has_room_for(outgoing):
+            # What never has room is refused here: behind others it would end what serves them.
+            if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
                 if wait is not None and not at_once:
                     self._waiting.queue_up(wait)
                     self._wake()
