@@ -55,7 +55,7 @@ def test_looking_at_groups_claims_nothing_and_shows_what_is_served_next(
     assert batch.group(1).id == groups[2].id
     with pytest.raises(InvalidRequest, match=f"holds no group {'0' * 32}"):
         sampler.get_groups(["0" * 32])
-    with pytest.raises(InvalidRequest, match="recency 'newest'"):
+    with pytest.raises(InvalidRequest, match='recency = "newest"'):
         sampler.sample_groups(2, recency_weighting="newest")  # type: ignore[arg-type]
     twice = sampler.get_groups([seen[0].group_id] * 2)
     assert [group.id for group in twice] == [seen[0].group_id] * 2, "one for each id"

@@ -20,7 +20,9 @@ from rollstream.schemas.ingest.wire import (
     avro_array,
     avro_bytes,
     avro_long,
+    default_of,
     extra_names,
+    header_names,
     packed,
     prefix,
 )
@@ -60,35 +62,46 @@ def encode_entries(
     shared, plain, extras, kinds, failures = zip(*entries, strict=True)
     found = {values: index for index, values in enumerate(dict.fromkeys(shared))}
     payload: list[bytes] = []
-    header = [
-        _origin(environment, worker_id, partitions),
-        avro_long(count),
-        avro_bytes(bytes(kinds) if any(kinds) else b""),
-        avro_array(map(_known_shared, found)),
-        avro_bytes(packed(COUNTS, map(found.__getitem__, shared)) if len(found) > 1 else b""),
-    ]
+    header = _origin(environment, worker_id, partitions) | {
+        "count": avro_long(count),
+        "kinds": avro_bytes(bytes(kinds) if any(kinds) else b""),
+        "shared": avro_array(map(_known_shared, found)),
+        "shared_indexes": avro_bytes(
+            packed(COUNTS, map(found.__getitem__, shared)) if len(found) > 1 else b""
+        ),
+    }
     for field, values in zip(columns(extra=False), zip(*plain, strict=True), strict=True):
-        header.append(_column(field, values, payload))
-    if any(extras) or any(failures):
-        header += _PRESENT, *_extras(extras, failures, payload)
-    else:
-        header.append(_ABSENT)
-    if producer is None:
-        header.append(_ABSENT)
-    else:
-        header += _PRESENT, _text(producer.producer_id)
-        header += avro_long(producer.begun), avro_long(producer.waiting)
-    header.append(avro_long(sum(map(len, payload))))
-    return b"".join(header + payload)
+        header[field.name] = _column(field, values, payload)
+    some = any(extras) or any(failures)
+    header["extras"] = _present(_extras(extras, failures, payload)) if some else _ABSENT
+    header["producer"] = _producer(producer)
+    ordered = [header[name] if name in header else default_of(name) for name in header_names()]
+    size = avro_long(sum(map(len, payload)))
+    return b"".join([prefix(), *ordered, size, *payload])
 
 
 @lru_cache(_ORIGINS_KEPT)
-def _origin(environment: str, worker_id: str, partitions: int) -> bytes:
-    return prefix() + _text(environment) + _text(worker_id) + avro_long(partitions)
+def _origin(environment: str, worker_id: str, partitions: int) -> dict[str, bytes]:
+    return {
+        "environment": _text(environment),
+        "worker_id": _text(worker_id),
+        "partitions": avro_long(partitions),
+    }
+
+
+def _present(parts: Iterable[bytes]) -> bytes:
+    """What is there, of a union with null."""
+    return b"".join([_PRESENT, *parts])
+
+
+def _producer(stands: Producer | None) -> bytes:
+    if stands is None:
+        return _ABSENT
+    numbers = map(avro_long, (stands.begun, stands.waiting))
+    return _present([_text(stands.producer_id), *numbers])
 
 
 def _known_shared(values: tuple[Any, ...]) -> bytes:
-    """One combination, which most records of a group have again."""
     is_short = sum(map(len, _texts_of(values))) <= _SHARED_CHARS_MAX
     return (_shared if is_short else _shared.__wrapped__)(values)
 

@@ -16,7 +16,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from io import BytesIO
 from typing import Any, NamedTuple
+
+from fastavro import schemaless_writer
 
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import SCHEMA, RowField, columns, fields_of, named, row_fields
@@ -55,6 +58,21 @@ def unpacked(dtype: str, raw: bytes) -> list[Any]:
 def prefix() -> bytes:
     """What a record begins with."""
     return shipped().newest(SCHEMA).prefix
+
+
+@cache
+def header_names() -> tuple[str, ...]:
+    """The fields of a record but its payload, in their order."""
+    return tuple(field["name"] for field in shipped().newest(SCHEMA).fields[:-1])
+
+
+@cache
+def default_of(name: str) -> bytes:
+    """What a header has of a field that nothing is said of."""
+    fields = [field for field in shipped().newest(SCHEMA).fields if field["name"] == name]
+    written = BytesIO()
+    schemaless_writer(written, parse({"type": "record", "name": "One", "fields": fields}), {})
+    return written.getvalue()
 
 
 @cache
