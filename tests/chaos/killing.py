@@ -117,7 +117,9 @@ class Killer:
         """The process, which cannot go on, once it is at what is aimed at, or the time is up."""
         if aim and target.phases is not None:
             order = order_file(target.phases)
-            order.write_text(f"{aim}|{self._dice.choice(('begin', 'end'))}")
+            written = order.with_suffix(".written")
+            written.write_text(f"{aim}|{self._dice.choice(('begin', 'end'))}")
+            written.rename(order)  # Whoever reads it reads all of it.
             aimed = Deadline(
                 SUCCESSOR_S if aim.startswith(("claim", "score")) else AIM_S, self._clock
             )

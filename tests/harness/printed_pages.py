@@ -200,7 +200,8 @@ class PrintedPage:
 
     def _environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "TMPDIR": self._temporary}
+        reader = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        return {**reader, "PATH": path, "TMPDIR": self._temporary}
 
     @contextmanager
     def after_the_quickstart(self) -> Iterator[None]:
