@@ -16,8 +16,8 @@ from rollstream.producers.engine.shell import ProducerShell
 from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments, takes
 from rollstream.producers.rollouts.group import Group
-from rollstream.producers.rollouts.stamped import GroupAddress
 from rollstream.producers.rollouts.trajectory import Trajectory
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline

@@ -41,11 +41,6 @@ def entry(size: int = 100, signature: Any = None, partition: int = 0) -> Outgoin
     return outgoing
 
 
-def append(gatherer: Gatherer, outgoing: Outgoing) -> bool:
-    address = outgoing.address
-    return gatherer.append([outgoing], lambda _: address)
-
-
 def taken(gatherer: Gatherer, *partitions: int) -> list[list[Outgoing]]:
     """Every record that can be sent, each answered before the next."""
     found = []
@@ -75,7 +70,7 @@ def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) 
         partition, size, signature = step
         outgoing = entry(size, signature, partition)
         given[TOPIC, partition].append(outgoing)
-        if append(gatherer, outgoing):
+        if gatherer.append(outgoing):
             records += taken(gatherer, partition)
     came: dict[Address, list[Outgoing]] = defaultdict(list)
     for record in records:
@@ -93,9 +88,9 @@ def test_any_entries_come_out_once_in_order_within_the_bounds(steps: list[Any]) 
 
 def test_a_record_that_is_full_goes_without_the_end_of_the_linger() -> None:
     gatherer = Gatherer()
-    full = [append(gatherer, entry(1)) for _ in range(RECORD_ENTRIES_MAX)]
+    full = [gatherer.append(entry(1)) for _ in range(RECORD_ENTRIES_MAX)]
     assert full == [False] * (RECORD_ENTRIES_MAX - 1) + [True]
-    append(gatherer, entry(1))
+    gatherer.append(entry(1))
     (record,) = taken(gatherer)
     assert len(record) == RECORD_ENTRIES_MAX
     assert gatherer.entries == 1
@@ -104,8 +99,8 @@ def test_a_record_that_is_full_goes_without_the_end_of_the_linger() -> None:
 def test_one_record_of_a_partition_is_on_its_way_at_a_time() -> None:
     gatherer = Gatherer()
     first, second = entry(RECORD_BYTES), entry(RECORD_BYTES)
-    append(gatherer, first)
-    append(gatherer, second)
+    gatherer.append(first)
+    gatherer.append(second)
     record = gatherer.take((TOPIC, 0))
     assert record == [first]
     gatherer.end_linger()
@@ -119,11 +114,11 @@ def test_one_record_of_a_partition_is_on_its_way_at_a_time() -> None:
 def test_what_comes_after_the_end_of_a_linger_waits_for_the_next() -> None:
     gatherer = Gatherer()
     first, second, third = entry(RECORD_BYTES), entry(1), entry(1)
-    append(gatherer, first)
-    append(gatherer, second)
+    gatherer.append(first)
+    gatherer.append(second)
     gatherer.end_linger()
     assert taken(gatherer) == [[first], [second]]
-    append(gatherer, third)
+    gatherer.append(third)
     assert taken(gatherer) == []
     gatherer.end_linger()
     assert taken(gatherer) == [[third]]
@@ -133,11 +128,11 @@ def test_parts_of_a_refused_record_go_before_what_came_after_it() -> None:
     gatherer = Gatherer()
     entries = [entry(1) for _ in range(5)]
     for outgoing in entries:
-        append(gatherer, outgoing)
+        gatherer.append(outgoing)
     gatherer.end_linger()
     record = gatherer.take((TOPIC, 0))
     later = entry(1)
-    append(gatherer, later)
+    gatherer.append(later)
     gatherer.put_back(record, too_large=True)
     assert taken(gatherer) == [entries[:2], entries[2:4], [entries[4], later]]
 
@@ -146,12 +141,12 @@ def test_what_comes_after_a_record_that_was_refused_is_gathered_as_before() -> N
     gatherer = Gatherer()
     refused = [entry(1) for _ in range(3)]  # They take more than they say.
     for outgoing in refused:
-        append(gatherer, outgoing)
+        gatherer.append(outgoing)
     gatherer.end_linger()
     gatherer.put_back(gatherer.take((TOPIC, 0)), too_large=True)
     assert taken(gatherer) == [[one] for one in refused]
     later = [entry(100) for _ in range(10)]
-    assert [append(gatherer, outgoing) for outgoing in later] == [False] * 10
+    assert [gatherer.append(outgoing) for outgoing in later] == [False] * 10
     gatherer.end_linger()
     assert taken(gatherer) == [later]
 
@@ -164,7 +159,7 @@ def test_a_record_that_is_refused_again_and_again_ends_as_records_of_one(
     gatherer = Gatherer()
     entries = [entry(size) for size in sizes]
     for outgoing in entries:
-        append(gatherer, outgoing)
+        gatherer.append(outgoing)
     gatherer.end_linger()
     came: list[Outgoing] = []
     while record := gatherer.take((TOPIC, 0)):
@@ -183,7 +178,7 @@ def test_the_largest_goes_first_and_the_bound_is_one_for_all_partitions() -> Non
     for partition in range(40):
         outgoing = entry(wide + partition, partition=partition)
         assert gatherer.has_room_for([outgoing])
-        append(gatherer, outgoing)
+        gatherer.append(outgoing)
     left = HELD_BYTES_MAX - gatherer.held_bytes
     assert not gatherer.has_room_for([entry(left)])
     assert gatherer.has_room_for([entry(left // 2)])
@@ -226,7 +221,7 @@ def test_what_is_taken_out_before_it_left_is_in_no_record(out: list[int], full: 
     gatherer = Gatherer()
     entries = [entry(RECORD_BYTES if full else 10) for _ in range(10)]
     for outgoing in entries:
-        append(gatherer, outgoing)
+        gatherer.append(outgoing)
     for index in out:
         gatherer.take_out(entries[index])
     gatherer.end_linger()

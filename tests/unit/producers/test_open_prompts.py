@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.producers import OUTBOX
 from rollstream.producers import Contradiction, Step
-from rollstream.producers.rollouts.stamped import GroupAddress
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.producers.steps import submitted as module
 from rollstream.producers.steps.submitted import OPEN_PROMPT_S, Submitted
 from rollstream.schemas.errors import InvalidRollout
@@ -33,7 +33,9 @@ def submit(prompts: Submitted, now_s: float, *steps: Step) -> None:
 
 
 def end(prompts: Submitted, trajectory: str, prompt: str, now_s: float = 1.0) -> None:
-    ended = OUTBOX.ended(GroupAddress("web", prompt, prompt, 0, "train"), trajectory, 0)
+    ended = OUTBOX.ended(
+        GroupAddress("web", prompt, prompt, 0, "train"), trajectory, 0, is_rollout=False
+    )
     prompts.end(ended, 0, now_s)
 
 

@@ -118,17 +118,15 @@ class Engine:
             RolloutTooLarge: there will never be room for all of them at once.
             TopicMismatch: the topic has more partitions by now. Others: every call is refused.
         """
-        topic, topics = outgoing[0].topic, self.topics
+        topic = outgoing[0].topic
         with self._lock:
-            if self.refusal is not None:
-                raise self.refusal
-            if topic not in topics.places:
+            self.refuse()
+            if topic not in self.topics.places:
                 if wait is not None:
                     self._ask(topic, wait)
                 return False
-            if topics.mismatches and (wrong := topics.wrong(topic)):
+            if self.topics.mismatches and (wrong := self.topics.wrong(topic)):
                 raise wrong
-            # What never has room is refused here: behind others it would end what serves them.
             if not self._gatherer.has_room_for(outgoing) or self._waiting.queue:
                 if wait is not None and not at_once:
                     self._waiting.queue_up(wait)
@@ -303,7 +301,11 @@ class Engine:
     def _gather(self, outgoing: Sequence[Outgoing]) -> bool:
         """Gathers entries of one topic; whether they wait for no others, and are to be sent."""
         topic = outgoing[0].topic
-        is_ready = self._gatherer.append(outgoing, self.topics.places[topic])
+        address_of, append, is_ready = self.topics.places[topic], self._gatherer.append, False
+        for one in outgoing:
+            one.address = address_of(one.key)
+            if append(one):
+                is_ready = True
         self.topics.gathered[topic] += len(outgoing)
         if self._lingers and self._linger_ends_s is None:
             if self._goes_alone():
@@ -327,7 +329,8 @@ class Engine:
 
     def _tell(self, alive: Outgoing) -> None:
         if self.topics.takes(alive.topic) and self._gatherer.has_room_for([alive]):
-            self._gatherer.append([alive], self.topics.places[alive.topic])
+            alive.address = self.topics.address(alive.topic, alive.key)
+            self._gatherer.append(alive)
             self._gatherer.end_linger(alive.address)
 
     def _serve(self) -> list[Wait]:

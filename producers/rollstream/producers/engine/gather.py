@@ -6,9 +6,8 @@ again in parts; what comes meanwhile is gathered behind it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice, takewhile
 from operator import attrgetter
 
 from rollstream.producers.engine.outbox import Address, Outgoing
@@ -22,7 +21,7 @@ RECORD_BYTES = 1_000_000
 # Of all that is gathered or on its way, in one producer; beyond it callers wait for room.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 _ENTRY_BYTES = 1_024  # What Python's objects take for an entry besides its arrays, about.
-_size, _extras_of = attrgetter("size"), attrgetter("entry.extras")
+_size = attrgetter("size")
 
 
 class _Buffer:
@@ -37,6 +36,7 @@ class _Buffer:
         self.in_parts = 0  # How many of these, the first ones, the broker refused in one record.
         self.part_bytes = 0  # Of a record with any of them.
         self.withdrawn = 0  # How many of those that wait are not to be sent.
+        self.named = False  # Whether an entry ever had extras: named arrays may be among them.
 
     @property
     def full(self) -> bool:
@@ -45,9 +45,9 @@ class _Buffer:
     def next_record(self) -> list[Outgoing]:
         """As many as one record can hold, in size and by the dtypes of named arrays."""
         size_max = self.part_bytes if self.in_parts else RECORD_BYTES
-        sizes = [*accumulate(map(_size, islice(self.waiting, self.entries_max)))]
-        count = max(1, bisect_right(sizes, size_max))
-        if count > 1 and any(map(_extras_of, self.waiting[:count])):
+        sizes = accumulate(map(_size, islice(self.waiting, self.entries_max)))
+        count = max(1, sum(1 for _ in takewhile(size_max.__ge__, sizes)))
+        if self.named:
             count = self._alike(count)
         record, self.waiting = self.waiting[:count], self.waiting[count:]
         if self.withdrawn:
@@ -121,32 +121,24 @@ class Gatherer:
             raise RolloutTooLarge(what, size, HELD_BYTES_MAX, "split the call")
         return not self.held_bytes and len(outgoing) == 1
 
-    def append(self, outgoing: Sequence[Outgoing], address_of: Callable[[str], Address]) -> bool:
-        """Gathers entries of a call; returns whether a partition is ready by it: a record is full.
-
-        Args:
-            address_of: where entries with a key belong.
-        """
-        buffers, ready, is_ready, total = self._buffers, self.ready, False, 0
-        for one in outgoing:
-            one.address = address = address_of(one.key)
-            buffer = buffers.get(address) or self._begin(address)
-            waiting, size = buffer.waiting, one.size
-            waiting.append(one)
-            buffer.size += size
-            total += size + _ENTRY_BYTES
-            is_full = buffer.size >= RECORD_BYTES or len(waiting) >= buffer.entries_max
-            # Else it is ready, or will be with the answer.
-            if is_full and address not in ready and buffer.on_its_way < self._records_max:
-                ready[address] = None
-                is_ready = True
-        self.entries += len(outgoing)
-        self.held_bytes += total
-        return is_ready
-
-    def _begin(self, address: Address) -> _Buffer:
-        buffer = self._buffers[address] = _Buffer(self._record_entries_max)
-        return buffer
+    def append(self, outgoing: Outgoing) -> bool:
+        """Gathers an entry; returns whether its partition is ready by it: a record is full."""
+        address, size = outgoing.address, outgoing.size
+        buffer = self._buffers.get(address)
+        if buffer is None:
+            buffer = self._buffers[address] = _Buffer(self._record_entries_max)
+        buffer.waiting.append(outgoing)
+        buffer.size += size
+        self.entries += 1
+        self.held_bytes += size + _ENTRY_BYTES
+        if outgoing.entry is not None and outgoing.entry.extras:
+            buffer.named = True
+        if buffer.size < RECORD_BYTES and len(buffer.waiting) < buffer.entries_max:
+            return False
+        if address in self.ready or buffer.on_its_way >= self._records_max:
+            return False  # It is ready, or will be with the answer.
+        self.ready[address] = None
+        return True
 
     def hold(self, outgoing: Sequence[Outgoing]) -> None:
         """Counts entries that cannot be gathered so far, until they are, or ``forget``."""

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 from rollstream.producers.admission.standing import Standing
 from rollstream.producers.errors import RolloutTooLarge
 from rollstream.producers.rollouts.arguments import AppendedArguments, RolloutArguments
-from rollstream.producers.rollouts.stamped import UNSTAMPED, GroupAddress, Stamped
-from rollstream.producers.rollouts.validate import Segment, segment, segments
+from rollstream.producers.rollouts.together import segments_together
+from rollstream.producers.rollouts.validate import (
+    UNSTAMPED,
+    GroupAddress,
+    Segment,
+    common_of,
+    own_of,
+    segment,
+)
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.fields import REQUIRED_ARRAYS, row_fields
@@ -38,9 +45,9 @@ _CONTROL_BYTES = 128  # Of a control event, about.
 _UID, _SEGMENT_IDX = map(PLAIN.index, ("rollout_uid", "segment_idx"))
 _TRAJECTORY_UID = "trajectory_uid"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_kind, _entry = attrgetter("kind"), attrgetter("entry")
+_kind = attrgetter("kind")
 _OF_SEGMENTS = RolloutArguments.__annotations__.keys() - AppendedArguments.__annotations__.keys()
-_STEP = min(STEP_KINDS).value
+_OF_UID = (EntryKind.SEGMENT, *STEP_KINDS)
 _TELLING = (EntryKind.DISPATCHED.value, EntryKind.ALIVE.value)
 
 Address = tuple[str, int]
@@ -57,7 +64,7 @@ class Outgoing:
         address: that partition, once it is gathered.
         answered: whether it is known what became of it.
         group_uid: empty where it is about no group that was named.
-        segment_idx: of a step; None where the entry is of another kind.
+        segment_idx: of a segment; None where the entry is of another kind.
         rollout_uid: of the rollout that it is about; empty where it is about a group, or says that
             the producer lives.
         trajectory_uid: of a step, or of a trajectory's end: as its caller names the trajectory;
@@ -68,8 +75,6 @@ class Outgoing:
         withdrawn: whether it is not sent any more.
     """
 
-    address: Address
-    segment_idx: int | None = None
     trajectory_uid = ""
     said: tuple[Any, ...] | None = None
     wait: Wait | None = None
@@ -80,12 +85,12 @@ class Outgoing:
         self.entry: Entry | None = entry
         self.size = size
         self.rollout_uid = rollout_uid
-        _, plain, _, kind, _ = entry
-        example_id, group_uid = plain[:2]
-        self.group_uid: str = group_uid
-        self.key: str = group_uid or example_id
-        if kind >= _STEP:
-            self.segment_idx = plain[_SEGMENT_IDX]
+        example_id: str
+        example_id, self.group_uid = entry.plain[:2]
+        self.key = self.group_uid or example_id
+        of_one = entry.kind in _OF_UID  # A segment that its uid and index name.
+        self.segment_idx: int | None = entry.plain[_SEGMENT_IDX] if of_one else None
+        self.address: Address = topic, -1
 
     @property
     def named(self) -> str:
@@ -124,7 +129,11 @@ class Outbox:
         self.producer_id = self.uid_prefix + READS_ITS_SHARE
         self._uids = itertools.count(1)  # Threads may share it: ``next`` is atomic.
         names = {"lineage": self.lineage or "", "replica_id": self.replica_id}
-        self._stamped = Stamped({**UNSTAMPED, **names, "environment": self.environment})
+        self._stamped: Mapping[str, Any] = {
+            **UNSTAMPED,
+            **names,
+            "environment": self.environment,
+        }
         self._of_control: Mapping[str, Any] = {
             **{name: one.default for name, one in row_fields().items() if not one.extra},
             **names,
@@ -135,19 +144,24 @@ class Outbox:
         """A uid that no other producer makes."""
         return f"{self.uid_prefix}-{next(self._uids):x}"
 
-    def stamped(self, address: GroupAddress) -> Stamped:
+    def stamped(self, address: GroupAddress) -> Mapping[str, Any]:
         """What a rollout of this group has where nothing is given, for ``segment``."""
-        return Stamped({**self._stamped.names, **address._asdict()})
+        return {**self._stamped, **address._asdict()}
 
-    def segment(self, given: Mapping[str, Any], stamped: Stamped | None = None) -> Segment:
+    def segment(
+        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
+    ) -> Segment:
         """One segment from ``RolloutArguments``: checked, stamped and copied."""
-        return segment(stamped or self._stamped, self.clock.now_us(), self.new_uid, given)
+        common = common_of(given, stamped or self._stamped, self.clock.now_us())
+        return segment(common, own_of(common.whole), self.new_uid)
 
-    def together(self, given: Mapping[str, Any], stamped: Stamped) -> list[Segment]:
+    def together(self, given: Mapping[str, Any], stamped: Mapping[str, Any]) -> list[Segment]:
         """The segments of several members of a group (``ManyArguments``)."""
-        return segments(stamped, self.clock.now_us(), self.new_uid, given)
+        return segments_together(given, stamped, self.clock.now_us(), self.new_uid)
 
-    def appended(self, given: Mapping[str, Any], stamped: Stamped | None = None) -> Segment:
+    def appended(
+        self, given: Mapping[str, Any], stamped: Mapping[str, Any] | None = None
+    ) -> Segment:
         """A whole rollout (``AppendedArguments``) that makes the group that it names one larger."""
         for name in _OF_SEGMENTS & given.keys():
             raise TypeError(f"{name!r} is not given: one whole rollout is appended")
@@ -160,19 +174,14 @@ class Outbox:
     def rollout(self, of: Segment) -> Outgoing:
         """The segment on its way; ``RolloutTooLarge`` where no record can hold it."""
         environment, entry, size = of
-        topic = self._topics.get(environment) or self.topic(environment)
-        outgoing = Outgoing(topic, entry, size, entry[1][_UID])
+        outgoing = Outgoing(self.topic(environment), entry, size, entry.plain[_UID])
         if size > _MEASURED_BYTES:
-            outgoing.size = self._measure(outgoing, entry)
+            outgoing.size = size = len(self.encode([outgoing], partitions=1))
+            if size > ROLLOUT_BYTES_MAX:
+                what = f"rollout {entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
+                remedy = "publish it as several segments, or leave out token_arrays and attachments"
+                raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
         return outgoing
-
-    def _measure(self, outgoing: Outgoing, entry: Entry) -> int:
-        size = len(self.encode([outgoing], partitions=1))
-        if size > ROLLOUT_BYTES_MAX:
-            what = f"rollout {entry.extras.get(_TRAJECTORY_UID, outgoing.rollout_uid)}"
-            remedy = "publish it as several segments, or leave out token_arrays and attachments"
-            raise RolloutTooLarge(what, size, ROLLOUT_BYTES_MAX, remedy)
-        return size
 
     def dispatched(self, address: GroupAddress) -> Outgoing:
         """The control event that a group was begun."""
@@ -193,11 +202,15 @@ class Outbox:
         shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
         return self._control(address, EntryKind.FAILED, Failure(count, shown), rollout_uid)
 
-    def ended(self, address: GroupAddress, uid: str, segments: int) -> Outgoing:
-        """The control event that a trajectory of steps, of this uid, has ended with so many
-        segments, 0: with those that are before it in the log."""
-        own = {"segment_idx": segments, _TRAJECTORY_UID: uid}
-        of = step_rollout_uid(address.group_uid, uid)
+    def ended(
+        self, address: GroupAddress, uid: str, segments: int, *, is_rollout: bool
+    ) -> Outgoing:
+        """The control event that a trajectory of steps, of this uid or of a rollout of this uid,
+        has ended with so many segments, 0: with those that are before it in the log."""
+        own: dict[str, Any] = {"segment_idx": segments}
+        if is_rollout:
+            return self._control(address, EntryKind.ENDED, uid=uid, own=own)
+        own[_TRAJECTORY_UID], of = uid, step_rollout_uid(address.group_uid, uid)
         ended = self._control(address, EntryKind.ENDED, uid=of, own=own)
         ended.trajectory_uid = uid
         return ended
@@ -205,7 +218,7 @@ class Outbox:
     def encode(self, outgoing: Sequence[Outgoing], partitions: int) -> bytes:
         """The record of these entries, all of one partition of a topic of ``partitions``."""
         environment = self._environments[outgoing[0].topic]
-        entries: list[Entry] = [*map(_entry, outgoing)]
+        entries = [one.entry for one in outgoing if one.entry is not None]
         standing = self.standings.get(environment)
         return encode_entries(
             entries,

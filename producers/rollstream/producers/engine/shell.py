@@ -27,8 +27,8 @@ from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.group import GroupBlock
 from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.stamped import GroupAddress, group_address
 from rollstream.producers.rollouts.trajectory import TrajectoryBlock, Turns
+from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.settings import at_least_1, check_policy_request, check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.deadline import Deadline

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -89,10 +88,8 @@ def checked_flag(name: str, value: Any) -> bool:
 
 def checked_reward(name: str, value: Any) -> float:
     """A number that is finite in float32."""
-    if value.__class__ is float and abs(value) <= rules.FLOAT32_MAX:
-        return value
     try:
-        number = _float(value)
+        number = value if value.__class__ is float else _float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRollout(name, value, "give one number: float(x)") from error
     rules.check_finite(name, number)
@@ -103,18 +100,6 @@ def _float(value: Any) -> float:
     if isinstance(value, str | bytes | bool | np.bool_):
         raise TypeError(value)
     return float(value)
-
-
-def packed_or_sum(name: str, value: Any) -> bytes | float | None:
-    """Log-probs of each token, packed, or their sum alone."""
-    if value is not None and value.__class__ is not list:
-        given, value = value, arrays.as_array(name, value)
-        if value.ndim == 0:
-            total = checked_reward(name, given)
-            if name == "logprobs":
-                rules.check_logprob_sum(name, total)
-            return total
-    return arrays.packed(name, value, arrays.LOGPROBS)
 
 
 def _named(name: str, value: Any, of: str, check: Check) -> dict[str, Any]:
@@ -173,16 +158,16 @@ FIELDS: Mapping[str, Field] = {
     "lineage": Field(checked_name, ""),
     "prompt_tokens": Field(arrays.packed_tokens, ()),
     "output_tokens": Field(arrays.packed_tokens, ()),
-    "logprobs": Field(packed_or_sum, None),
-    "loss_mask": Field(partial(arrays.packed, rule=arrays.FLAGS), None),
+    "logprobs": Field(arrays.packed_logprobs, None),
+    "loss_mask": Field(arrays.packed_mask, None),
     "reward": Field(checked_reward, None),
     "rewards": Field(_rewards, _NOTHING_NAMED),
     "stop_reason": Field(_filled_name, "stop"),
     "metadata": Field(_json_object, _NOTHING_NAMED),
-    "old_logprobs": Field(packed_or_sum, None),
+    "old_logprobs": Field(arrays.packed_logprobs, None),
     "old_policy_version": Field(checked_name, ""),
-    "ref_logprobs": Field(partial(arrays.packed, rule=arrays.LOGPROBS), None),
-    "token_rewards": Field(partial(arrays.packed, rule=arrays.FLOATS), None),
+    "ref_logprobs": Field(arrays.packed_logprobs, None),
+    "token_rewards": Field(arrays.packed_floats, None),
     "token_arrays": Field(_token_arrays, _NOTHING_NAMED),
     "attachments": Field(_attachments, _NOTHING_NAMED),
     "messages": Field(_messages, ()),

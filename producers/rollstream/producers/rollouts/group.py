@@ -19,8 +19,8 @@ from rollstream.producers.rollouts.arguments import (
 )
 from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.stamped import GroupAddress
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
+from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import RollstreamError
 
@@ -96,7 +96,7 @@ class Group(GroupBlock):
         Arguments and errors are those of ``RolloutProducer.publish``, without ``replica_id`` and
         the arguments of ``dispatch``.
         """
-        return at_once(self._membership.publish(member, self._send))[0]
+        return at_once(self._membership.publish(member, self._send))
 
     @takes(ManyArguments)
     def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:
@@ -161,7 +161,7 @@ class AsyncGroup(GroupBlock):
     @takes(MemberArguments)
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
-        return (await self._membership.publish(member, self._send))[0]
+        return await self._membership.publish(member, self._send)
 
     @takes(ManyArguments)
     async def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:

@@ -8,10 +8,9 @@ from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
-from rollstream.producers.rollouts.blocks import Send, Sends
+from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.fields import checked
-from rollstream.producers.rollouts.stamped import GroupAddress
-from rollstream.producers.rollouts.validate import Segment, policy_of
+from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import PolicyRef
 
@@ -45,24 +44,24 @@ class Membership:
         """What the group's block begins with."""
         return self.outbox.dispatched(self.address)
 
-    def publish(self, given: Mapping[str, Any], send: Send) -> Sends[list[str]]:
+    async def publish(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
         _refuse_address(given)
         segment = self.outbox.segment(given, self._stamped)
-        return self._publish((segment,), send, ends=given.get("is_last_segment", True))
+        (uid,) = await self._publish([segment], send, ends=given.get("is_last_segment", True))
+        return uid
 
-    def publish_many(self, given: Mapping[str, Any], send: Send) -> Sends[list[str]]:
+    async def publish_many(self, given: Mapping[str, Any], send: Send) -> list[str]:
         """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
         _refuse_address(given)
-        return self._publish(self.outbox.together(given, self._stamped), send, ends=True)
+        return await self._publish(self.outbox.together(given, self._stamped), send, ends=True)
 
     async def _publish(self, segments: Sequence[Segment], send: Send, *, ends: bool) -> list[str]:
         outgoing = [self.outbox.rollout(one) for one in segments]
         uids = [one.rollout_uid for one in outgoing]
         new = self.admit(*uids)
         for one in segments:
-            if one[1].shared is not self._shared:
-                self.sampled_by(one)
+            self.sampled_by(one)
         try:
             await send(outgoing)
         except BaseException:
@@ -71,7 +70,8 @@ class Membership:
                     del self._members[uid]
             raise
         if ends:
-            self._members.update(dict.fromkeys(uids, True))
+            for uid in uids:
+                self.end(uid)
         return uids
 
     async def append(self, given: Mapping[str, Any], send: Send) -> str:
@@ -124,22 +124,24 @@ class Membership:
 
     def admit(self, *uids: str) -> Collection[str]:
         """Counts members in, or refuses them if they are too many; returns those that are new."""
-        members = self._members
+        size, members = self.address.group_size, self._members
         with self._lock:
             new = {uid: False for uid in uids if uid not in members}
-            missing = self.address.group_size - len(members) - self._failed
+            missing = size - len(members) - self._failed
             if len(new) > missing:
-                uid, size = self.address.group_uid, self.address.group_size
+                uid = self.address.group_uid
                 remedy = "give fewer members, dispatch another group, or a larger group_size"
                 finding = f"{uid} has all its {size} members"
                 if missing > 0:
                     finding = f"{uid} lacks {missing} of its {size} members, and gets {len(new)}"
                 raise InvalidRollout("group", uid, remedy, finding)
-            members.update(new)
+            members |= new
         return new
 
     def sampled_by(self, segment: Segment) -> None:
         """A segment of a member is to be published."""
+        if segment[1].shared is self._shared:
+            return
         self._shared, policy = segment[1].shared, policy_of(segment)
         if self._sampled_by is None or policy < self._sampled_by:
             self._sampled_by = policy

@@ -17,8 +17,7 @@ from rollstream.producers.engine.outbox import Outbox
 from rollstream.producers.rollouts.arguments import TurnArguments, takes
 from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.membership import Membership, reason_of
-from rollstream.producers.rollouts.stamped import GroupAddress
-from rollstream.producers.rollouts.validate import Segment
+from rollstream.producers.rollouts.validate import GroupAddress, Segment
 from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash

@@ -13,7 +13,7 @@ from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.membership import reason_of
-from rollstream.producers.rollouts.stamped import GroupAddress, Stamped, group_address
+from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.steps.policies import KnownPolicies, is_one_number
 from rollstream.producers.steps.segments import Step, at_index, checked_step
 from rollstream.producers.steps.submitted import Submitted
@@ -114,7 +114,7 @@ class StepEntries:
             remedy = f"give 1 to {INT_MAX}, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
-        end = self._outbox.ended(address, uid, count)
+        end = self._outbox.ended(address, uid, count, is_rollout=False)
         self._submitted_to(environment).check_end(end, count)
         return self._ends(environment, end, count)
 
@@ -146,7 +146,7 @@ class StepEntries:
     def _entry(
         self,
         step: Step,
-        stamped: Stamped,
+        stamped: Mapping[str, Any],
         size: int,
         policy: tuple[str, PolicyRef],
         *,
