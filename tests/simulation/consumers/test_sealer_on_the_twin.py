@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Sequence
-from io import BytesIO
 
-import fastavro
 import pytest
 
 from harness.faults import Append, Fate, FaultyBroker
@@ -24,8 +22,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import Claimed, DeadLetter
 from rollstream.schemas.ingest.entry import ENTRIES_MAX
-from rollstream.schemas.ingest.wire import read_record
-from rollstream.schemas.wire_schemas import shipped
+from rollstream.schemas.ingest.wire import read_record, write_record
 from rollstream.store import list_manifests, read_rows, visible_files
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import OffsetLost, TopicMismatch
@@ -201,10 +198,7 @@ def test_more_entries_than_there_are_bytes_of_are_one_letter() -> None:
     world = SealWorld(partitions=1)
     header, *_ = read_record(encode_record(members(1)))
     nothing = {name: b"" for name, value in header.items() if isinstance(value, bytes)}
-    schema, stream = shipped().newest("ingest_record"), BytesIO()
-    fields = {**header, **nothing, "count": ENTRIES_MAX, "payload": b""}
-    fastavro.schemaless_writer(stream, schema.parsed, fields)
-    value = schema.prefix + stream.getvalue()
+    value = write_record({**header, **nothing, "count": ENTRIES_MAX}, [])
     assert len(value) < 100
     world.put(value)
     world.run(world.sealer())

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 from math import nan
-from operator import itemgetter
-from types import NoneType
 from typing import Any
 
-from rollstream.schemas.fields import RowField, columns, named
-from rollstream.schemas.ingest.entry import ENTRIES_MAX, Entry, Failure, NamedArray, Producer
-from rollstream.schemas.ingest.wire import (
-    ALL,
-    COUNTS,
-    NONE,
-    SOME,
-    avro_array,
-    avro_bytes,
-    avro_long,
-    default_of,
-    extra_names,
-    header_names,
-    packed,
-    prefix,
+from rollstream.schemas.fields import RowField, columns
+from rollstream.schemas.ingest.entry import (
+    ENTRIES_MAX,
+    SHARED,
+    Entry,
+    Failure,
+    NamedArray,
+    Producer,
 )
+from rollstream.schemas.ingest.wire import ALL, COUNTS, NONE, SOME, packed, write_record
 
-_ORIGINS_KEPT = 16
-_SHARED_KEPT = 1_024
-_SHARED_CHARS_MAX = 1_024  # Of a combination that is remembered: together a few MiB.
-_texts_of = itemgetter(*(at for at, one in enumerate(named("shared")) if not one.dtype))
+# A union's branch is named: fastavro would take none that a broken entry's numbers do not fit.
+_EXTRAS = "rollstream.rollouts.v1.Extras"
+_PRODUCER = "rollstream.rollouts.v1.Producer"
 _NOT_ASCII = "…"
-_ABSENT, _PRESENT = avro_long(0), avro_long(1)  # The branches of a union with null.
 
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -60,76 +49,46 @@ def encode_entries(
     count = len(entries)
     assert 0 < count <= ENTRIES_MAX, count
     shared, plain, extras, kinds, failures = zip(*entries, strict=True)
-    found = {values: index for index, values in enumerate(dict.fromkeys(shared))}
     payload: list[bytes] = []
-    header = _origin(environment, worker_id, partitions) | {
-        "count": avro_long(count),
-        "kinds": avro_bytes(bytes(kinds) if any(kinds) else b""),
-        "shared": avro_array(map(_known_shared, found)),
-        "shared_indexes": avro_bytes(
-            packed(COUNTS, map(found.__getitem__, shared)) if len(found) > 1 else b""
-        ),
+    header = {
+        "environment": environment,
+        "worker_id": worker_id,
+        "partitions": partitions,
+        "count": count,
+        "kinds": bytes(kinds) if any(kinds) else b"",
+        **_shared(shared),
     }
     for field, values in zip(columns(extra=False), zip(*plain, strict=True), strict=True):
         header[field.name] = _column(field, values, payload)
     some = any(extras) or any(failures)
-    header["extras"] = _present(_extras(extras, failures, payload)) if some else _ABSENT
-    header["producer"] = _producer(producer)
-    ordered = [header[name] if name in header else default_of(name) for name in header_names()]
-    size = avro_long(sum(map(len, payload)))
-    return b"".join([prefix(), *ordered, size, *payload])
+    header["extras"] = (_EXTRAS, _extras(extras, failures, payload)) if some else None
+    header["producer"] = producer and (_PRODUCER, producer._asdict())
+    return write_record(header, payload)
 
 
-@lru_cache(_ORIGINS_KEPT)
-def _origin(environment: str, worker_id: str, partitions: int) -> dict[str, bytes]:
+def _shared(rows: Sequence[tuple[Any, ...]]) -> Mapping[str, Any]:
+    """The distinct combinations in the order of their first use, and the index of each row's."""
+    found = {values: index for index, values in enumerate(dict.fromkeys(rows))}
     return {
-        "environment": _text(environment),
-        "worker_id": _text(worker_id),
-        "partitions": avro_long(partitions),
+        "shared": [dict(zip(SHARED, values, strict=True)) for values in found],
+        "shared_indexes": packed(COUNTS, map(found.__getitem__, rows)) if len(found) > 1 else b"",
     }
 
 
-def _present(parts: Iterable[bytes]) -> bytes:
-    """What is there, of a union with null."""
-    return b"".join([_PRESENT, *parts])
-
-
-def _producer(stands: Producer | None) -> bytes:
-    if stands is None:
-        return _ABSENT
-    numbers = map(avro_long, (stands.begun, stands.waiting))
-    return _present([_text(stands.producer_id), *numbers])
-
-
-def _known_shared(values: tuple[Any, ...]) -> bytes:
-    is_short = sum(map(len, _texts_of(values))) <= _SHARED_CHARS_MAX
-    return (_shared if is_short else _shared.__wrapped__)(values)
-
-
-@lru_cache(_SHARED_KEPT)
-def _shared(values: tuple[Any, ...]) -> bytes:
-    each = zip(named("shared"), values, strict=True)
-    return b"".join([avro_long(one) if field.dtype else _text(one) for field, one in each])
-
-
-def _text(text: str) -> bytes:
-    return avro_bytes(text.encode())
-
-
-def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> bytes:
+def _column(field: RowField, values: Sequence[Any], payload: list[bytes]) -> bytes | int:
     """What the header has of a column; what has a varying length is added to ``payload``."""
     if field.column == "array":
         return _array(values, payload)
     if values.count(field.default) == len(values):
-        return _ABSENT
+        return b""
     if field.column == "text":
-        return avro_bytes(packed(COUNTS, _lengths(values, payload)))
-    if field.default is None and None in values:
+        return packed(COUNTS, _texts(values, payload))
+    if field.default is None:
         values = [nan if value is None else value for value in values]
-    return avro_bytes(packed(field.dtype, values))
+    return packed(field.dtype, values)
 
 
-def _lengths(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
+def _texts(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
     """Adds the UTF-8 of the texts to ``payload``; how many bytes each has."""
     try:
         joined = "".join(values)
@@ -143,59 +102,59 @@ def _lengths(values: Sequence[Any], payload: list[bytes]) -> Iterable[int]:
     return map(len, raws)
 
 
-def _array(values: Sequence[Any], payload: list[bytes]) -> bytes:
-    kinds = {*map(type, values)}  # A view takes long to be told from None.
-    if NoneType not in kinds:
+def _array(values: Sequence[Any], payload: list[bytes]) -> int:
+    if None not in values:
         payload += values
-        return avro_long(ALL)
-    if len(kinds) == 1:
-        return avro_long(NONE)
+        return ALL
+    some = [value for value in values if value is not None]
+    if not some:
+        return NONE
     payload.append(bytes([value is not None for value in values]))
-    payload += [value for value in values if value is not None]
-    return avro_long(SOME)
+    payload += some
+    return SOME
 
 
 def _extras(
     rows: _Rows, failures: Sequence[Failure | None], payload: list[bytes]
-) -> Iterable[bytes]:
-    """What few entries have, in the order of the schema."""
-    used = set(chain.from_iterable(rows))
-    found = {
-        field.name: _column(field, [row.get(field.name, field.default) for row in rows], payload)
-        if field.name in used
-        else _ABSENT
-        for field in columns(extra=True)
+) -> Mapping[str, Any]:
+    """What few entries have."""
+    failed = [(index, one) for index, one in enumerate(failures) if one is not None]
+    extras: dict[str, Any] = {
+        "failures": [{"entry": i, "count": one.count, "reason": one.reason} for i, one in failed]
     }
-    found["rewards"] = _components([row.get("rewards", {}) for row in rows])
-    found["attachments"] = avro_array(
-        avro_long(index) + _text(name) + avro_bytes(data)
+    used = set(chain.from_iterable(rows))
+    for field in columns(extra=True):
+        extras[field.name] = NONE if field.column == "array" else b""
+        if field.name in used:
+            values = [row.get(field.name, field.default) for row in rows]
+            extras[field.name] = _column(field, values, payload)
+    extras["rewards"] = _components([row.get("rewards", {}) for row in rows])
+    extras["attachments"] = [
+        {"entry": index, "name": name, "data": data}
         for index, row in enumerate(rows)
         for name, data in sorted(row.get("attachments", {}).items())
-    )
-    found["failures"] = avro_array(
-        avro_long(index) + avro_long(one.count) + _text(one.reason)
-        for index, one in enumerate(failures)
-        if one is not None
-    )
-    found["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
-    return map(found.__getitem__, extra_names())
+    ]
+    extras["token_arrays"] = _token_arrays([row.get("token_arrays", {}) for row in rows], payload)
+    return extras
 
 
-def _components(rows: Sequence[Mapping[str, float]]) -> bytes:
+def _components(rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any] | None:
     names = _names(rows)
     if not names:
-        return _ABSENT
+        return None
     numbers = {name: index for index, name in enumerate(names)}
     components = [component for row in rows for component in sorted(row.items())]
-    pieces = (
-        packed(COUNTS, map(len, rows)),
-        packed(COUNTS, (numbers[name] for name, _ in components)),
-        packed("<f8", (value for _, value in components)),
-    )
-    return _PRESENT + avro_array(map(_text, names)) + b"".join(map(avro_bytes, pieces))
+    return {
+        "names": names,
+        "counts": packed(COUNTS, map(len, rows)),
+        "indexes": packed(COUNTS, (numbers[name] for name, _ in components)),
+        "values": packed("<f8", (value for _, value in components)),
+    }
 
 
-def _token_arrays(rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]) -> bytes:
+def _token_arrays(
+    rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
+) -> Sequence[Mapping[str, Any]]:
     found = []
     for name in _names(rows):
         arrays = [row.get(name) for row in rows]
@@ -203,9 +162,8 @@ def _token_arrays(rows: Sequence[Mapping[str, NamedArray]], payload: list[bytes]
         assert len(signatures) == 1, (name, signatures)
         dtype, shape = signatures.pop()
         presence = _array([None if one is None else one.data for one in arrays], payload)
-        sides = avro_array(map(avro_long, shape))
-        found.append(_text(name) + _text(dtype) + sides + presence)
-    return avro_array(found)
+        found.append({"name": name, "dtype": dtype, "shape": list(shape), "presence": presence})
+    return found
 
 
 def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:

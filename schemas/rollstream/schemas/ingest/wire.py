@@ -1,9 +1,8 @@
 """How Avro holds a record: a header, and the payload behind it.
 
-fastavro reads all fields but the content of the last, ``payload``, whose length it takes for a
-number: that is a view. A header is written by hand, since what fastavro costs a record is more than
-what it costs to encode a rollout, and most records of slow workers have one. So a rollout's tokens
-are copied once on either side.
+fastavro writes and reads all fields but the content of the last, ``payload``, whose length it takes
+for a number: that is joined behind the header when a record is written, and a view when it is read.
+So a rollout's tokens are copied once on either side.
 
 A record of an older version is read as the newest: its header by Avro's resolution, its payload in
 the order of the fields that its version has.
@@ -15,11 +14,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
-from fastavro import schemaless_writer
+import fastavro
 
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.fields import SCHEMA, RowField, columns, fields_of, named, row_fields
@@ -27,7 +26,6 @@ from rollstream.schemas.wire_schemas import WireSchema, parse, read_avro, shippe
 
 _IN_PAYLOAD = ("text", "number", "array")  # A number is in the header.
 NONE, ALL, SOME = range(3)  # Which entries have an array.
-_LONGS_KEPT = 4_096
 COUNTS = "<u4"  # How lengths and indexes are read: a negative one is beyond all bytes there are.
 # As ``array`` names them, on a little-endian machine.
 _CODES: Mapping[str, Any] = {"<i4": "i", "<u4": "I", "<i8": "q", "<f8": "d", "|b1": "B"}
@@ -54,56 +52,15 @@ def unpacked(dtype: str, raw: bytes) -> list[Any]:
     return memoryview(raw).cast(_CODES[dtype]).tolist()
 
 
-@cache
-def prefix() -> bytes:
-    """What a record begins with."""
-    return shipped().newest(SCHEMA).prefix
-
-
-@cache
-def header_names() -> tuple[str, ...]:
-    """The fields of a record but its payload, in their order."""
-    return tuple(field["name"] for field in shipped().newest(SCHEMA).fields[:-1])
-
-
-@cache
-def default_of(name: str) -> bytes:
-    """What a header has of a field that nothing is said of."""
-    fields = [field for field in shipped().newest(SCHEMA).fields if field["name"] == name]
-    written = BytesIO()
-    schemaless_writer(written, parse({"type": "record", "name": "One", "fields": fields}), {})
-    return written.getvalue()
-
-
-@cache
-def extra_names() -> tuple[str, ...]:
-    """The fields of a record's extras, in their order."""
-    fields = {field["name"]: field for field in shipped().newest(SCHEMA).fields}
-    return tuple(one["name"] for one in fields["extras"]["type"][1]["fields"])
-
-
-@lru_cache(_LONGS_KEPT)
-def avro_long(number: int) -> bytes:
-    """An int or a long: zigzag, then seven bits a byte, the lowest first."""
-    left = (number << 1) ^ (number >> 63)
-    found = bytearray()
-    while left > 0x7F:
-        found.append(left & 0x7F | 0x80)
-        left >>= 7
-    found.append(left)
-    return bytes(found)
-
-
-def avro_bytes(raw: bytes) -> bytes:
-    """Bytes, or the UTF-8 of a string."""
-    return avro_long(len(raw)) + raw
-
-
-def avro_array(items: Iterable[bytes]) -> bytes:
-    """An array of encoded items: one block, and the end."""
-    found = [*items]
-    end = avro_long(0)
-    return b"".join((avro_long(len(found)), *found, end)) if found else end
+def write_record(header: dict[str, Any], payload: Sequence[bytes]) -> bytes:
+    """The bytes of a record: its fields but the last, to which that one's length is added, and the
+    pieces of that one."""
+    schema = shipped().newest(SCHEMA)
+    stream = BytesIO()
+    stream.write(schema.prefix)
+    header["payload"] = sum(map(len, payload))
+    fastavro.schemaless_writer(stream, _header(schema), header)
+    return b"".join((stream.getvalue(), *payload))
 
 
 class PayloadFields(NamedTuple):
