@@ -33,9 +33,7 @@ def submit(prompts: Submitted, now_s: float, *steps: Step) -> None:
 
 
 def end(prompts: Submitted, trajectory: str, prompt: str, now_s: float = 1.0) -> None:
-    ended = OUTBOX.ended(
-        GroupAddress("web", prompt, prompt, 0, "train"), trajectory, 0, is_rollout=False
-    )
+    ended = OUTBOX.ended(GroupAddress("web", prompt, prompt, 0, "train"), trajectory, 0)
     prompts.end(ended, 0, now_s)
 
 

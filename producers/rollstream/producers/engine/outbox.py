@@ -202,15 +202,11 @@ class Outbox:
         shown = reason[:REASON_CHARS_MAX].encode(errors="backslashreplace").decode()
         return self._control(address, EntryKind.FAILED, Failure(count, shown), rollout_uid)
 
-    def ended(
-        self, address: GroupAddress, uid: str, segments: int, *, is_rollout: bool
-    ) -> Outgoing:
-        """The control event that a trajectory of steps, of this uid or of a rollout of this uid,
-        has ended with so many segments, 0: with those that are before it in the log."""
-        own: dict[str, Any] = {"segment_idx": segments}
-        if is_rollout:
-            return self._control(address, EntryKind.ENDED, uid=uid, own=own)
-        own[_TRAJECTORY_UID], of = uid, step_rollout_uid(address.group_uid, uid)
+    def ended(self, address: GroupAddress, uid: str, segments: int) -> Outgoing:
+        """The control event that a trajectory of steps, of this uid, has ended with so many
+        segments, 0: with those that are before it in the log."""
+        own = {"segment_idx": segments, _TRAJECTORY_UID: uid}
+        of = step_rollout_uid(address.group_uid, uid)
         ended = self._control(address, EntryKind.ENDED, uid=of, own=own)
         ended.trajectory_uid = uid
         return ended

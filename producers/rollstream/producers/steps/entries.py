@@ -114,7 +114,7 @@ class StepEntries:
             remedy = f"give 1 to {INT_MAX}, or None where each step is in the log by now"
             raise InvalidRollout("steps", count, remedy)
         address = GroupAddress(environment, prompt, prompt, 0, "train")
-        end = self._outbox.ended(address, uid, count, is_rollout=False)
+        end = self._outbox.ended(address, uid, count)
         self._submitted_to(environment).check_end(end, count)
         return self._ends(environment, end, count)
 
