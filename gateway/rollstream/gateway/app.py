@@ -147,8 +147,8 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 async def _admitted(request: Request, environment: str) -> Intake:
-    """The bounds of a call whose caller may write to the environment of its path; nothing was read
-    of the body.
+    """The bounds of a call whose caller may write to the environment of its path, and which gives
+    each query parameter once; nothing was read of the body.
 
     Raises:
         Refused: there is no such environment, or the token is missing, unknown or another's.
@@ -187,6 +187,10 @@ async def _admitted(request: Request, environment: str) -> Intake:
     connection: Connection | None = getattr(request.state, "connection", None)
     if connection is not None:
         connection.bounded_by.claim(connection, environment)
+    for name in request.query_params:
+        if (count := len(request.query_params.getlist(name))) > 1:
+            finding, remedy = f"the query parameter {name!r} has {count} values", "give it once"
+            raise Refused(Kind.QUERY, finding, remedy, name, f"{count} values")
     return gateway.intake
 
 

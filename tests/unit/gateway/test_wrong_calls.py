@@ -265,6 +265,7 @@ def test_a_wrong_uid_in_the_path_is_named(client: TestClient) -> None:
     [
         ("durabel=true", "durabel", "'true'", "leave it out, or correct its name"),
         ("durable=true&x=", "x", "''", "leave it out, or correct its name"),
+        ("durable=true&durable=false", "durable", "2 values", "give it once"),
         (f"{LONG}=1", "nnn", "'1'", "leave it out"),
         ("durable=perhaps", "durable", "'perhaps'", "give true or false"),
         ("durable=", "durable", "''", "give true or false"),

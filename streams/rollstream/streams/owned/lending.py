@@ -29,7 +29,7 @@ class Lender:
     def __init__(self, make: Callable[[], LogReader], count: int) -> None:
         self._make = make
         self._count = count
-        self._places = threading.BoundedSemaphore(count)
+        self._lendable = threading.BoundedSemaphore(count)
         self._free: deque[LogReader] = deque()
         self._closed = 0  # How often.
         self._served_s = -inf
@@ -41,7 +41,7 @@ class Lender:
         Raises:
             BrokerUnavailable: all were lent up to the deadline, as ``why_not`` says.
         """
-        if not self._places.acquire(timeout=deadline.left_s()):
+        if not self._lendable.acquire(timeout=deadline.left_s()):
             raise BrokerUnavailable(f"{why_not} within {deadline.timeout_s} s")
         try:
             closed, reader = self._closed, self._take() or self._make()
@@ -52,7 +52,7 @@ class Lender:
                 raise
             self._keep(reader, closed)
         finally:
-            self._places.release()
+            self._lendable.release()
 
     def serve(self, now_s: float) -> None:
         """Polls those that are not lent, once a second.

@@ -113,7 +113,7 @@ class Ack(Command[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note(Command[None]):
+class RecordedOnly(Command[None]):
     """A command whose caller learns no more than that it is recorded."""
 
     def result(self, state: SamplerState, context: ResultContext) -> None:
@@ -121,7 +121,7 @@ class Note(Command[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkCheckpointed(Note):
+class MarkCheckpointed(RecordedOnly):
     """Batches up to this step are final."""
 
     step: int
@@ -140,7 +140,7 @@ class MarkCheckpointed(Note):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish(Note):
+class Finish(RecordedOnly):
     """The run is over; with ``if_final`` only where every served batch is final."""
 
     if_final: bool = False
@@ -281,7 +281,7 @@ class PublishPolicy(Command[Policy]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drop(Note):
+class Drop(RecordedOnly):
     """Groups of these ids will never be served."""
 
     group_ids: tuple[str, ...]
@@ -301,7 +301,7 @@ class Drop(Note):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purge(Note):
+class Purge(RecordedOnly):
     """The groups that are ready now will never be served."""
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
@@ -310,7 +310,7 @@ class Purge(Note):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetCurrentStep(Note):
+class SetCurrentStep(RecordedOnly):
     """The trainer is at this step, whatever batches it asks for."""
 
     step: int
