@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import subprocess
 import sys
 import uuid
@@ -199,16 +198,6 @@ def rollout() -> dict[str, Any]:
         "output_tokens": [3, 4],
         "logprobs": [-0.1, -0.2],
     }
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing until the end of the block; its connections stay open."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -18,8 +18,9 @@ import pytest
 from confluent_kafka import TopicPartition as Records
 from confluent_kafka.admin import AdminClient
 
-from harness.alerted import Alerted, limited, rollout, stopped
+from harness.alerted import Alerted, limited, rollout
 from harness.backup import Backup
+from harness.halting import halted
 from harness.kafka import REQUEST_TIMEOUT_S, topics_deleted_after
 from harness.newer_records import NEWER_HEADERS, NEWER_PREFIX, newer
 from harness.raw_connections import connection
@@ -130,7 +131,7 @@ def _delete_records(world: Alerted, topic: str) -> None:
 @contextmanager
 def store_hangs(world: Alerted) -> Iterator[None]:
     """It takes connections and answers nothing."""
-    with stopped(world.s3.pid):
+    with halted(world.s3.pid):
         world.publish(ENVIRONMENT)
         yield
 
@@ -210,9 +211,9 @@ def broker_stopped(world: Alerted) -> Iterator[None]:
         away.callback(serve_metrics(producer, port=world.ports["here"]))
         producer.publish(**rollout(), reward=1.0)
         producer.flush()
-        with stopped(world.pid("sealer")):  # It reads the group when nobody takes its event.
+        with halted(world.pid("sealer")):  # It reads the group when nobody takes its event.
             world.publish(ENVIRONMENT)
-            away.enter_context(stopped(world.kafka.pid))
+            away.enter_context(halted(world.kafka.pid))
         producer.publish(**rollout(), reward=1.0)
         yield
         with pytest.raises(DeliveryFailed):

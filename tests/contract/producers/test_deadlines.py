@@ -6,8 +6,6 @@ The only timed assertions: each call ends within its own time, and what a busy m
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import threading
 import traceback
@@ -19,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from harness.brokers import TIMEOUT_S, until
+from harness.halting import go_on, halt
 from harness.producer_faults import FILLING, NarrowBroker, SilentBroker, fill, wide_rollout
 from harness.producers import new_layout, published, sampled, segments_of
 from rollstream.producers import (
@@ -63,8 +62,8 @@ def outage(request: pytest.FixtureRequest) -> Iterator[Outage]:
     kafka = request.getfixturevalue("own_kafka")()
     with KafkaBroker(kafka.bootstrap) as broker:
         layout = new_layout(broker, "math", "code")
-        yield Outage(broker, layout, partial(os.kill, kafka.pid, signal.SIGSTOP))
-        os.kill(kafka.pid, signal.SIGCONT)
+        yield Outage(broker, layout, partial(halt, kafka.pid))
+        go_on(kafka.pid)
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from harness.brokers import TIMEOUT_S, World
+from harness.halting import halted
 from harness.kafka import KafkaFactory
 from harness.producers import PARTITIONS, new_layout
 from rollstream.producers import (
@@ -214,10 +213,11 @@ def test_a_broker_that_is_away_is_named_within_the_time_and_the_call_repeated(
         other.upsert_scores(GROUP, {"a": 1.0}, expect_version=0)
         hasty.publish(rollout_uid="u", reward=0.0)
         hasty.flush(TIMEOUT_S)
-        os.kill(kafka.pid, signal.SIGSTOP)
-        with pytest.raises(BrokerUnavailable, match=rf"{kafka.bootstrap} .* repeat the call"):
+        with (
+            halted(kafka.pid),
+            pytest.raises(BrokerUnavailable, match=rf"{kafka.bootstrap} .* repeat the call"),
+        ):
             hasty.upsert_scores(GROUP, {"a": 2.0}, expect_version=1)
-        os.kill(kafka.pid, signal.SIGCONT)
         hasty.flush(TIMEOUT_S)
         other.upsert_scores(GROUP, {"a": 2.0}, expect_version=1)
         with pytest.raises(VersionConflict, match="to be 1, but is 2 of a"):

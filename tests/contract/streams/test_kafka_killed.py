@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, commit, new_topic, until
+from harness.halting import halted
 from harness.kafka import KafkaFactory
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from harness.seal_events import flushed
@@ -61,16 +60,13 @@ def test_a_member_polls_on_while_its_broker_answers_nothing(own_kafka: KafkaFact
         until(lambda: where in member.assigned(), lambda: member.poll(1, 0.05))
         member.begin(where, 0)
         assert commit(member, where, 1)
-        os.kill(kafka.pid, signal.SIGSTOP)
-        try:
+        with halted(kafka.pid):
             answer = member.commit(where, 2, "")
             for _ in range(10):
                 assert member.poll(10, 0.05) == []
-            assert not answer.done(), "it waited for an answer"
+            assert not answer.done(), f"it was answered: {answer}"
             with pytest.raises(BrokerUnavailable):
                 broker.admin().committed("g", [where], AWAY_S)
-        finally:
-            os.kill(kafka.pid, signal.SIGCONT)
         until(
             lambda: where in member.assigned() and commit(member, where, 3),
             lambda: member.poll(1, 0.05),
@@ -90,13 +86,10 @@ def test_a_member_that_lost_an_offset_polls_on_while_its_broker_answers_nothing(
         member.begin(where, 5)
         with pytest.raises(OffsetLost):
             until(lambda: False, lambda: member.poll(1, 0.05))
-        os.kill(kafka.pid, signal.SIGSTOP)
-        polls = Deadline(AWAY_S)
-        try:
+        with halted(kafka.pid):
+            polls = Deadline(AWAY_S)
             for _ in range(10):
                 assert member.poll(10, 0.05) == []
-        finally:
-            os.kill(kafka.pid, signal.SIGCONT)
         assert not polls.passed(), "it waited for an answer"
         with pytest.raises(OffsetLost):
             until(lambda: False, lambda: _poll_again(member))
