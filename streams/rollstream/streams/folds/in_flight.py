@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -75,6 +75,19 @@ class LivingProducers:
 _Sum = tuple[int, int, int, int, int]
 
 
+class _Columns(NamedTuple):
+    """The sums of an environment's producers, by rising id.
+
+    Attributes:
+        rows: of each id.
+        figures: int64 [n, 5].
+    """
+
+    ids: tuple[str, ...]
+    rows: dict[str, int]
+    figures: NDArray[np.int64]
+
+
 class InFlightGroups:
     """By the reports of each partition's sealer, each partition by itself: they may be folded in
     any interleaving. Holds a producer of a partition until it was silent there for ten minutes of
@@ -89,7 +102,10 @@ class InFlightGroups:
         self._producers: dict[PartitionAddress, dict[str, ProducerInFlight]] = {}
         # By environment: a sampler asks several times a second, while it decides.
         self._sums: dict[str, dict[str, _Sum]] = {}
-        self._order: dict[str, tuple[tuple[str, ...], NDArray[np.int64]]] = {}  # By environment.
+        # By environment, the sums as columns, and those that were summed anew since then: reports
+        # name a part of a fleet.
+        self._columns: dict[str, _Columns] = {}
+        self._newer: dict[str, dict[str, None]] = {}
         # Log time of the newest report.
         self._told_ts: dict[PartitionAddress, int] = {}
         self._forgotten_ts: dict[PartitionAddress, int] = {}  # When a log's silent ones were.
@@ -137,30 +153,38 @@ class InFlightGroups:
         behind = sorted(
             (max(ts - silent_us, untold_ts), log) for ts, log in told if untold_ts < ts < now_ts
         )
-        sums = self._sums.get(environment, {})
-        ids, by_id = tuple(sums), self._by_id(environment, tuple(sums))
-        figures = np.fromiter(chain.from_iterable(sums.values()), np.int64, 5 * len(sums))
-        begun, is_open, last_ts, _, waiting = figures.reshape(-1, 5)[by_id].T
+        ids, _, figures = self._summed(environment)
+        begun, is_open, last_ts, _, waiting = figures.T
         lives = last_ts > now_ts - silent_us
         if behind:
             for row in np.flatnonzero(~lives & (last_ts > behind[0][0])).tolist():
-                producer_id = ids[by_id[row]]
-                lives[row] = self._spoke_untold(producer_id, int(last_ts[row]), behind)
+                lives[row] = self._spoke_untold(ids[row], int(last_ts[row]), behind)
         lives &= last_ts >= said_since_ts
-        living = tuple(map(ids.__getitem__, by_id[lives].tolist()))
+        living = tuple(compress(ids, lives.tolist()))
+        open_now = is_open[lives]
         if self.aside:
             aside = [self._open_aside(environment, producer_id) for producer_id in living]
-            is_open[lives] -= np.array(aside, np.int64)
-        return LivingProducers(living, begun[lives], is_open[lives], waiting[lives])
+            open_now -= np.array(aside, np.int64)
+        return LivingProducers(living, begun[lives], open_now, waiting[lives])
 
-    def _by_id(self, environment: str, ids: tuple[str, ...]) -> NDArray[np.int64]:
-        """The indexes of the environment's ids, by rising id: remembered, since those of a fleet
-        are mostly the same as before."""
-        known, order = self._order.get(environment, ((), np.zeros(0, np.int64)))
-        if ids != known:
-            order = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
-            self._order[environment] = ids, order
-        return order
+    def _summed(self, environment: str) -> _Columns:
+        """The environment's sums as columns. Only what was summed since the last call is written
+        anew, unless there are other producers than then."""
+        sums = self._sums.get(environment, {})
+        columns = self._columns.get(environment)
+        newer = self._newer.pop(environment, {})
+        if (
+            columns is None
+            or len(columns.ids) != len(sums)
+            or not newer.keys() <= columns.rows.keys()
+        ):
+            ids = tuple(sorted(sums))
+            rows_of = {name: row for row, name in enumerate(ids)}
+            columns = self._columns[environment] = _Columns(ids, rows_of, _figures(sums, ids))
+        elif newer:
+            rows = np.fromiter(map(columns.rows.__getitem__, newer), np.int64, len(newer))
+            columns.figures[rows] = _figures(sums, newer)
+        return columns
 
     def _open_aside(self, environment: str, producer_id: str) -> int:
         logs = [log for log in self.aside if log.environment == environment]
@@ -184,8 +208,10 @@ class InFlightGroups:
         """Figures on this partition. They cost no look at the others but where one falls that only
         rises as a rule."""
         producers, sums = self._producers[log], self._sums.setdefault(log.environment, {})
+        newer = self._newer.setdefault(log.environment, {})
         for one in reported:
             producer_id, begun, is_open, _, last_ts = one
+            newer[producer_id] = None
             before, known = producers.get(producer_id), sums.get(producer_id)
             if before is not None and last_ts < before.last_ts:
                 # A new owner, that reads again what is pending, does not know what was said since.
@@ -207,12 +233,19 @@ class InFlightGroups:
             for log, producers in self._producers.items()
             if log.environment == environment and (one := producers.get(producer_id)) is not None
         ]
-        sums = self._sums[environment]
+        sums, newer = self._sums[environment], self._newer[environment]
         del sums[producer_id]
+        newer.pop(producer_id, None)
         if parts:
+            newer[producer_id] = None
             begun, is_open = max(one.begun for one in parts), sum(one.open for one in parts)
             sums[producer_id] = begun, is_open, *max(map(_said, parts))
 
 
 def _said(one: ProducerInFlight) -> tuple[int, int, int]:
     return one.last_ts, one.begun, one.waiting
+
+
+def _figures(sums: Mapping[str, _Sum], ids: Collection[str]) -> NDArray[np.int64]:
+    flat = chain.from_iterable(map(sums.__getitem__, ids))
+    return np.fromiter(flat, np.int64, 5 * len(ids)).reshape(-1, 5)
