@@ -314,6 +314,18 @@ def test_a_new_owner_writes_what_nobody_did_and_removes_the_shares_of_the_dead()
     assert world.shares() == {}
 
 
+@pytest.mark.parametrize(("requests", "spare"), [([], 2), ([[(("math",), 30)]], 0)])
+def test_a_fleet_keeps_spare_groups_unless_a_request_lacks_them(
+    requests: Sequence[Sequence[Quota]], spare: int
+) -> None:
+    world = World(groups_per_step=10)
+    world.publish()
+    world.produce(*((f"p{number:02}{READS_ITS_SHARE}", 0, 0, 0) for number in range(16)))
+    seen = world.observe(requests)
+    (told,) = world.granting.changes(seen, 0.0)
+    assert sum(one.total or 0 for one in told.shares) == seen.loads["math"].open - spare
+
+
 @pytest.mark.proves("F5")
 @pytest.mark.parametrize("fleet", [40, 400])
 def test_what_is_written_grows_with_what_changes_and_not_with_the_fleet(fleet: int) -> None:

@@ -20,10 +20,11 @@ def shared(
     ended: int = 0,
     turn: int = 0,
     now_s: float,
+    spare: int = 0,
 ) -> dict[str, int]:
     """Producer to its total."""
     living = LivingProducers.of(ProducerStanding(*one) for one in producers)
-    shares.share(living, free, ended, turn * TURN_US, now_s)
+    shares.share(living, free, ended, turn * TURN_US, now_s, spare)
     return dict(zip(shares.ids, shares.totals.tolist(), strict=True))
 
 
@@ -167,6 +168,16 @@ def test_what_a_producer_does_not_begin_goes_to_one_that_waits() -> None:
     waiting = (("a", 0, 0, 0), ("b", 2, 2, 2))
     assert shared(shares, *waiting, free=2, now_s=1.0) == {"a": 2, "b": 2}
     assert shared(shares, *waiting, free=2, now_s=1.0 + HELD_S) == {"a": 0, "b": 4}
+
+
+def test_what_is_spare_goes_to_one_that_waits_and_nobody_loses_a_share() -> None:
+    shares = Shares()
+    calm = [(f"p{at}", 0, 0, 0) for at in range(3)]
+    totals = shared(shares, *calm, free=3, now_s=0.0, spare=1)
+    assert sum(totals.values()) == 2
+    waits = [(name, 0, 0, 0 if totals[name] else 1) for name, *_ in calm]
+    later = shared(shares, *waits, free=3, now_s=HELD_S + 1, spare=1)
+    assert later == dict.fromkeys(totals, 1)
 
 
 def test_a_producer_that_comes_waits_for_no_turn_of_those_that_are_there() -> None:

@@ -24,6 +24,9 @@ REPEAT_S = VALID_S / 3
 LEFT_S, NO_PART_S = 0.0, -1.0  # What ``valid_s`` says of a sampler that left, or takes no part.
 # Producers of an older release may come back so long after they asked last.
 OLDER_S = 86_400.0
+# A fleet keeps a spare group for each so many producers. What was granted to all of them would be
+# taken back from one as soon as another waits, which takes a record of each.
+PRODUCERS_A_SPARE = 8
 _NO_LOAD = Load(0, 0, 0, LivingProducers.of(()))
 
 
@@ -163,7 +166,9 @@ class Granting:
         self, name: str, load: Load, log_us: int, now_s: float, is_new: bool, lacks: bool
     ) -> Told:
         of = self._environment(name)
-        of.shares.share(load.producers, load.open, load.ended, log_us, now_s)
+        # What a request lacks is granted whole.
+        spare = 0 if load.lacking > 0 else len(load.producers) // PRODUCERS_A_SPARE
+        of.shares.share(load.producers, load.open, load.ended, log_us, now_s, spare)
         of.shares.need(load.lacking, log_us)
         valid, limits = self._valid(load), (load.limit, load.ever)
         at_once, of.limits = is_new or of.limits != limits, limits

@@ -56,9 +56,11 @@ class Shares:
         ended: int,
         log_us: int,
         now_s: float,
+        spare: int = 0,
     ) -> None:
         """Shares ``free`` groups among the living producers: first evenly among those that wait,
-        each up to what it waits for; then each keeps what it had; the rest evenly among all.
+        each up to what it waits for; then each keeps what it had; the rest evenly among all, but
+        for the ``spare`` groups.
         Those to whom a part was of no use get all that they wait for, one after the other, before
         the others in one turn, and after them in the next.
         Who comes first changes with log time, the same in every sampler.
@@ -66,6 +68,7 @@ class Shares:
         Args:
             ended: groups that ended so far.
             now_s: by a clock that never goes back.
+            spare: groups that stay open for producers that will wait, where nobody waits for them.
         """
         begun, is_open = producers.begun, producers.open
         if producers.ids != self.ids:
@@ -97,6 +100,7 @@ class Shares:
         shares = waited
         kept = filled(shares, np.maximum(shares, granted), left, first)
         left -= int((kept - shares).sum())
+        left = max(0, left - spare)
         shares = filled(kept, kept + left, left, first)
         self._moved_s[shares > granted] = now_s
         self.totals = begun + shares
