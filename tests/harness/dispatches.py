@@ -39,7 +39,7 @@ def dispatch_problems(world: SealWorld, *, calm: bool) -> list[str]:
     unsettled = [(ref.partition, key) for ref, key in published.items() if ref not in settled]
     # A key has one pending group, however often it was dispatched; others of it may be decided.
     at_most, at_least = (Counter(key[1] for _, key in found) for found in (unsettled, {*unsettled}))
-    named = Counter(key.example_id for key, _ in fold.open())
+    named = Counter(group.example_id for _, groups in fold.open() for group in groups)
     problems = [f"{example} is back, and counts as dispatched" for example in named - at_most]
     if calm:
         missing = at_least - named

@@ -25,6 +25,7 @@ from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Reply, Unread
 from rollstream.sampler.decide.queries.looks import AskRecorded, AskStats, Flush, SamplerStats
+from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.queries.sampling import ReadGroups
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine.calls import Call
@@ -315,3 +316,22 @@ def test_what_is_pickled_once_is_opened_without_a_copy_of_its_arrays() -> None:
     assert opened["text"] == "a"
     assert np.shares_memory(opened["array"], array)
     assert len(pickled.header) < array.nbytes
+
+
+def test_progress_over_the_actor_is_what_a_sampler_in_process_answers() -> None:
+    world = memory_world()
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{n % 3}") for n in range(8)))
+    sampler = world.open()
+    for step in range(2):
+        sampler.next_batch(step, 2, timeout_s=WAIT_S)
+    sampler.checkpointed(0)
+    there = sampler.progress()
+
+    async def answer() -> Any:
+        async with actor_in(world) as actor:
+            return opened(await actor.execute(AskProgress(), WAIT_S)).value
+
+    assert asyncio.run(answer()) == there
+    assert there.trained["math"]
+    assert there.handed_out["math"]
+    world.close()

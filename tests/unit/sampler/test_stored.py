@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,12 @@ import ray
 from harness.batches import batch_event
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler.actor import stored
-from rollstream.sampler.actor.pickled import Pickled, Stored, opened
+from rollstream.sampler.actor.pickled import Pickled, Stored, crossing, opened
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.command import Reply
+from rollstream.sampler.decide.command import Computed, Reply
 
 BYTES = 1_000
 
@@ -68,3 +70,13 @@ def test_what_all_ranks_get_is_stored_once_if_it_were_large_for_all_of_them(
 def share_of(dp_size: int) -> Share:
     decided = Decided.of(ServedBatch.of(batch_event(0), 0))
     return Share(decided, [], {}, {}, (), 0, dp_size, 0)
+
+
+def test_a_result_that_its_caller_makes_crosses_in_pieces_as_what_it_is_made_of() -> None:
+    names = [f"example-{number}" for number in range(50_000)]
+    pickled = StoredBatches().pickled(Computed("key", partial(dict.fromkeys, names, 7)))
+    assert max(piece.nbytes for piece in pickled.buffers if not isinstance(piece, Stored)) < 70_000
+    assert len(pickled.header) < 70_000
+    assert opened(crossing(Reply(3, pickled))) == Reply(3, dict.fromkeys(names, 7))
+    few = StoredBatches().pickled(Computed("key", os.getpid))
+    assert opened(crossing(Reply(3, few))) == Reply(3, os.getpid())

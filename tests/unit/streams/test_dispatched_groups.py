@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from harness.seal_events import flushed
-from rollstream.folds.group.known import Key
-from rollstream.folds.life.dispatched import DispatchedGroups
+from rollstream.folds.life.dispatched import Dispatched, DispatchedGroups
 from rollstream.schemas.events import Event, GroupsBegun, UnreadRanges, UnsealedGroups
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
@@ -31,16 +30,14 @@ def begun(*groups: tuple[int, int, str], age_s: float = 0.0, now_ts: int = NOW) 
 
 
 def examples(groups: DispatchedGroups) -> list[str]:
-    return sorted(key.example_id for key, _ in groups.open())
+    return sorted(group.example_id for _, found in groups.open() for group in found)
 
 
 def test_a_named_group_is_open_since_its_dispatch_until_that_is_settled() -> None:
     groups = DispatchedGroups()
     groups.apply(LOG, begun((3, 0, "a"), (3, 1, "b"), age_s=2.5))
-    assert sorted(groups.open()) == [
-        (Key("math", "a"), NOW - 2_500_000),
-        (Key("math", "b"), NOW - 2_500_000),
-    ]
+    since_ts = NOW - 2_500_000
+    assert groups.open() == [("math", [Dispatched("a", since_ts), Dispatched("b", since_ts)])]
     groups.apply(LOG, flushed(0, "n", [(4, 0)], 0, settled={"dispatched": [(3, 1)]}))
     assert examples(groups) == ["a"]
     assert groups.never_back.by_kind() == {}
@@ -50,7 +47,7 @@ def test_a_group_that_is_named_again_is_open_once_and_since_the_first_time() -> 
     groups = DispatchedGroups()
     groups.apply(LOG, begun((3, 0, "a")))
     groups.apply(LOG, begun((3, 0, "a"), now_ts=NOW + 5_000_000))
-    assert list(groups.open()) == [(Key("math", "a"), NOW)]
+    assert groups.open() == [("math", [Dispatched("a", NOW)])]
 
 
 def test_an_entry_of_another_partition_ends_nothing() -> None:

@@ -4,7 +4,6 @@ did not end by themselves. Pure."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rollstream.folds.group.example_counts import ExampleCounts
@@ -78,14 +77,9 @@ class DispatchedGroups:
             if self._open.get(log):
                 self._end(log, event)
 
-    def open(self) -> Iterator[tuple[Key, int]]:
-        """Those that are not back yet, and since when, as it is now, whatever is applied then."""
-        found = [(log.environment, list(groups.values())) for log, groups in self._open.items()]
-        return (
-            (Key(environment, example_id), since_ts)
-            for environment, groups in found
-            for example_id, since_ts in groups
-        )
+    def open(self) -> list[tuple[str, list[Dispatched]]]:
+        """Those that are not back yet, by the environment of each log."""
+        return [(log.environment, list(groups.values())) for log, groups in self._open.items()]
 
     def count_open(self) -> int:
         """How many these are."""

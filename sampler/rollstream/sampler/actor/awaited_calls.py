@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled
-from rollstream.sampler.decide.command import Lane, R, Reply, Unread
+from rollstream.sampler.decide.command import Computed, Lane, R, Reply, Unread
 from rollstream.sampler.engine.calls import Call
 
 
@@ -109,7 +109,7 @@ class AwaitedCalls:
     def _read(self, unread: Unread[Any], reading: Future[Pickled]) -> None:
         outcome: Pickled | BaseException
         try:
-            outcome = self._pickled(unread.read())
+            outcome = self._pickled(unread if isinstance(unread, Computed) else unread.read())
         except BaseException as error:  # noqa: BLE001 - whatever it is, its callers get it
             outcome = error
         reads = self._reads[unread.lane]

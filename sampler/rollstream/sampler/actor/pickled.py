@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -16,6 +17,7 @@ from rollstream.sampler.decide.command import Reply
 BESIDE_BYTES_MIN = 1_024  # An array beside the header costs more than to copy a smaller one.
 # Ray hands bytes on as they are, and an answer of up to 100 KiB together with the call.
 JOINED_BYTES_MAX = 96 * 1024
+PAUSE_S = 1e-4  # Between two pieces; enough for a thread that waits for Python's lock to take it.
 
 
 class Stored(NamedTuple):
@@ -52,6 +54,14 @@ class Pickled(NamedTuple):
         header = pickle.dumps(value, protocol=5, buffer_callback=keep_beside)
         return cls(header, [_read_only(each.raw()) for each in buffers], fields)
 
+    @classmethod
+    def of_result(cls, make: Callable[[], object]) -> Self:
+        """What ``make`` returns, which is called where this is opened. It is pickled in pieces of
+        64 KiB: between two pieces other threads get Python's lock at once."""
+        pieces = _Pieces()
+        pickle.Pickler(pieces, protocol=5).dump(make)
+        return cls.of(_Made(pieces.written))
+
     @property
     def nbytes(self) -> int:
         """Its size, without fields and what is stored."""
@@ -71,6 +81,30 @@ class Pickled(NamedTuple):
         value = pickle.loads(self.header, buffers=list(map(opened_part, self.buffers)))
         fields = {name: opened_part(part) for name, part in self.fields.items()}
         return replace(value, **fields) if fields else value
+
+
+class _Pieces:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self._never = threading.Event()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        self.written.append(bytes(piece))
+        self._never.wait(PAUSE_S)
+
+
+class _Made:
+    """Unpickled, it is the result of the callable that was pickled in these pieces."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (list(map(pickle.PickleBuffer, self._pieces)),)
+
+
+def _make(pieces: Sequence[memoryview]) -> object:
+    return pickle.loads(b"".join(pieces))()
 
 
 def crossing(answer: object) -> object:

@@ -16,6 +16,7 @@ from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled, Stored
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.share import Share
+from rollstream.sampler.decide.command import Computed
 
 STORED_BYTES_MAX = 32 * 1024 * 1024  # An eighth of our own Ray's store, for what may be in vain.
 DECISIONS_KEPT = 4  # Whose ranks may be on their way at one time.
@@ -61,6 +62,8 @@ class StoredBatches:
         if isinstance(result, Share):
             decided = self._decided(result.decided, result.dp_size)
             return Pickled.of(replace(result, decided=_ELSEWHERE), decided=decided)
+        if isinstance(result, Computed):
+            return Pickled.of_result(result.read)
         if not isinstance(result, AssembledBatch):
             return Pickled.of(result)
         decided = self._decided(result.decided, result.others["dp_size"])

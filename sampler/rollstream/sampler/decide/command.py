@@ -74,6 +74,16 @@ class Unread(Generic[R_co]):
     lane: Lane = "past"
 
 
+@dataclass(frozen=True, slots=True)
+class Computed(Unread[R_co]):
+    """A result that is made in the process of its caller. What it is made of crosses, pickled with
+    ``read``.
+
+    Where commands are decided, a thread that makes a large result, or frees it, holds up the one
+    that decides: both need Python's lock.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(ABC, Generic[R]):
     """A request to a sampler whose result is an ``R``.
@@ -130,11 +140,6 @@ class Command(ABC, Generic[R]):
     @abstractmethod
     def result(self, state: SamplerState, context: ResultContext) -> R | Unread[R]:
         """What the caller gets, once all events are confirmed and there is no shortage."""
-
-
-def computed(result: Callable[[], R]) -> Unread[R]:
-    """A result that takes long and needs the state no more: no decision waits for it."""
-    return Unread(object(), result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

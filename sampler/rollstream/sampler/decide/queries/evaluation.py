@@ -11,7 +11,7 @@ import numpy as np
 
 from rollstream.folds.scores.evaluated import Evaluated, Returns
 from rollstream.folds.state import SamplerState
-from rollstream.sampler.decide.command import Look, ResultContext, Unread, computed
+from rollstream.sampler.decide.command import Look, ResultContext, Unread
 
 PASSING = 1.0
 
@@ -67,7 +67,7 @@ class AskEvaluations(Look[tuple[Evaluation, ...]]):
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[tuple[Evaluation, ...]]:
         found = state.evaluated.items()
-        return computed(lambda: tuple(self._evaluation(*one) for one in found))
+        return Unread(object(), lambda: tuple(self._evaluation(*one) for one in found))
 
     def _evaluation(self, key: Evaluated, examples: Mapping[str, Returns]) -> Evaluation:
         alike: defaultdict[int, list[str]] = defaultdict(list)  # By how many they have.

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from rollstream.folds.batches.served import DROPPED
 from rollstream.folds.group.example_counts import ExampleCounts
 from rollstream.folds.group.known import Key
+from rollstream.folds.life.dispatched import Dispatched
 from rollstream.folds.state import NOTHING, SamplerState
-from rollstream.sampler.decide.command import Look, ResultContext, Unread, computed
-
-PICKLED_AT_ONCE = 4_096  # Examples: it takes a millisecond or two.
+from rollstream.sampler.decide.command import Computed, Look, ResultContext
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,13 +76,6 @@ class Progress:
     next_step: int
     final_step: int | None
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """In pieces of ``PICKLED_AT_ONCE`` examples: a million in one go would hold Python's lock
-        for half a second, and with it whoever decides."""
-        if protocol < 5:
-            return object.__reduce_ex__(self, protocol)
-        return _of_pieces, ([_pieces_of(getattr(self, one.name)) for one in fields(self)],)
-
     def __repr__(self) -> str:
         """A line, and one for each environment: groups, and of how many examples."""
         environments = sorted({name for end in _SHOWN for name in getattr(self, end)})
@@ -113,42 +103,11 @@ def _groups(of_example: int | tuple[int, ...] | Mapping[str, int]) -> int:
     return len(of_example) if isinstance(of_example, tuple) else sum(of_example.values())
 
 
-def _pieces_of(attribute: Any) -> Any:
-    if not isinstance(attribute, Mapping):
-        return attribute
-    return {
-        name: [*_pieces(of)] if isinstance(of, Mapping) else of for name, of in attribute.items()
-    }
-
-
-def _pieces(examples: Mapping[str, Any]) -> Iterator[pickle.PickleBuffer]:
-    left = iter(examples.items())
-    while piece := dict(islice(left, PICKLED_AT_ONCE)):
-        yield pickle.PickleBuffer(pickle.dumps(piece, protocol=5))
-
-
-def _of_pieces(attributes: list[Any]) -> Progress:
-    return Progress(*map(_whole, attributes))
-
-
-def _whole(attribute: Any) -> Any:
-    if not isinstance(attribute, Mapping):
-        return attribute
-    whole = {}
-    for name, of in attribute.items():
-        whole[name] = of
-        if isinstance(of, list):
-            whole[name] = {}
-            for piece in of:
-                whole[name] |= pickle.loads(piece)
-    return whole
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskProgress(Look[Progress]):
     """What became of examples."""
 
-    def result(self, state: SamplerState, context: ResultContext) -> Unread[Progress]:
+    def result(self, state: SamplerState, context: ResultContext) -> Computed[Progress]:
         handed_out: _Table = {}
         unacked: _Table = {}
         for batch in state.open_batches():
@@ -166,7 +125,7 @@ class AskProgress(Look[Progress]):
         }
         left, dispatched = list(state.left()), state.dispatched.open()
         counts = state.outcomes, state.dispatched.never_back, state.dispatched.unfinished
-        return computed(partial(_progress, known, left, dispatched, *map(copy, counts)))
+        return Computed(object(), partial(_progress, known, left, dispatched, *map(copy, counts)))
 
 
 _Table = dict[str, dict[str, int]]
@@ -175,7 +134,7 @@ _Table = dict[str, dict[str, int]]
 def _progress(
     known: Mapping[str, Any],
     left: Iterable[tuple[Key, str]],
-    dispatched: Iterable[tuple[Key, int]],
+    dispatched: Iterable[tuple[str, Iterable[Dispatched]]],
     outcomes: ExampleCounts,
     never_back: ExampleCounts,
     unfinished: ExampleCounts,
@@ -185,8 +144,9 @@ def _progress(
     for key, outcome in left:
         _count(ended[outcome], key)
     since: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for key, since_ts in dispatched:
-        since[key.environment][key.example_id].append(since_ts)
+    for environment, groups in dispatched:
+        for example_id, since_ts in groups:
+            since[environment][example_id].append(since_ts)
     return Progress(
         dispatched={
             name: {example_id: tuple(sorted(times)) for example_id, times in examples.items()}
