@@ -206,8 +206,9 @@ class ReadyIndex:
             if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
                 keys = {*chain.from_iterable(map(self._by_number.lasts, numbers))}
                 orders = [of.places(keys) for of in among]
-        for of, key in _in_turn(among, orders, without):
-            groups = map(self._known.at, _bucket(of, key, numbers, without))
+        for of, key, oldest in _in_turn(among, orders, without):
+            refs = _bucket(of, key, oldest, numbers, without)
+            groups = map(self._known.at, refs)
             if (first := next(groups, None)) is not None:
                 yield first.key, chain([first], groups)
 
@@ -345,28 +346,33 @@ class ReadyIndex:
 
 def _in_turn(
     among: Sequence[ExampleTurns], orders: Sequence[Iterable[TurnOfKey]], without: Set[int]
-) -> Iterator[tuple[ExampleTurns, int]]:
-    """The keys of these orders, one for each environment: those with other groups than these."""
+) -> Iterator[tuple[ExampleTurns, int, int]]:
+    """The keys of these orders, one for each environment: those with other groups than these. With
+    each the oldest of the others."""
     pairs = [zip(order, repeat(at)) for at, order in enumerate(orders)]
     # Keys whose oldest group is left out have their turn with the next one, which is never sooner.
     moved: list[tuple[TurnOfKey, int]] = []
     for place, at in heapq.merge(*pairs) if len(pairs) > 1 else chain(*pairs):
         while moved and moved[0] < (place, at):
-            (*_, key), later_at = heapq.heappop(moved)
-            yield among[later_at], key
+            (*_, later_ref, later_key), later_at = heapq.heappop(moved)
+            yield among[later_at], later_key, later_ref
         *_, ref, key = place
         if ref not in without:
-            yield among[at], key
+            yield among[at], key, ref
         elif (later := among[at].place_after(key, without)) is not None:
             heapq.heappush(moved, (later, at))
-    for place, at in sorted(moved):
-        yield among[at], place[-1]
+    for (*_, ref, key), at in sorted(moved):
+        yield among[at], key, ref
 
 
 def _bucket(
-    of: ExampleTurns, key: int, numbers: Set[int] | None, without: Set[int]
+    of: ExampleTurns, key: int, oldest: int, numbers: Set[int] | None, without: Set[int]
 ) -> Iterator[int]:
-    """The groups of the key by age, but for these: those of the policies with these numbers."""
+    """The groups of the key by age, of which one is the oldest, but for these: those of the
+    policies with these numbers."""
+    if numbers is None:
+        yield oldest  # Most keys are asked for no other one.
     refs, of_refs = of.groups.columns(key, 3, 4)
     found = refs if numbers is None else compress(refs, map(numbers.__contains__, of_refs))
-    return filterfalse(without.__contains__, found)
+    left = filterfalse(without.__contains__, found)
+    yield from left if numbers is not None else islice(left, 1, None)
