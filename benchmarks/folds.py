@@ -38,6 +38,7 @@ from rollstream.streams.folds.seal import SealFold
 ROLLOUTS = 10_000_000
 GROUP_SIZE = 8
 FLUSH_ROLLOUTS = 1_024
+FLUSH_US = 1_000_000  # Between two flushes: a fold keeps something of those of the last minute.
 BATCH_GROUPS = 64
 CHECKPOINT_STEPS = 16
 EXAMPLES = 100_000  # Problems that groups take turns over.
@@ -63,35 +64,40 @@ class Row(NamedTuple):
 
 def flushes(rollouts: int) -> Iterator[Flushed]:
     """Flushes over as many rollouts, one a record, in the order of the ingest log."""
+    return map(flush_at, range(-(-rollouts // FLUSH_ROLLOUTS)))
+
+
+def flush_at(number: int) -> Flushed:
+    """The flush of this number, of the next rollouts."""
     count, groups = FLUSH_ROLLOUTS, FLUSH_ROLLOUTS // GROUP_SIZE
-    zeros = {name: np.zeros(count, np.int32) for name in ("entries", "segment_idxs")}
-    zeros |= {name: np.zeros(count, np.int32) for name in ("policy_epochs", "replica_idxs")}
-    rewards = (np.arange(count) % 2).astype(np.float64)
-    for first in range(0, rollouts, count):
-        offsets = np.arange(first, first + count)
-        step = np.full(count, first // GROUP_SIZE // BATCH_GROUPS)
-        yield Flushed(
-            **OWNER,
-            watermark=first + count,
-            files=(SealedFile(path=f"groups/{first}", size=1, rows=count, checksum=""),),
-            groups=tuple(_group(first // GROUP_SIZE + index, index) for index in range(groups)),
-            segments=SealedSegments(
-                offsets=offsets,
-                uids=tuple(f"worker-0-{n}" for n in range(first, first + count)),
-                weight_steps=step,
-                prompt_counts=np.full(count, 128, np.int32),
-                token_counts=np.full(count, 1_024, np.int32),
-                rewards=rewards,
-                created_ts=offsets,
-                replicas=("replica-0",),
-                stop_reasons=("stop",),
-                stop_reason_idxs=zeros["entries"],
-                **zeros,
-            ),
-            settled=(),
-            touched=TouchedOffsets(offsets=offsets, counts=np.ones(count, np.int32)),
-            incomplete=(),
-        )
+    first = number * count
+    zeros = np.zeros(count, np.int32)
+    offsets = np.arange(first, first + count)
+    return Flushed(
+        **OWNER | {"now_ts": number * FLUSH_US},
+        watermark=first + count,
+        files=(SealedFile(path=f"groups/{first}", size=1, rows=count, checksum=""),),
+        groups=tuple(_group(first // GROUP_SIZE + index, index) for index in range(groups)),
+        segments=SealedSegments(
+            offsets=offsets,
+            entries=zeros,
+            uids=tuple(f"worker-0-{n}" for n in range(first, first + count)),
+            segment_idxs=zeros,
+            policy_epochs=zeros,
+            weight_steps=np.full(count, first // GROUP_SIZE // BATCH_GROUPS),
+            prompt_counts=np.full(count, 128, np.int32),
+            token_counts=np.full(count, 1_024, np.int32),
+            rewards=(np.arange(count) % 2).astype(np.float64),
+            created_ts=offsets,
+            replica_idxs=zeros,
+            replicas=("replica-0",),
+            stop_reasons=("stop",),
+            stop_reason_idxs=zeros,
+        ),
+        settled=(),
+        touched=TouchedOffsets(offsets=offsets, counts=np.ones(count, np.int32)),
+        incomplete=(),
+    )
 
 
 def _group(number: int, index: int) -> SealedGroup:
