@@ -47,6 +47,7 @@ class RayWorld(LocalWorld):
         os.kill(self._clients[-1].stats().pid, signal.SIGKILL)
 
     def close(self) -> None:
-        with contextlib.suppress(ValueError):  # It never was, or has left by itself.
-            ray.kill(ray.get_actor(actor_name(self.name, self.config), namespace=RAY_NAMESPACE))
+        if ray.is_initialized():  # Or Ray would start one of its own here, to look for the actor.
+            with contextlib.suppress(ValueError):  # It never was, or has left by itself.
+                ray.kill(ray.get_actor(actor_name(self.name, self.config), namespace=RAY_NAMESPACE))
         super().close()
