@@ -154,6 +154,8 @@ def test_the_shared_ray_is_for_this_machine_alone_and_gives_way_to_nobody(
             if socket.status == psutil.CONN_LISTEN
         }
         assert listening == {LOOPBACK}
+        programs = {part for member in family for part in member.cmdline() if part.endswith(".py")}
+        assert {Path(program).name for program in programs} == {"loopback_ray.py"}
 
 
 def test_a_child_forked_off_a_process_that_is_connected_to_ray_cannot_attach(
