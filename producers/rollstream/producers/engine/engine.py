@@ -174,7 +174,7 @@ class Engine:
     def send(self) -> None:
         """Sends everything that is gathered: it waits for no others."""
         with self._lock:
-            self._waiting.end_turn()
+            self._waiting.end_tick()
             self._gatherer.end_linger()
             self._wake()
 
@@ -342,7 +342,7 @@ class Engine:
                 if not self._gatherer.has_room_for(wait.outgoing):
                     break
                 self._take(wait)
-                if wait.delivered:  # Its caller's turn has ended.
+                if wait.delivered:  # Its caller's tick has ended.
                     self._gatherer.end_linger()
             self._waiting.queue.popleft()
             if error is not None or not wait.delivered:

@@ -92,7 +92,7 @@ class Waiting:
         flushes: calls that wait until all is delivered.
         awaited: calls that are ended when they are late: all have the same time, so that the first
             one is late first.
-        turn: calls of a loop's turn that has not ended, of those that are to be looked at.
+        tick: calls of a loop's tick that has not ended, of those that are to be looked at.
         new: calls that nobody has looked at so far.
     """
 
@@ -100,7 +100,7 @@ class Waiting:
         self.queue: deque[Wait] = deque()
         self.flushes: list[Wait] = []
         self.awaited: deque[Wait] = deque()
-        self.turn: list[Wait] = []
+        self.tick: list[Wait] = []
         self.new: list[Wait] = []
         self._gatherer = gatherer
 
@@ -124,7 +124,7 @@ class Waiting:
         if isinstance(wait.ended, threading.Event):
             self.new.append(wait)
         elif not wait.is_timed_by_system:
-            self.turn.append(wait)  # The end of its caller's turn sends it.
+            self.tick.append(wait)  # The end of its caller's tick sends it.
 
     def first(self) -> Wait | None:
         """The call that waits for room for longest."""
@@ -132,10 +132,10 @@ class Waiting:
             self.queue.popleft()
         return self.queue[0] if self.queue else None
 
-    def end_turn(self) -> None:
-        """What the calls of a loop's turn gathered is to be sent."""
-        self.new += self.turn
-        self.turn.clear()
+    def end_tick(self) -> None:
+        """What the calls of a loop's tick gathered is to be sent."""
+        self.new += self.tick
+        self.tick.clear()
 
     def take_new(self) -> list[Wait]:
         """The calls that are to be looked at now."""
