@@ -156,6 +156,17 @@ WRONG: dict[str, tuple[dict[str, Any], int | None, str]] = {
     ),
     "reward": ({"reward": [0.0, float("inf")]}, 1, "reward"),
     "uid": ({"rollout_uid": ["a", 3]}, 1, "rollout_uid"),
+    "one uid twice": ({"rollout_uid": ["a", "a"]}, 1, "rollout_uid"),
+    "one uid twice, and masks": (
+        {"rollout_uid": ["a", "a"], "loss_mask": [[True], None]},
+        1,
+        "rollout_uid",
+    ),
+    "one uid for all": ({"rollout_uid": "ab"}, 1, "rollout_uid"),
+    "one flag": ({"loss_mask": np.array(True)}, 0, "loss_mask"),
+    "one reward": ({"reward": np.array(np.nan)}, 0, "reward"),
+    "one sum": ({"logprobs": np.array(2.0)}, 0, "logprobs"),
+    "number": ({"output_tokens": np.array(1)}, None, "output_tokens"),
     "prompt": (
         {"prompt_tokens": [np.array([1], np.int32), np.array([-1], np.int32)]},
         1,
@@ -181,11 +192,74 @@ def test_a_wrong_value_is_named_with_its_member_and_nothing_is_published(
             with pytest.raises(InvalidRollout) as told:
                 await group.publish_many(**POLICY, **given)
             assert (told.value.index, told.value.field) == (index, field)
-            assert ("members[1]: " in str(told.value)) == (index is not None)
+            assert (f"members[{index}]: " in str(told.value)) == (index is not None)
 
     stage.play(scenario)
     assert segments_of(stage.log()) == []
     assert failures_of(stage.log()) == [(2, "left early")]
+
+
+def test_a_number_without_an_axis_is_one_for_all(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            given = {"output_tokens": [[1], [2]], "reward": np.array(0.5)}
+            await group.publish_many(**POLICY, **given, logprobs=np.array(-1.0))
+
+    stage.play(scenario)
+    found = [(one["reward"], one["logprob_sum"]) for one in segments_of(stage.log())]
+    assert found == 2 * [(0.5, -1.0)]
+
+
+def test_a_member_without_a_uid_gets_a_new_one(stage: Stage) -> None:
+    async def scenario(producer: AnyProducer) -> list[str]:
+        async with producer.dispatch(example_id="ex", group_size=3) as group:
+            given = {"output_tokens": [[1], [2], [3]], "rollout_uid": ["", "a", ""]}
+            return await group.publish_many(**POLICY, **given)
+
+    assert len({*stage.play(scenario)}) == 3
+
+
+OTHERS = {
+    "replica_id": "; give it to the producer",
+    "segment_idx": "; give whole members, or publish\\(\\) each",
+    "is_last_segment": "; give whole members",
+    "continuation_of": "; give whole members",
+    "prefix_hash": "; give whole members",
+    "response_ids": "; give output_tokens",
+    "foo": "$",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_argument_that_it_does_not_have_is_refused(stage: Stage, name: str) -> None:
+    given = {**columns([arrays(2, number) for number in range(2)]), name: 1}
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            told = rf"^publish_many\(\) got an unexpected .* '{name}'{OTHERS[name]}"
+            with pytest.raises(TypeError, match=told):
+                await group.publish_many(**POLICY, **given)
+
+    stage.play(scenario)
+    assert segments_of(stage.log()) == []
+
+
+@pytest.mark.parametrize("call", ["publish", "append", "turn"])
+@pytest.mark.parametrize("name", ["replica_id", "foo"])
+def test_other_calls_of_a_group_refuse_other_arguments(stage: Stage, call: str, name: str) -> None:
+    given = sampled(**{name: "other"})
+
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            trajectory = group.trajectory()
+            told = pytest.raises(TypeError, match=rf"^{call}\(\) got an unexpected .* '{name}'")
+            async with trajectory as turns:
+                of = turns if call == "turn" else group
+                with told:
+                    await getattr(of, call)(**given)
+
+    stage.play(scenario)
+    assert segments_of(stage.log()) == []
 
 
 @pytest.mark.parametrize("name", ["environment", "group_size", "group_uid", "example_id", "split"])

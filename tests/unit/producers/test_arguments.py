@@ -15,6 +15,7 @@ from rollstream.producers.rollouts.arguments import (
     Flags,
     Floats,
     Ints,
+    ManyArguments,
     MemberArguments,
     RolloutArguments,
     SupportsArray,
@@ -30,6 +31,10 @@ STAMPED = {"worker_id", "created_ts", "prompt_count", "token_count"}  # The prod
 # Into weight_step, logprobs and old_logprobs.
 FOLDED = {"weight_steps", "logprob_sum", "old_logprob_sum"}
 UNFOLDED = {"policy"}  # Into what names the policy.
+FOR_ALL = {
+    *("policy", "policy_version", "weight_step", "policy_epoch", "lineage"),
+    "old_policy_version",
+}
 OF_STEPS = {"trajectory_uid"}  # ``Step`` has it.
 ARRAYS: Mapping[str, Any] = {"<i4": Ints, "<f4": Floats, "|b1": Flags}
 PLAIN: Mapping[str, Any] = {
@@ -71,6 +76,20 @@ def test_names_and_types_are_those_of_the_schema() -> None:
         if name in UNFOLDED:
             continue
         assert hint == wanted_type(fields[OTHER_NAMES.get(name, name)]), name
+
+
+@pytest.mark.proves("A1")
+def test_many_members_have_the_arguments_of_whole_rollouts_with_a_value_for_each() -> None:
+    one, many = get_type_hints(WholeArguments), get_type_hints(ManyArguments)
+    assert many.keys() == one.keys()
+    for name, hint in one.items():
+        if OTHER_NAMES.get(name, name) in FOR_ALL:
+            assert many[name] == (int if name == "weight_step" else hint), name
+        else:
+            of_each = Sequence[hint]  # type: ignore[valid-type]
+            assert of_each in (many[name], *get_args(many[name])), name
+        if type(None) in get_args(hint):  # None for all, too.
+            assert type(None) in get_args(many[name]), name
 
 
 @pytest.mark.proves("A1")
@@ -156,6 +175,8 @@ def test_other_functions_send_the_reader_there(other: Any) -> None:
         (AsyncRolloutProducer.publish, RolloutArguments),
         (Group.publish, MemberArguments),
         (AsyncGroup.publish, MemberArguments),
+        (Group.publish_many, ManyArguments),
+        (AsyncGroup.publish_many, ManyArguments),
         (Group.append, WholeArguments),
         (AsyncGroup.append, WholeArguments),
         (RolloutProducer.append_to_group, AppendedArguments),

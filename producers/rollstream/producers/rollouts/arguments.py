@@ -90,6 +90,8 @@ class ManyArguments(TypedDict, total=False):
     rewards: Sequence[Mapping[str, float]]
     stop_reason: Sequence[str] | str
     metadata: Sequence[Mapping[str, Any]] | Mapping[str, Any]
+    actor_logprobs: Sequence[Floats | float | None] | None
+    actor_policy_version: str
     old_logprobs: Sequence[Floats | float | None] | None
     old_policy_version: str
     ref_logprobs: Sequence[Floats | None] | None

@@ -8,14 +8,16 @@ from typing import Any
 
 from rollstream.producers.admission.policies import Announced, is_stale, newest_of, ref_of
 from rollstream.producers.engine.outbox import Outbox, Outgoing
+from rollstream.producers.rollouts.arguments import ManyArguments, MemberArguments
 from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.fields import checked
-from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of
+from rollstream.producers.rollouts.validate import GroupAddress, Segment, policy_of, unknown
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import PolicyRef
 
 LEFT_EARLY = "left early"
-_OF_THE_GROUP = frozenset(GroupAddress._fields)
+_OF_A_MEMBER = frozenset(MemberArguments.__annotations__)
+_OF_MANY = frozenset(ManyArguments.__annotations__)
 
 
 class Membership:
@@ -46,14 +48,14 @@ class Membership:
 
     async def publish(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one member's segment (``MemberArguments``); returns its uid."""
-        _refuse_address(given)
+        _refuse_others("publish", given, _OF_A_MEMBER)
         segment = self.outbox.segment(given, self._stamped)
         (uid,) = await self._publish([segment], send, ends=given.get("is_last_segment", True))
         return uid
 
     async def publish_many(self, given: Mapping[str, Any], send: Send) -> list[str]:
         """Publishes whole members (``ManyArguments``), all or none; returns their uids."""
-        _refuse_address(given)
+        _refuse_others("publish_many", given, _OF_MANY)
         return await self._publish(self.outbox.together(given, self._stamped), send, ends=True)
 
     async def _publish(self, segments: Sequence[Segment], send: Send, *, ends: bool) -> list[str]:
@@ -77,7 +79,7 @@ class Membership:
     async def append(self, given: Mapping[str, Any], send: Send) -> str:
         """Publishes one whole rollout more (``WholeArguments``), beside the members that are
         counted here; returns its uid."""
-        _refuse_address(given)
+        _refuse_others("append", given, _OF_A_MEMBER)  # ``appended`` refuses a segment's.
         if self._missing() <= 0:
             uid, size = self.address.group_uid, self.address.group_size
             remedy = "append before the last of them is published"
@@ -165,10 +167,13 @@ class Membership:
         return self.address.group_size - sum(self._members.values()) - self._failed
 
 
-def _refuse_address(given: Mapping[str, Any]) -> None:
-    if not _OF_THE_GROUP.isdisjoint(given):
-        name = next(filter(given.__contains__, GroupAddress._fields))
-        raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
+def _refuse_others(call: str, given: Mapping[str, Any], arguments: Collection[str]) -> None:
+    """The call was given nothing but these."""
+    for name in given:
+        if name not in arguments:
+            if name in GroupAddress._fields:
+                raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
+            raise unknown(call, name)
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 from rollstream.producers.rollouts.arrays import packed_tokens
 from rollstream.producers.rollouts.validate import OWN, Segment, common_of, own_of, segment
 from rollstream.schemas.errors import InvalidRollout, shown
+from rollstream.schemas.ingest.entry import PLAIN
 
 _OWN = frozenset(OWN)
+_UID = PLAIN.index("rollout_uid")
 _FOR_ALL = ("policy", "policy_version", "weight_step", "policy_epoch", "lineage")
 
 
@@ -55,6 +57,8 @@ def segments_together(
     except InvalidRollout as wrong:
         wrong.index, wrong.of = len(found), "members"
         raise
+    if "rollout_uid" in given:
+        _refuse_repeated(found)
     return found
 
 
@@ -70,9 +74,24 @@ def _count(outputs: Any) -> int:
     raise InvalidRollout("output_tokens", None, remedy, f"is {shown(outputs)}")
 
 
+def _refuse_repeated(members: Sequence[Segment]) -> None:
+    """No two have one uid: the second would be settled as a duplicate."""
+    first: dict[str, int] = {}
+    for index, (_, entry, _) in enumerate(members):
+        uid = entry.plain[_UID]
+        if first.setdefault(uid, index) != index:
+            remedy = "give each member its own, or leave rollout_uid out"
+            finding = f"is {uid!r:.80}, as that of members[{first[uid]}]"
+            wrong = InvalidRollout("rollout_uid", uid, remedy, finding)
+            wrong.index, wrong.of = index, "members"
+            raise wrong
+
+
 def _has_one_each(name: str, values: Any) -> bool:
     """Whether it has a value for each member, and not one for all of them."""
     if name in _FOR_ALL or isinstance(values, str | Mapping) or not hasattr(values, "__len__"):
+        return False
+    if getattr(values, "ndim", 1) == 0:  # It has the method, and no length.
         return False
     if name != "prompt_tokens":
         return True

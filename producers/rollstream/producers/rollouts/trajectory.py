@@ -17,7 +17,7 @@ from rollstream.producers.engine.outbox import Outbox
 from rollstream.producers.rollouts.arguments import TurnArguments, takes
 from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.membership import Membership, reason_of
-from rollstream.producers.rollouts.validate import GroupAddress, Segment
+from rollstream.producers.rollouts.validate import GroupAddress, Segment, unknown
 from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import prefix_hash
@@ -29,6 +29,7 @@ _OF_THE_TRAJECTORY = (
     *("rollout_uid", "is_last_segment", "segment_idx", "continuation_of", "prefix_hash"),
     *GroupAddress._fields,
 )
+_OF_A_TURN = frozenset(TurnArguments.__annotations__)
 
 
 class Turns:
@@ -85,6 +86,9 @@ class Turns:
         for name in _OF_THE_TRAJECTORY:
             if name in given:
                 raise TypeError(f"{name!r} is the trajectory's; a turn does not take it")
+        for name in given:
+            if name not in _OF_A_TURN:
+                raise unknown("turn", name)
         before = self._held
         own = {"rollout_uid": self.rollout_uid, "is_last_segment": False, **self._chain(before)}
         held = self._outbox.segment({**given, **own}, self._stamped)

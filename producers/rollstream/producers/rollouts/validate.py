@@ -95,12 +95,12 @@ def common_of(given: Mapping[str, Any], stamped: Mapping[str, Any], created_ts: 
         raise InvalidRollout("policy", None, *_NO_STEP)
     whole = {**stamped, **given}
     if len(whole) > len(FIELDS):
-        raise _unknown(next(name for name in given if name not in FIELDS))
+        raise unknown("publish", next(name for name in given if name not in FIELDS))
     try:
         shared = _shared_of(whole)
         example_id = whole["example_id"]
     except KeyError as missing:
-        raise TypeError(f"publish() missing required keyword argument: {missing}") from None
+        raise TypeError(f"missing required keyword argument: {missing}") from None
     group_uid = whole["group_uid"]
     if "example_id" in given:  # Else it is a group's, which was checked.
         example_id = _name("example_id", example_id)
@@ -300,9 +300,10 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, bytes) else _NUMBER_BYTES
 
 
-def _unknown(name: str) -> TypeError:
+def unknown(call: str, name: str) -> TypeError:
+    """This call has no such argument."""
     told = f"; give {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-    return TypeError(f"publish() got an unexpected keyword argument {name!r}{told}")
+    return TypeError(f"{call}() got an unexpected keyword argument {name!r}{told}")
 
 
 _TOKEN_BYTES = {
@@ -316,6 +317,12 @@ _ELSEWHERE = {  # Names of other systems, and ours.
     "response_ids": "output_tokens",
     "generator_log_probs": "logprobs",
     "created_ts": "nothing: publish stamps it",
+    # Names that publish() of a producer, or of a group, takes.
+    "replica_id": "it to the producer",
+    **dict.fromkeys(
+        ("segment_idx", "is_last_segment", "continuation_of", "prefix_hash"),
+        "whole members, or publish() each segment",
+    ),
 }
 _NO_STEP = (
     "publish(policy=producer.policy(), …) says what sampled, or weight_step=N the optimizer steps "
