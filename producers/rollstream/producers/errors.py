@@ -124,22 +124,25 @@ class NotAdmitted(ProducerError, TimeoutError):
         self.open_groups = tuple(open_groups)
 
 
-class TooManyGroups(ProducerError, ValueError):
+class TooManyGroups(WrongValue, ProducerError):
     """``admit(groups=N)`` asks for more groups than can ever be open at one time. Nothing was
     begun.
 
     Attributes:
+        field: ``groups``.
+        value: N, as ``groups``.
+        finding: what is wrong with it.
+        remedy: what to give instead.
         groups: N.
         most: the largest N that can be admitted.
         sampler: the one whose settings say so.
     """
 
     def __init__(self, environment: str, groups: int, most: int, sampler: str) -> None:
-        super().__init__(
-            f"admit(groups={groups}) can never be admitted: sampler {sampler} lets at most {most} "
-            f"groups of {environment!r} be open at one time; ask for {most} or fewer, or raise "
-            "groups_per_step or target_policy_lag of the sampler"
-        )
+        remedy = f"ask for {most} or fewer, or raise groups_per_step or target_policy_lag of the "
+        finding = f"is {groups}, and sampler {sampler} lets at most {most} groups of "
+        finding += f"{environment!r} be open at one time"
+        super().__init__("groups", groups, f"{remedy}sampler", finding)
         self.groups = groups
         self.most = most
         self.sampler = sampler

@@ -148,10 +148,12 @@ def test_more_groups_than_can_ever_be_open_are_refused_at_once(
     granting.grant(most=8)
 
     async def scenario(producer: AnyProducer) -> None:
-        with pytest.raises(TooManyGroups, match=r"groups=9\).*sampler a.* 8 or fewer") as refused:
+        with pytest.raises(TooManyGroups, match=r"^groups is 9.*sampler a.* 8 or fewer") as refused:
             async with producer.admit(groups=9):
                 pass
-        assert (refused.value.groups, refused.value.most) == (9, 8)
+        wrong = refused.value
+        assert (wrong.groups, wrong.most, wrong.field, wrong.value) == (9, 8, "groups", 9)
+        assert wrong.remedy.startswith("ask for 8 or fewer")
         with pytest.raises(NotAdmitted):
             async with producer.admit(groups=8, timeout_s=0):
                 pass
