@@ -1,9 +1,10 @@
-"""What docs/operating/access_rights.md grants a verifier suffices on a Kafka with ACLs."""
+"""What docs/operating/access_rights.md grants a process suffices on a Kafka with ACLs."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from harness.kafka import HEAP_MIB, REQUEST_TIMEOUT_S, START_TIMEOUT_S
+from harness.producers import sampled
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.console.broker import EmbeddedKafka
 from rollstream.consumers import SealedGroups
-from rollstream.producers import ScoreProducer
+from rollstream.gateway import LateScores
+from rollstream.producers import NoPolicy, RolloutProducer, ScoreProducer, Step, StepProducer
 from rollstream.runtime.deadline import Deadline
+from rollstream.sampler import Sampler
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.reading import bounds_in_time
 
@@ -29,6 +33,7 @@ AUTHORIZER = {
     "allow.everyone.if.no.acl.found": "true",
 }
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+CONFIGS = AclOperation.DESCRIBE_CONFIGS
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 
@@ -52,15 +57,18 @@ def rule(
     return AclBinding(kind, name, pattern, principal, "*", operation, allow)
 
 
-def restrict(world: SealWorld, bootstrap: str, positions: Collection[AclOperation]) -> None:
-    """From now on a verifier's rights are all that there are."""
-    layout, prefix = world.layout, f"{world.layout.namespace}."
+def restrict(
+    world: SealWorld,
+    bootstrap: str,
+    topics: Mapping[str, Collection[AclOperation]],
+    groups: Collection[str] = (),
+) -> None:
+    """From now on these rights, and everybody's, are all that there are."""
+    prefix = f"{world.layout.namespace}."
     admin = AdminClient({"bootstrap.servers": bootstrap})
     bindings = [
-        rule(TOPIC, layout.groups("math"), LITERAL, READ),
-        rule(TOPIC, layout.scores("math"), LITERAL, WRITE),
-        *(rule(TOPIC, layout.positions("math"), LITERAL, one) for one in positions),
-        rule(GROUP, layout.reader_group(READER), LITERAL, READ),
+        *(rule(TOPIC, name, LITERAL, one) for name, rights in topics.items() for one in rights),
+        *(rule(GROUP, name, LITERAL, READ) for name in groups),
         rule(GROUP, "rollstream-reader-", PREFIXED, DESCRIBE),
         rule(TOPIC, prefix, PREFIXED, READ, NOBODY),
         rule(GROUP, prefix, PREFIXED, READ, NOBODY),
@@ -69,10 +77,22 @@ def restrict(world: SealWorld, bootstrap: str, positions: Collection[AclOperatio
         created.result(REQUEST_TIMEOUT_S)
 
 
+def restrict_verifier(
+    world: SealWorld, bootstrap: str, positions: Collection[AclOperation]
+) -> None:
+    layout = world.layout
+    topics = {
+        layout.groups("math"): (READ,),
+        layout.scores("math"): (WRITE,),
+        layout.positions("math"): positions,
+    }
+    restrict(world, bootstrap, topics, [layout.reader_group(READER)])
+
+
 @pytest.fixture
 def world(bootstrap: str, tmp_path: Path) -> Iterator[SealWorld]:
     """With a sealed group in each partition."""
-    with SealWorld(kafka=bootstrap, root=tmp_path) as world:
+    with SealWorld(kafka=bootstrap, root=tmp_path, samplers=["trainer"]) as world:
         for partition in range(2):
             for member in "ab":
                 name = world.key_in(partition, "ex")
@@ -114,7 +134,7 @@ def stored(world: SealWorld) -> int:
 def test_a_verifier_with_the_rights_of_the_table_stores_its_positions(
     world: SealWorld, bootstrap: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    restrict(world, bootstrap, (READ, WRITE))
+    restrict_verifier(world, bootstrap, (READ, WRITE))
     with caplog.at_level(logging.WARNING, "rollstream"):
         read(world, 2)
         read(world, 0)
@@ -129,7 +149,7 @@ def test_without_a_right_on_positions_the_groups_are_read_and_the_log_says_so(
     rights: tuple[AclOperation, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    restrict(world, bootstrap, rights)
+    restrict_verifier(world, bootstrap, rights)
     with caplog.at_level(logging.WARNING, "rollstream"):
         read(world, 2)
         read(world, 0)
@@ -137,3 +157,56 @@ def test_without_a_right_on_positions_the_groups_are_read_and_the_log_says_so(
     assert told
     assert all(world.layout.positions("math") in one for one in told)
     assert all("ACL" in one or "does not exist" in one for one in told)
+
+
+def test_a_worker_with_the_rights_of_the_table_dispatches_asks_and_submits_steps(
+    world: SealWorld, bootstrap: str
+) -> None:
+    layout = world.layout
+    topics = {
+        layout.rollouts("math"): (WRITE,),
+        layout.admission("math"): (READ,),
+        layout.shares("math"): (READ,),
+    }
+    restrict(world, bootstrap, topics)
+    with RolloutProducer(bootstrap, environment="math", namespace=layout.namespace) as producer:
+        with producer.dispatch(example_id="ex", group_size=1) as group:
+            group.publish(**sampled())
+        producer.flush()
+        with pytest.raises(NoPolicy):
+            producer.policy(timeout_s=0.5)
+    step = Step([1], [2], 1.0, "t", "p", 0, "step-1", 1, is_last=True, n_rollouts=1)
+    with StepProducer(bootstrap, namespace=layout.namespace) as writer:
+        writer.submit_step(step, environment="math")
+        writer.flush()
+
+
+def test_a_gateway_with_the_rights_of_the_table_scores(world: SealWorld, bootstrap: str) -> None:
+    restrict(world, bootstrap, {world.layout.scores("math"): (WRITE,)})
+    scores = LateScores(lambda: ScoreProducer(bootstrap, namespace=world.layout.namespace), 10.0)
+    given = {"prompt_uid": "p", "reward": 1.0, "scorer": "tests"}
+    with closing(scores):
+        asyncio.run(scores.publish("t", environment="math", **given))
+
+
+def test_a_sampler_with_the_rights_of_the_table_serves_and_announces(
+    world: SealWorld, bootstrap: str
+) -> None:
+    layout, read = world.layout, (READ, CONFIGS)
+    topics = {
+        **dict.fromkeys(
+            [of("math") for of in (layout.groups, layout.reports, layout.scores)], read
+        ),
+        layout.admission("math"): (WRITE, CONFIGS),
+        layout.shares("math"): (READ, WRITE, CONFIGS),
+        layout.sampler("trainer"): (READ, WRITE, CONFIGS),
+    }
+    restrict(world, bootstrap, topics)
+    with closing(Sampler("trainer", config=world.config)) as sampler:
+        sampler.resume(None)
+        sampler.publish_policy(0, policy_version="step-0")
+        sampler.next_batch(0, 2)
+    restrict(world, bootstrap, {layout.admission("math"): (READ,)})
+    restrict(world, bootstrap, {layout.rollouts("math"): (WRITE,)})
+    with RolloutProducer(bootstrap, environment="math", namespace=layout.namespace) as producer:
+        assert producer.policy().version == "step-0"
