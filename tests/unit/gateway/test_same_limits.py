@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
+from inspect import signature
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from harness.producers import OUTBOX
 from harness.step_writers import STEP
-from rollstream.gateway.models import Body, CompleteBody, FailBody, StepBody
-from rollstream.producers import Step
+from rollstream.gateway.models import Body, CompleteBody, FailBody, ScoreBody, StepBody
+from rollstream.producers import ScoreProducer, Step
+from rollstream.producers.scores.records import Score, score_record
 from rollstream.producers.steps.entries import StepEntries
 from rollstream.runtime.clock import ManualClock
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
+from rollstream.schemas.metadata import DEPTH_MAX
 
 NUMBERS = (
     *range(-2, 3),
@@ -31,6 +37,8 @@ TEXTS = (
     *("x" * edge for edge in (rules.VERSION_BYTES_MAX, rules.VERSION_BYTES_MAX + 1)),
     *("x" * edge for edge in (rules.NAME_CHARS_MAX, rules.NAME_CHARS_MAX + 1)),
 )
+FLAGS = (True, False, 0, 1, None, "true")
+DEEP: dict[str, Any] = reduce(lambda inner, _: {"a": inner}, range(DEPTH_MAX - 1), {})
 PAIRS_OF_NUMBERS = tuple([number, number] for number in NUMBERS)
 OF_A_STEP: Mapping[str, tuple[Any, ...]] = {
     "prompt_ids": PAIRS_OF_NUMBERS,
@@ -47,7 +55,23 @@ OF_A_STEP: Mapping[str, tuple[Any, ...]] = {
     "policy_epoch": NUMBERS,
     "lineage": TEXTS,
     "example_id": TEXTS,
+    "is_last": FLAGS,
+    "awaits_score": FLAGS,
+    "metadata": ({}, {"a": [1, None, {"b": "x"}]}, [], "x", 1, DEEP, {"a": DEEP}, None),
 }
+OF_A_SCORE: Mapping[str, tuple[Any, ...]] = {
+    "reward": FLOATS,
+    "scorer": TEXTS,
+    "rewards": tuple({"tests": number} for number in FLOATS),
+    "flags": tuple([text] for text in TEXTS if text),
+    "attempt": TEXTS,
+}
+# Arrays [2, …], as a body has them, and as NumPy does.
+ARRAYS = [
+    np.ones((2, *sides), dtype)
+    for dtype in ("bool", "int8", "uint16", "int64", "float16", "float64")
+    for sides in ((), (3,), (2, 0), (1,) * 7)
+]
 
 
 def is_body(model: type[Body], given: Mapping[str, Any]) -> bool:
@@ -90,4 +114,40 @@ def test_a_step_of_a_body_leaves_out_what_a_step_does() -> None:
     assert msgspec.convert(given, StepBody).step()._replace(
         prompt_ids=None, response_ids=None, logprobs=None
     ) == Step(**{**given, "prompt_ids": None, "response_ids": None, "logprobs": None})
-    assert {*OF_A_STEP} == {*Step._fields} - {"is_last", "metadata", "awaits_score", "token_arrays"}
+    assert {*OF_A_STEP, "token_arrays"} == {*Step._fields} == {*StepBody.__struct_fields__}
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{array.shape}")
+def test_an_array_of_a_body_is_the_array_of_a_step(array: NDArray[Any]) -> None:
+    as_body = {"dtype": array.dtype.name, "shape": array.shape, "data": array.ravel().tolist()}
+    given = {"reward": None, **STEP, "token_arrays": {"a": as_body}}
+    step = msgspec.convert(given, StepBody).step()
+    assert step.token_arrays is not None
+    found = step.token_arrays["a"]
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert (found == array).all()
+    assert is_taken(lambda entries: entries.steps([step], "math", None))
+
+
+def is_score(given: Mapping[str, Any]) -> bool:
+    of = Score(given["reward"], given.get("rewards", {}), given.get("flags", ()))
+    named = {"scorer": given["scorer"], "attempt": given.get("attempt", "")}
+    try:
+        score_record({"t": of}, group_id="", prompt_uid="p", now_us=0, **named)
+    except InvalidRollout:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("field", OF_A_SCORE)
+def test_a_score_of_a_body_has_the_limits_of_a_score(field: str) -> None:
+    for value in OF_A_SCORE[field]:
+        given = {"prompt_uid": "p", "reward": 1.0, "scorer": "tests", field: value}
+        assert is_body(ScoreBody, given) == is_score(given), value
+
+
+def test_a_score_of_a_body_has_the_arguments_of_a_score() -> None:
+    taken = {*signature(ScoreProducer.publish).parameters}
+    given_elsewhere = {"self", "rollout_uid", "group_id", "environment"}
+    assert {*ScoreBody.__struct_fields__} == taken - given_elsewhere
+    assert {*OF_A_SCORE, "prompt_uid"} == {*ScoreBody.__struct_fields__}
