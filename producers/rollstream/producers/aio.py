@@ -153,22 +153,26 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         return None
 
     async def close(self) -> None:
-        """Flushes within ``timeout_s`` and releases everything. Idempotent.
+        """Flushes within ``timeout_s`` and releases everything. Idempotent. A call during another
+        one waits for it, and raises the same.
 
         Raises:
             DeliveryFailed: as ``flush``.
+            FlushTimedOut: another call still closes the producer after ``timeout_s``.
         """
         self._use_loop(asyncio.get_running_loop())
-        died = await asyncio.to_thread(self._close, Deadline(self._timeout_s, self._clock))
+        was_open = not self._closed.done()
+        await asyncio.to_thread(self._close, Deadline(self._timeout_s, self._clock))
         for shared in self._shared_waits.values():
             await shared.end()
-        self._raise_what_failed(died)
+        self._raise_what_failed(again=was_open)
 
     def at_exit(self, timeout_s: float) -> None:
         """Nothing is promised but to publishes that returned, and these are in the log: only
         threads end."""
         if self._engine.closes(ProducerClosed()):
             self._release()
+            self._closed.set_result(None)
 
     async def __aenter__(self) -> Self:
         return self

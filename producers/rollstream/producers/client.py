@@ -32,7 +32,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
 
     Threads may share a producer. Processes may not: make one in each. If a process ends without
     ``close``, the producer still sends for up to 5 s, and a log message names what did not arrive.
-    A producer that is collected without ``close`` does the same, with a ``ResourceWarning``.
+    Do not rely on the collector: if it frees a producer that was not closed, it starts the same and
+    gives a ``ResourceWarning``.
 
     Three times bound different things. ``timeout_s`` bounds a ``publish`` that waits for a full
     queue, and the end of the ``with`` block. ``flush`` has a time of its own. A delivery fails only

@@ -7,7 +7,10 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -79,6 +82,9 @@ class Connected(Hooks):
         # linger, and fresh pages cost more than encoding.
         np.empty(_KEPT_BYTES, np.uint8)
         self._failures = Failures(self._failure)
+        self._closed: Future[RollstreamError | None] = Future()  # Of what the engine had died.
+        self._telling = threading.Lock()
+        self._told: RollstreamError | None = None  # What ``close`` raised.
         self._engine = Engine(
             # Records come whole: there is nothing to linger for.
             self._broker.writer(linger_ms=0.0),
@@ -106,6 +112,11 @@ class Connected(Hooks):
             "this producer was made before the process was forked off; make one in each process"
         )
         self._engine.after_fork(refusal)
+        self._closed, self._telling = (
+            Future(),
+            threading.Lock(),
+        )  # Others may have held their locks.
+        self._closed.set_result(None)
         self.ended(refusal)
 
     def _failure(
@@ -128,22 +139,40 @@ class Connected(Hooks):
     def at_exit(self, timeout_s: float) -> None:
         """Runs at the end of the process."""
 
-    def _close(self, deadline: Deadline) -> RollstreamError | None:
-        """Flushes up to the deadline and releases everything, unless that was done before; returns
-        what the engine had died of."""
+    def _close(self, deadline: Deadline) -> None:
+        """Flushes up to the deadline and releases everything. If another thread does so, returns
+        when that is done.
+
+        Raises:
+            FlushTimedOut: the other one is not done by the deadline.
+        """
         died, refusal = self._engine.refusal, ProducerClosed()
         if not self._engine.closes(refusal):
-            return None
-        self.ended(refusal)
-        self._engine.end(deadline, self._last())
-        self._release()
-        if self._own_broker is not None:
-            self._own_broker.close()
-        return died
+            if wait_for([self._closed], deadline.timeout_s).not_done:
+                left = self._engine.outstanding
+                raise FlushTimedOut(self._broker_name, left, deadline.timeout_s)
+            return
+        try:
+            self.ended(refusal)
+            self._engine.end(deadline, self._last())
+            self._release()
+            if self._own_broker is not None:
+                self._own_broker.close()
+        finally:
+            self._closed.set_result(died)
 
-    def _raise_what_failed(self, died: RollstreamError | None) -> None:
-        """Raises what no caller was told."""
-        self._failures.raise_all()
+    def _raise_what_failed(self, *, again: bool) -> None:
+        """Raises what no caller was told, and what the engine had died of; ``again``, also where
+        another call that closes was told."""
+        with self._telling:
+            try:
+                self._failures.raise_all()
+            except DeliveryFailed as failed:
+                self._told = copy(failed)  # Without the frames that it came through.
+                raise
+            if again and self._told is not None:
+                raise self._told
+        died = self._closed.result() if again else None
         if died is not None:
             raise died
 
@@ -185,13 +214,20 @@ class Blocking(Connected):
         self._raise_after_flush(wait)
 
     def close(self) -> None:
-        """Flushes within ``timeout_s`` and releases everything. Idempotent.
+        """Flushes within ``timeout_s`` and releases everything. Idempotent. A call during another
+        one waits for it, and raises the same.
 
         Raises:
             DeliveryFailed: names what is not, or perhaps not, in the log (``ScoresNotDelivered``,
                 of scores).
+            FlushTimedOut: another call still closes the producer after ``timeout_s``.
         """
-        self._raise_what_failed(self._close(Deadline(self._timeout_s, self._clock)))
+        self._close_by(Deadline(self._timeout_s, self._clock))
+
+    def _close_by(self, deadline: Deadline) -> None:
+        was_open = not self._closed.done()
+        self._close(deadline)
+        self._raise_what_failed(again=was_open)
 
     def notify(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
@@ -200,8 +236,7 @@ class Blocking(Connected):
 
     def at_exit(self, timeout_s: float) -> None:
         try:
-            died = self._close(Deadline(min(self._timeout_s, timeout_s)))
-            self._raise_what_failed(died)
+            self._close_by(Deadline(min(self._timeout_s, timeout_s)))
         except Exception as error:  # noqa: BLE001  The other producers are to be ended too.
             _log.error("a producer was not closed: %s", error)
 
