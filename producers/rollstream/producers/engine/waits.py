@@ -14,6 +14,8 @@ from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 
+_AWAITED_MIN = 64  # From so many on, those that have ended are looked for.
+
 
 class Wait:
     """One call that waits: until its topic is known, its entries have room, or all is delivered.
@@ -91,7 +93,7 @@ class Waiting:
         queue: calls that wait for room, in their order.
         flushes: calls that wait until all is delivered.
         awaited: calls that are ended when they are late: all have the same time, so that the first
-            one is late first.
+            one is late first. Of those that have ended some are among them.
         tick: calls of a loop's tick that has not ended, of those that are to be looked at.
         new: calls that nobody has looked at so far.
     """
@@ -103,13 +105,21 @@ class Waiting:
         self.tick: list[Wait] = []
         self.new: list[Wait] = []
         self._gatherer = gatherer
+        self._awaited_max = _AWAITED_MIN
+
+    def await_end(self, wait: Wait) -> None:
+        """The call is ended when it is late."""
+        if len(self.awaited) >= self._awaited_max:  # Most may have ended behind one that waits.
+            self.awaited = deque(one for one in self.awaited if not one.done)
+            self._awaited_max = max(_AWAITED_MIN, 2 * len(self.awaited))
+        self.awaited.append(wait)
 
     def queue_up(self, wait: Wait, *, is_awaited: bool = False) -> None:
         """The call waits for room."""
         self.queue.append(wait)
         self.new.append(wait)
         if wait.delivered and not is_awaited:
-            self.awaited.append(wait)
+            self.await_end(wait)
 
     def topic_found(self, waits: Sequence[Wait]) -> list[Wait]:
         """Those of these calls that waited for a topic alone end, the others wait for room."""
@@ -120,7 +130,7 @@ class Waiting:
 
     def gathered(self, wait: Wait) -> None:
         """The call waits for the delivery of what it gathered."""
-        self.awaited.append(wait)
+        self.await_end(wait)
         if isinstance(wait.ended, threading.Event):
             self.new.append(wait)
         elif not wait.is_timed_by_system:
