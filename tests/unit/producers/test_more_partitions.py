@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,8 +20,10 @@ from rollstream.producers import (
     TopicMismatch,
 )
 from rollstream.producers.engine.engine import LOOK_AGAIN_S
+from rollstream.producers.engine.outbox import Outgoing
 from rollstream.runtime.clock import ManualClock, SystemClock
-from rollstream.streams.broker import Writer
+from rollstream.schemas.errors import RollstreamError
+from rollstream.streams.broker import Delivery, Writer
 from rollstream.streams.memory import MemoryBroker
 
 SHORT_S = 0.5  # How long a close waits for the answer that never comes.
@@ -127,3 +131,43 @@ def test_an_awaited_publish_that_is_held_is_told() -> None:
         assert left.value.uids == ("a",)
 
     asyncio.run(scenario())
+
+
+class WatchedProducer(RolloutProducer):
+    """It notes on which threads entries are settled."""
+
+    threads: set[str]
+
+    def settled(
+        self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
+    ) -> None:
+        self.threads.add(threading.current_thread().name)
+        super().settled(record, delivery, error)
+
+
+def test_what_it_holds_is_settled_by_the_thread_that_sends() -> None:
+    broker, clock = GrowingBroker(), JumpingClock()
+    layout = new_layout(broker)
+    given = {"environment": "math", "namespace": layout.namespace, "timeout_s": SHORT_S}
+    producer = WatchedProducer(broker=broker, clock=clock, **given)  # type: ignore[arg-type]
+    producer.threads = set()
+    producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    with pytest.raises(FlushTimedOut):
+        producer.flush(0)
+    until(lambda: broker.held == 1)
+    producer.publish(example_id="ex", rollout_uid="b", **sampled())  # Gathered behind "a".
+    broker.more, clock.ahead_s = 1, LOOK_AGAIN_S
+    told: list[str] = []
+
+    def flush() -> None:
+        try:
+            producer.flush(0)
+        except FlushTimedOut:
+            pass
+        except DeliveryFailed as failed:
+            told.extend(failed.uids)
+
+    until(lambda: told == ["b"], flush)
+    assert producer.threads == {"rollstream-engine"}
+    with pytest.raises(DeliveryFailed):
+        producer.close()

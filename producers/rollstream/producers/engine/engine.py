@@ -286,7 +286,7 @@ class Engine:
     def _ask(self, topic: str, wait: Wait | None = None) -> None:
         if wait is not None:
             if wait.delivered:
-                self._waiting.awaited.append(wait)
+                self._waiting.await_end(wait)
             self._wake()
         self.topics.ask(topic, wait)
 
@@ -472,7 +472,7 @@ class Engine:
 
     def _found(self, topic: str, found: int | BrokerError) -> bool:
         """Ends the calls that wait for the topic; returns whether it is to be asked for again."""
-        dropped, ended = list[Outgoing](), list[Wait]()
+        ended = list[Wait]()
         with self._lock:
             waits = [one for one in self.topics.asked.pop(topic) if not one.done]
             known = self.topics.partitions.get(topic)
@@ -481,8 +481,7 @@ class Engine:
                     self.topics.know(topic, found)
                     ended = self._waiting.topic_found(waits) + self._serve()
                 elif found != known:
-                    self.topics.mismatch(topic, found)
-                    dropped = self._gatherer.drop(topic)
+                    self.topics.mismatch(topic, found)  # What is gathered, the sender settles.
             elif not isinstance(found, BrokerUnavailable):
                 if isinstance(found, UnknownTopic):
                     found = self.topics.unknown(topic)
@@ -493,7 +492,5 @@ class Engine:
                 for one in waits:
                     one.look()
             self._wake()
-        if dropped:
-            self._settle(dropped, None, self.topics.wrong(topic))
         self._hooks.notify(ended)
         return topic in self.topics.asked

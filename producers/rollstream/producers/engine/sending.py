@@ -51,9 +51,14 @@ class Sender:
     full_cause: str = ""
 
     def send(self) -> bool:
-        """Sends what may be sent now; whether there was anything."""
+        """Sends what may be sent now; whether there was anything. What was gathered for topics that
+        have grown is settled."""
         with self._lock:
+            grown, self._topics.grown = self._topics.grown, []
+            dropped = [(topic, self.gatherer.drop(topic)) for topic in grown]
             ready = self.gatherer.take_ready()
+        for topic, outgoing in dropped:
+            self._settle(outgoing, None, self._topics.wrong(topic))
         sent = [self._send(address) for address in ready]
         return any(sent)
 

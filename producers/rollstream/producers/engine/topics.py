@@ -50,6 +50,7 @@ class Topics:
             producer lives.
         places: of each, which partition a key belongs to.
         mismatches: why some are not published to any more.
+        grown: of these, the ones whose gathered entries are not settled so far.
         asked: topics that the broker is asked for, in this order, and the calls that wait for each.
     """
 
@@ -65,6 +66,7 @@ class Topics:
     asked: dict[str, list[Wait]] = field(default_factory=dict)
     places: dict[str, _lru_cache_wrapper[Address]] = field(default_factory=dict)
     mismatches: dict[str, str] = field(default_factory=dict)
+    grown: list[str] = field(default_factory=list)
 
     def know(self, topic: str, count: int) -> None:
         """The topic has so many partitions."""
@@ -77,6 +79,7 @@ class Topics:
     def mismatch(self, topic: str, found: int) -> None:
         """From now on the topic is not published to: half of its keys would move to partitions
         where nobody expects them."""
+        self.grown.append(topic)
         self.mismatches[topic] = (
             f"{topic} has {found} partitions by now and had {self.partitions[topic]} when this "
             "producer began; set partitions of the environment to the number that it has, restart "
