@@ -30,9 +30,7 @@ def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
         raise InvalidRollout(name, value, "give a mapping")
     for key in value:
         if key.__class__ is not str:
-            raise InvalidRollout(
-                name, key, "JSON has strings as keys only", f"has the key {shown(key)}"
-            )
+            _check_key(name, key)
     if not value:
         return "{}"
     text = json_text(name, dict(value), sort_keys=sort_keys)
@@ -42,14 +40,60 @@ def object_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
 
 
 def json_text(name: str, value: Any, *, sort_keys: bool = False) -> str:
-    """The value as JSON; ``InvalidRollout`` where JSON has no such values."""
+    """The value as JSON; ``InvalidRollout`` where JSON has no such values or keys."""
     try:
-        return (_to_sorted_json if sort_keys else _to_json)(value)
+        text: str = (_to_sorted_json if sort_keys else _to_json)(value)
+        # With one brace no object is within another.
+        sound = text.count("{") <= (value.__class__ is dict) or _has_texts_as_keys(value)
     except (TypeError, ValueError, RecursionError) as error:
+        if sort_keys and _is_writable(value):  # Keys of several types have no order.
+            _check_keys(name, value)
         where, wrong = _unwritable(value)
         remedy = "give finite numbers, texts, lists, and dicts by text: float(x), x.tolist()"
         finding = f"is {shown(wrong)}, which JSON cannot hold"
         raise InvalidRollout(name + where, wrong, remedy, finding) from error
+    if not sound:
+        _check_keys(name, value)
+    return text
+
+
+def _has_texts_as_keys(value: Any) -> bool:
+    """Whether every key within the value is a text: JSON makes texts of others, and may make the
+    same one of two."""
+    parts = value
+    if isinstance(value, dict):
+        for key in value:
+            if key.__class__ is not str and not isinstance(key, str):
+                return False
+        parts = value.values()
+    for one in parts:
+        may_have = one.__class__ not in _WITHOUT_KEYS and isinstance(one, _WITH_PARTS)
+        if may_have and not _has_texts_as_keys(one):
+            return False
+    return True
+
+
+def _check_keys(name: str, value: Any) -> None:
+    """Names the outermost key within the value that is no text."""
+    level = [(name, value)]
+    while level:
+        inner: list[tuple[str, Any]] = []
+        for where, part in level:
+            if isinstance(part, dict):
+                for key in part:
+                    if key.__class__ is not str:
+                        _check_key(where, key)
+            parts = part.items() if isinstance(part, dict) else enumerate(part)
+            inner += [
+                (f"{where}[{at!r:.80}]", one) for at, one in parts if isinstance(one, _WITH_PARTS)
+            ]
+        level = inner
+
+
+def _check_key(name: str, key: Any) -> None:
+    if not isinstance(key, str):
+        finding = f"has the key {shown(key)}"
+        raise InvalidRollout(name, key, "JSON has strings as keys only", finding)
 
 
 def _plain(value: Any) -> Any:
@@ -144,6 +188,8 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text:.40} is no finite number")
 
 
+_WITH_PARTS = (dict, list, tuple)
+_WITHOUT_KEYS = frozenset((str, int, float, bool, type(None)))
 _written: dict[str, Any] = {
     "ensure_ascii": False,
     "allow_nan": False,

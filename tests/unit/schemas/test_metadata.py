@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.schemas.errors import InvalidRollout
-from rollstream.schemas.metadata import DEPTH_MAX, are_metadata, check_metadata
+from rollstream.schemas.metadata import DEPTH_MAX, are_metadata, check_metadata, object_text
 
 DEEPEST = '{"x":' + "[" * (DEPTH_MAX - 1) + "]" * (DEPTH_MAX - 1) + "}"
 OBJECTS = [
@@ -80,3 +80,8 @@ def test_two_texts_that_are_objects_only_when_joined_are_none(texts: list[str]) 
 def test_two_halves_are_no_two_objects() -> None:
     assert not are_metadata(['{"a":[1', '2]},{"b":2}'])
     assert not are_metadata(['{"a":1', '"b":2},{"c":3}'])
+
+
+def test_keys_of_several_types_are_named_where_keys_are_sorted() -> None:
+    with pytest.raises(InvalidRollout, match=r"metadata\['a'\] has the key 1; JSON has strings"):
+        object_text("metadata", {"a": {1: 2, "b": 3}}, sort_keys=True)
