@@ -30,6 +30,8 @@ class LateScores:
             InvalidRollout: as ``ScoreProducer.publish``; it was not published.
             RollstreamError: it is not, or perhaps not, in the log. You may repeat the call.
         """
+        if not trajectory_uid:
+            raise InvalidRollout("trajectory_uid", "", "give a string that is not empty")
         if environment not in self._threads:
             self._producers[environment] = self._make()
             self._threads[environment] = ThreadPoolExecutor(1, "rollstream-scores")

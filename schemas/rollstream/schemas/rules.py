@@ -7,10 +7,10 @@ it in ``IngestRecord.broken``, since a producer in another language may check no
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite, prod
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -20,6 +20,7 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.schemas.order import UNKNOWN_STEP
 
+T = TypeVar("T")
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 CREATED_TS_MAX = 253_402_300_799_999_999  # The last microsecond that Python has: of the year 9999.
@@ -103,6 +104,15 @@ def check_name(name: str, value: str) -> None:
     if len(value) > NAME_CHARS_MAX:
         remedy = f"give at most {NAME_CHARS_MAX}, and put what is longer into metadata"
         raise InvalidRollout(name, value, remedy, f"has {len(value)} characters")
+
+
+def check_key(name: str, key: Any, check: Callable[[str, Any], T]) -> T:
+    """Returns what this check of a name returns, for a name in the mapping ``name``."""
+    try:
+        return check(name, key)
+    except InvalidRollout as wrong:
+        finding = f"has a name that {wrong.finding}"
+        raise InvalidRollout(name, wrong.value, wrong.remedy, finding) from None
 
 
 def check_uid(name: str, value: str) -> None:
@@ -193,7 +203,8 @@ def check_lengths(arrays: Mapping[str, Any], widths: Mapping[str, int], token_co
     for name, width in widths.items():
         packed = arrays.get(name)
         if packed is not None and len(packed) != width * token_count:
-            found = len(packed) / width
+            count, rest = divmod(len(packed), width)
+            found = len(packed) / width if rest else count
             finding = f"has {found:g} values for {token_count} output tokens"
             raise InvalidRollout(name, found, "give one for each output token", finding)
 
@@ -206,8 +217,8 @@ def check_token_arrays(names: Collection[str]) -> None:
     for name in names:
         if not 0 < len(name) <= TOKEN_ARRAY_NAME_CHARS_MAX:
             remedy = f"give 1 to {TOKEN_ARRAY_NAME_CHARS_MAX}"
-            finding = f"has {len(name)} characters"
-            raise InvalidRollout("a name in token_arrays", name, remedy, finding)
+            finding = f"has a name that has {len(name)} characters"
+            raise InvalidRollout("token_arrays", name, remedy, finding)
 
 
 def check_token_rows(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:

@@ -138,11 +138,14 @@ def test_a_wrong_score_is_named_and_those_beside_it_are_taken(
         ({"rewards": {"a": None}}, "rewards.a"),
         ({"flags": ["x", 7]}, "flags[1]"),
         ({"scorer": ""}, "scorer"),
+        ({"rewards": {"": 1.0}}, "rewards"),
     ):
         refused = score(client, "t", **fields)
         assert (refused.status_code, refused.json()["field"]) == (422, field), refused.text
-    refused = score(client, "n" * 5_000)
-    assert (refused.status_code, refused.json()["field"]) == (422, "trajectory_uid")
+    for uid in ("n" * 5_000, ""):
+        refused = score(client, uid)
+        assert (refused.status_code, refused.json()["field"]) == (422, "trajectory_uid")
+        assert "rollout_uid" not in refused.json()["detail"]
     assert score(client, "t").status_code == 200
     assert len(scores(world)) == 1
 
@@ -229,3 +232,23 @@ def test_a_wrong_mask_is_named(client: TestClient, mask: Any) -> None:
     refused = post(client, step("a", loss_mask=mask))
     assert refused.status_code == 422
     assert refused.json()["field"].startswith("steps[0].loss_mask")
+
+
+ROWS = {"dtype": "int8", "shape": [3], "data": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "value", "told"),
+    [
+        ({"token_arrays": {"a": ROWS}}, "token_arrays['a']", "'(3,)'", "2 response_ids"),
+        ({"token_arrays": {"": ROWS}}, "token_arrays", "''", "not empty"),
+        ({"loss_mask": [1, 0, 1, 1]}, "loss_mask", "4", "each output token"),
+    ],
+)
+def test_a_wrong_value_is_told_in_the_words_of_the_body(
+    client: TestClient, wrong: Any, field: str, value: str, told: str
+) -> None:
+    refused = post(client, step("a", response_ids=[1, 2], logprobs=[-1.0, -1.0], **wrong)).json()
+    assert (refused["field"], refused["value"]) == (f"steps[0].{field}", value)
+    assert told in refused["remedy"]
+    assert "output_tokens" not in refused["detail"]

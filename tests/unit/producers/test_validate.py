@@ -101,7 +101,7 @@ def nested(depth: int) -> list[Any]:
         ),
         ({"token_arrays": {"experts": np.zeros((2, 8))}}, r"experts'\] has shape \(2, 8\)"),
         ({"token_arrays": {"experts": ["a", "b", "c"]}}, "dtype <U1, which is no plain number"),
-        ({"token_arrays": {"": np.zeros(3)}}, "a name in token_arrays is ''"),
+        ({"token_arrays": {"": np.zeros(3)}}, "token_arrays has a name that is ''"),
         ({"token_arrays": {"n" * 201: np.zeros(3)}}, "has 201 characters; give 1 to 200"),
         (
             {"token_arrays": {f"n{i}": np.zeros(3) for i in range(65)}},
@@ -127,7 +127,7 @@ def nested(depth: int) -> list[Any]:
         ({"reward": "1.0"}, "reward is '1.0'; give one number"),
         ({"reward": [1.0, 2.0]}, r"reward is \[1.0, 2.0\]"),
         ({"rewards": {"format": math.nan}}, r"rewards\['format'\] is nan"),
-        ({"rewards": {"": 1.0}}, "a name in rewards is ''"),
+        ({"rewards": {"": 1.0}}, "rewards has a name that is ''"),
         ({"rewards": [1.0]}, r"rewards is \[1.0\]; give a mapping"),
         ({"logprobs": [0.0, math.nan, 0.0]}, r"logprobs\[1\] is nan; every value must be finite"),
         ({"logprobs": [0.0, 0.0, -math.inf]}, r"logprobs\[2\] is -inf"),
@@ -183,6 +183,14 @@ def nested(depth: int) -> list[Any]:
         ({"metadata": {"a": 1, "x": np.float32("nan")}}, r"metadata\['x'\] is .*nan"),
         ({"group_size": 10**6}, "group_size is 1000000; give a number from 0 to 65536"),
         ({"metadata": {1: "x"}}, "metadata has the key 1; JSON has strings as keys only"),
+        ({"metadata": {"a": {1: 2, "1": 3}}}, r"metadata\['a'\] has the key 1; JSON has strings"),
+        ({"metadata": {"a": [0, {None: 1}]}}, r"metadata\['a'\]\[1\] has the key None"),
+        (
+            {"metadata": {"a": ({}, {"b": {True: 1}})}},
+            r"metadata\['a'\]\[1\]\['b'\] has the key Tr",
+        ),
+        ({"metadata": {"a": {}, "b": {1.5: 1}}}, r"metadata\['b'\] has the key 1.5"),
+        ({"messages": [{"role": "user"}, {2: 1}]}, r"messages\[1\] has the key 2"),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
         ({"reward": True}, "reward is True; give one number"),
         ({"rewards": {"format": np.bool_(False)}}, r"rewards\['format'\] is .*False.*; give one"),
@@ -199,7 +207,7 @@ def nested(depth: int) -> list[Any]:
             r"messages\[0\]\['content'\] is b'x', which",
         ),
         ({"attachments": {"image": "text"}}, r"attachments\['image'\] is a str; give bytes"),
-        ({"attachments": {"": b""}}, "a name in attachments is ''"),
+        ({"attachments": {"": b""}}, "attachments has a name that is ''"),
         ({"example_id": "\ud800"}, "cannot be written as UTF-8"),
         ({"metadata": {"x": "\ud800"}}, "cannot be written as UTF-8"),
     ],
@@ -230,7 +238,12 @@ def test_metadata_that_is_taken_is_taken_by_sealers_too(metadata: dict[str, Any]
         text = publish(metadata=metadata)["metadata"]
     except InvalidRollout:
         return
-    assert json.loads(text).keys() == metadata.keys()
+    assert json.loads(text) == metadata
+
+
+def test_keys_of_metadata_may_be_texts_of_numpy() -> None:
+    given = {np.str_("a"): {np.str_("b"): 1}}
+    assert json.loads(publish(metadata=given)["metadata"]) == given
 
 
 def test_an_unknown_argument_is_a_type_error() -> None:
@@ -270,8 +283,26 @@ def test_names_of_attachments_count_towards_the_size() -> None:
 
 
 def test_names_of_rewards_are_repeated_in_files_and_bounded() -> None:
-    with pytest.raises(InvalidRollout, match="a name in rewards has 4097 characters"):
+    with pytest.raises(InvalidRollout, match="rewards has a name that has 4097 characters"):
         publish(rewards={"n" * 4_097: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "value"),
+    [
+        ({"rewards": {"": 1.0}}, "rewards", ""),
+        ({"attachments": {3: b""}}, "attachments", 3),
+        ({"token_arrays": {"n" * 201: np.zeros(3)}}, "token_arrays", "n" * 200),
+        ({"loss_mask": [True]}, "loss_mask", 1),
+    ],
+)
+def test_the_field_is_a_name_and_the_value_the_one_that_is_wrong(
+    wrong: dict[str, Any], field: str, value: Any
+) -> None:
+    with pytest.raises(InvalidRollout) as told:
+        publish(**wrong)
+    assert (told.value.field, told.value.value) == (field, value)
+    assert type(told.value.value) is type(value)
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", ">i2", "i4", ">i4", "i8", ">i8"])

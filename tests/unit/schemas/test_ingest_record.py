@@ -302,7 +302,7 @@ def test_a_record_whose_lengths_disagree_is_inconsistent(change: dict[str, Any],
         ({"token_arrays": [{**EXPERTS, "name": ""}]}, "has 0 characters; give 1 to 200"),
         (
             {"rewards": {"names": ["n" * 4_097], "counts": b"", "indexes": b"", "values": b""}},
-            "a name in rewards has 4097 characters",
+            "rewards has a name that has 4097 characters",
         ),
         (
             {"token_arrays": [{**EXPERTS, "shape": [3]}]},

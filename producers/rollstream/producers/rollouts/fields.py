@@ -106,7 +106,7 @@ def _named(name: str, value: Any, of: str, check: Check) -> dict[str, Any]:
     """A mapping, once its names were checked."""
     if not isinstance(value, Mapping):
         raise InvalidRollout(name, value, f"give a mapping of names to {of}")
-    return {check(f"a name in {name}", key): one for key, one in value.items()}
+    return {rules.check_key(name, key, check): one for key, one in value.items()}
 
 
 def _rewards(name: str, value: Any) -> dict[str, float]:

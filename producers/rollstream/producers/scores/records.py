@@ -16,6 +16,7 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import RolloutScore, Scored
 from rollstream.schemas.ids import step_rollout_uid
+from rollstream.schemas.rules import check_key
 
 Flags = Sequence[str] | Mapping[str, bool]
 
@@ -120,11 +121,12 @@ def _rollout_score(uid: str, score: Score) -> RolloutScore:
 
 def _flags(flags: Any) -> tuple[str, ...]:
     if isinstance(flags, Mapping):
-        return tuple(checked_name("a flag", name) for name in flags if _is_set(name, flags[name]))
+        named = [name for name in flags if _is_set(name, flags[name])]
+        return tuple(check_key("flags", name, checked_name) for name in named)
     if isinstance(flags, str) or not isinstance(flags, Sequence):
         remedy = "give a list of strings, for example ['cheats'], or a mapping of these to booleans"
         raise InvalidRollout("flags", flags, remedy)
-    return tuple(checked_name("a flag", flag) for flag in flags)
+    return tuple(checked_name(f"flags[{at}]", flag) for at, flag in enumerate(flags))
 
 
 def _is_set(name: Any, value: Any) -> bool:

@@ -105,5 +105,7 @@ def at_index(wrong: InvalidRollout, index: int) -> InvalidRollout:
     """The same error, in a step's words, of the step at this index."""
     name, bracket, at = wrong.field.partition("[")
     wrong.field = _NAMES.get(name, name) + bracket + at
+    for field, of_step in _NAMES.items():
+        wrong.remedy = wrong.remedy.replace(field, of_step)
     wrong.index = index
     return wrong

@@ -20,7 +20,7 @@ from rollstream.schemas.errors import InvalidRollout, UnreadableEvent
 from rollstream.schemas.fields import REQUIRED_ARRAYS, RowField, row_fields
 from rollstream.schemas.ingest.entry import ENTRIES_MAX, Failure
 from rollstream.schemas.ingest.wire import ALL, COUNTS, SOME, PayloadFields, unpacked
-from rollstream.schemas.rules import check_name, check_token_arrays, check_token_rows
+from rollstream.schemas.rules import check_key, check_name, check_token_arrays, check_token_rows
 
 LONG_TEXTS = ("metadata", "messages")  # Texts that are no names, so that they may be of any size.
 _SIGNATURES_KEPT = 256
@@ -285,7 +285,7 @@ class Frame:
         if rewards is not None:
             total = sum(self._counts(rewards, "counts"))
             for name in rewards["names"]:  # In each row too.
-                check_name("a name in rewards", name)
+                check_key("rewards", name, check_name)
             indexes, names = rewards["indexes"], len(rewards["names"])
             if (len(indexes), len(rewards["values"])) != (4 * total, 8 * total):
                 raise _inconsistent("rewards: counts, indexes and values disagree")
