@@ -17,7 +17,9 @@ from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.schemas.errors import RollstreamError
 from rollstream.status import Figures, measure
 from rollstream.store import Blobs, Followed, StoreError, open_store, read_root_id
-from rollstream.store.probe import probe_reading, probe_store
+from rollstream.store.errors import StoreHangs
+from rollstream.store.in_time import in_time
+from rollstream.store.probe import Lack, probe_reading, probe_store
 from rollstream.streams.broker import Broker, TopicSpec
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.topics.check import Difference
@@ -26,7 +28,8 @@ from rollstream.streams.topics.root import StoreRoot
 from rollstream.streams.topics.specs import specs_for
 
 LOOK_FAILURES = (RollstreamError, OSError)  # After one of these the next look may succeed.
-STORE_SHARE = 1 / 3  # Of the time for a look; else a store that hangs would leave the logs none.
+STORE_SHARE = 1 / 3  # Of the time for a look; else a store that is away would leave the logs none.
+HANG_SHARE = 1 / 2  # The same for a mount, which obeys no time-out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class Services:
             broker.admin().reach(config.kafka.timeout_s if timeout_s is None else timeout_s)
             yield broker
 
+    def store_in_time(self, config: RollstreamConfig, timeout_s: float) -> Blobs:
+        """The store; ``StoreHangs`` if its root does not answer in time."""
+        deadline = Deadline(timeout_s, self.clock)
+        return in_time(lambda: self.store(config), config.store.root, deadline)
+
 
 def services_of(context: typer.Context) -> Services:
     """The services that were passed as ``obj``, else those of this machine."""
@@ -72,21 +80,48 @@ def specs_of(config: RollstreamConfig) -> list[TopicSpec]:
     )
 
 
-def lacks_of(services: Services, config: RollstreamConfig, root: StoreRoot) -> list[Difference]:
+def lacks_of(
+    services: Services, config: RollstreamConfig, root: StoreRoot, deadline: Deadline
+) -> list[Difference]:
     """What the root does not do for this process. Writes a probe there, unless the root has no id:
-    it may be the folder below a mount that is missing."""
+    it may be the folder below a mount that is missing.
+
+    Raises:
+        StoreHangs: no answer by the deadline.
+    """
     if not root.root_id:
         return []
-    lacks = probe_store(services.store(config), SystemEntropy())
+
+    def probe() -> tuple[Lack, ...]:
+        return probe_store(services.store(config), SystemEntropy())
+
     return [
-        Difference(root.root, "store", "", what, f"until then {until}") for what, until in lacks
+        Difference(root.root, "store", "", what, f"until then {until}")
+        for what, until in in_time(probe, root.root, deadline)
     ]
 
 
-def root_of(services: Services, config: RollstreamConfig) -> StoreRoot:
-    """The store's root as this machine has it."""
-    store = services.store(config)
-    return StoreRoot(config.store.root, read_root_id(store), Followed(store))
+def root_of(
+    services: Services, config: RollstreamConfig, deadline: Deadline, *, lists: bool = False
+) -> StoreRoot:
+    """The store's root as this machine has it.
+
+    Args:
+        lists: whether it must be possible to list it, too.
+
+    Raises:
+        StoreError: it cannot be read. StoreHangs: not within ``HANG_SHARE`` of the deadline.
+    """
+
+    def look() -> StoreRoot:
+        store = services.store(config)
+        root = StoreRoot(config.store.root, read_root_id(store), Followed(store))
+        if lists:
+            probe_reading(store)
+        return root
+
+    share = Deadline(HANG_SHARE * deadline.timeout_s, deadline.clock)
+    return in_time(look, config.store.root, share)
 
 
 def figures_of(
@@ -102,11 +137,12 @@ def figures_of(
     hasty = config.store.model_copy(update={"timeout_s": hasty_s})
     asked = config.model_copy(update={"store": hasty})
     try:
-        root = root_of(services, asked)
-        probe_reading(services.store(asked))
+        root = root_of(services, asked, deadline, lists=True)
     except StoreError as error:
-        told = f"{error}. It had {hasty_s:.2g} s of this look"
-        if hasty_s < config.store.timeout_s:
+        hangs = isinstance(error, StoreHangs)
+        given_s = HANG_SHARE * deadline.timeout_s if hangs else hasty_s
+        told = f"{error}. It had {given_s:.2g} s of this look"
+        if hangs or hasty_s < config.store.timeout_s:
             told += ": if it is only slow, raise --timeout"
         return replace(measure(broker, config, deadline), other_root=(told,))
     return measure(broker, config, deadline, root=root)

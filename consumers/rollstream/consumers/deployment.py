@@ -104,7 +104,7 @@ def create_deployment(
         rollouts_retention_hours=kafka.retention_hours,
     )
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
+        root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
         present = used.admin().describe([spec.name for spec in specs], deadline.left_s())
         there = [name for name in partitions if layout.groups(name) in present]
         held, root = root, _taken_over(used, layout, root, deadline)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Protocol
+
+
+def time_of_day(us: int) -> str:
+    """Returns the time of the day of a wall clock's microseconds, in UTC."""
+    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%H:%M:%S} UTC"
 
 
 class Clock(Protocol):

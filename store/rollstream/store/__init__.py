@@ -12,6 +12,7 @@ Map, a line a file:
 - ``scores``       the set of late scores: its files, and the reader of all of them
 - ``example_files`` examples that were made of batches
 - ``layout``       every path below the root
+- ``in_time``      calls that are waited for up to a deadline
 - ``followed``     what of it follows from events of logs
 - ``root_id``      the id that sets a root apart from every other folder
 - ``dataset``      encodes rows as Parquet files and reads them back

@@ -40,7 +40,7 @@ def audit(
         report = run_audit(
             settings,
             broker=broker,
-            store=services.store(settings),
+            store=services.store_in_time(settings, settings.kafka.timeout_s),
             clock=services.clock,
             digests=digests,
             timeout_s=timeout_s,

@@ -86,7 +86,7 @@ def _seal(
     keep_memory_warm()
     stopping = services.stopping()
     with services.connected(settings) as broker:
-        store = services.store(settings)
+        store = services.store_in_time(settings, settings.kafka.timeout_s)
         sealer = Sealer(
             settings,
             broker=broker,

@@ -13,7 +13,8 @@ from rollstream.folds.choosing import choosing_of
 from rollstream.folds.remedies import given_up_without_bound
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.topics.check import check_copies, check_topics
+from rollstream.store import StoreError
+from rollstream.streams.topics.check import Difference, check_copies, check_topics
 from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.readable import unreadable_logs
 from rollstream.streams.topics.root import root_differences
@@ -34,7 +35,7 @@ def create(
         created = create_deployment(
             settings,
             broker=broker,
-            store=services.store(settings),
+            store=services.store_in_time(settings, timeout_s),
             clock=services.clock,
             timeout_s=timeout_s,
         )
@@ -64,7 +65,6 @@ def check(
     """
     services, settings = services_of(context), load_config(config)
     specs, deadline = specs_of(settings), Deadline(timeout_s, services.clock)
-    root = root_of(services, settings)
     with services.connected(settings, timeout_s) as broker:
         found = check_topics(broker.admin(), specs, deadline.left_s())
         layout = Layout.of(settings.kafka)
@@ -74,10 +74,15 @@ def check(
             for name, section in settings.environments.items()
             if layout.groups(name) not in missing
         }
-        found += root_differences(broker, layout, complete, root, deadline)
         found += unreadable_logs(broker, layout, complete, deadline)
-        found += lacks_of(services, settings, root)
         warnings = check_copies(broker.admin(), specs, deadline.left_s())
+        try:
+            root = root_of(services, settings, deadline)
+            found += root_differences(broker, layout, complete, root, deadline)
+            found += lacks_of(services, settings, root, deadline)
+        except StoreError as error:
+            until = "until then no sealer or sampler starts"
+            found.append(Difference(settings.store.root, "store", "", str(error), until))
     if as_json:
         typer.echo(json.dumps([one._asdict() for one in [*found, *warnings]], indent=2))
     else:

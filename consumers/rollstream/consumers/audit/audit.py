@@ -129,14 +129,15 @@ def audit(
     Raises:
         BrokerUnavailable: not read within ``timeout_s``.
         RootMismatch: the store's root is not the deployment's.
+        StoreHangs: its id was not read within ``kafka.timeout_s``.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
     blobs = store or open_store(config.store)
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         at_once = Deadline(deadline.slice_s(kafka.timeout_s), deadline.clock)
+        root = StoreRoot(config.store.root, read_root_id(blobs, at_once), Followed(blobs))
         require_root(used, layout, config.environments, root, at_once)
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
         rows: list[PartitionAudit] = []

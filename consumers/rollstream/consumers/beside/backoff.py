@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rollstream.consumers.beside.lasting import time_of_day
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, time_of_day
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any
 
-from rollstream.runtime.clock import Clock
+from rollstream.runtime.clock import Clock, time_of_day
 
 HANGS = "{} has not ended since {}: does the store hang (an NFS mount, a dying disk)?"
 CLAIMS = "the seal log is read since {} to be claimed: it is long, or the broker is slow"
 APPENDS = "the broker has not confirmed since {} what is appended to the seal log: it is slow"
 WAITS = "a step waits since {} until those of other partitions have ended: what hinders them?"
-
-
-def time_of_day(us: int) -> str:
-    """Returns the time of the day of a wall clock's microseconds, in UTC."""
-    return f"{datetime.fromtimestamp(us // 1_000_000, UTC):%H:%M:%S} UTC"
 
 
 class Lasting:

@@ -123,8 +123,8 @@ def write_rollout_groups(
     blobs = store or open_store(str(root))
     kafka = config.kafka
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        held = StoreRoot(str(root), read_root_id(blobs), Followed(blobs))
         deadline = Deadline(kafka.timeout_s, clock)
+        held = StoreRoot(str(root), read_root_id(blobs, deadline), Followed(blobs))
         require_root(used, Layout.of(kafka), config.environments, held, deadline)
         import_ = _Import(config, used, blobs, clock, compression, timeout_s)
         for index, group in enumerate(groups):

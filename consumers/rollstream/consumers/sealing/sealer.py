@@ -72,6 +72,7 @@ class Sealer:
         TopicMismatch: topics are missing or not as they must be; the message says what to do.
         RootMismatch: the store's root is not the deployment's; ``create_deployment`` makes one.
         BrokerUnavailable: the broker did not answer in time.
+        StoreHangs: nor did the store, within ``kafka.timeout_s``.
     """
 
     left_behind = ""
@@ -104,8 +105,9 @@ class Sealer:
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
         blobs = metrics.timed_store(store or open_store(config.store))
-        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
-        require_root(broker, layout, partitions, root, Deadline(kafka.timeout_s, self._clock))
+        deadline = Deadline(kafka.timeout_s, self._clock)
+        root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
+        require_root(broker, layout, partitions, root, deadline)
         self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
         readers = CLAIMERS + LOOKERS + (WORKERS + ASKERS) // 2  # A flush, or a question, needs one.
         self._clients = OwnerClients(broker, readers)

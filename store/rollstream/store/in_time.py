@@ -1,0 +1,60 @@
+"""Calls of a store that are waited for up to a deadline: nothing ends a call of a dead mount."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from rollstream.runtime.clock import time_of_day
+from rollstream.runtime.deadline import Deadline
+from rollstream.store.errors import StoreHangs
+
+LOG_AFTER_S = 5.0  # How often a wait may log.
+T = TypeVar("T")
+_unended: dict[str, tuple[Future[Any], str]] = {}  # By root, with the time when it began.
+
+
+def in_time(ask: Callable[[], T], root: str, deadline: Deadline) -> T:
+    """Returns what ``ask`` returns, or raises what it raises. It runs in a thread of its own, which
+    is left behind if it hangs. No second call of a root begins while its first one hangs.
+
+    Args:
+        ask: calls the store.
+        root: of the store.
+        deadline: real time is waited, whatever its clock does.
+
+    Raises:
+        StoreHangs: no answer by the deadline.
+    """
+    if root in _unended:
+        _wait(root, deadline)
+    answer: Future[T] = Future()
+    _unended[root] = answer, time_of_day(deadline.clock.now_us())
+    name = "rollstream-store"
+    threading.Thread(target=_run, args=(ask, answer), name=name, daemon=True).start()
+    _wait(root, deadline)
+    return answer.result()
+
+
+def _run(ask: Callable[[], T], answer: Future[T]) -> None:
+    try:
+        answer.set_result(ask())
+    except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for.
+        answer.set_exception(error)
+
+
+def _wait(root: str, deadline: Deadline) -> None:
+    """Returns once the call of the root has ended."""
+    answer, since = _unended[root]
+    left_s = deadline.left_s()
+    while wait([answer], min(left_s, LOG_AFTER_S)).not_done:
+        left_s -= LOG_AFTER_S
+        deadline.log_waiting(lambda: f"the store at {root} to answer")
+        if left_s <= 0:
+            raise StoreHangs(
+                f"{root} has not answered since {since}: does the store hang (an NFS mount, a "
+                "dying disk)? Mend the mount or the disk, then try again"
+            )
+    _unended.pop(root, None)
