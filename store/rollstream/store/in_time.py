@@ -13,7 +13,8 @@ from rollstream.store.errors import StoreHangs
 
 LOG_AFTER_S = 5.0  # How often a wait may log.
 T = TypeVar("T")
-_unended: dict[str, tuple[Future[Any], str]] = {}  # By root, with the time when it began.
+_Call = tuple[Future[Any], str]  # With the time when it began.
+_unended: dict[str, _Call] = {}  # By root.
 
 
 def in_time(ask: Callable[[], T], root: str, deadline: Deadline) -> T:
@@ -28,13 +29,13 @@ def in_time(ask: Callable[[], T], root: str, deadline: Deadline) -> T:
     Raises:
         StoreHangs: no answer by the deadline.
     """
-    if root in _unended:
-        _wait(root, deadline)
+    if (hanging := _unended.get(root)) is not None:
+        _wait(root, hanging, deadline)
     answer: Future[T] = Future()
-    _unended[root] = answer, time_of_day(deadline.clock.now_us())
+    call = _unended[root] = answer, time_of_day(deadline.clock.now_us())
     name = "rollstream-store"
     threading.Thread(target=_run, args=(ask, answer), name=name, daemon=True).start()
-    _wait(root, deadline)
+    _wait(root, call, deadline)
     return answer.result()
 
 
@@ -45,10 +46,9 @@ def _run(ask: Callable[[], T], answer: Future[T]) -> None:
         answer.set_exception(error)
 
 
-def _wait(root: str, deadline: Deadline) -> None:
+def _wait(root: str, call: _Call, deadline: Deadline) -> None:
     """Returns once the call of the root has ended."""
-    answer, since = _unended[root]
-    left_s = deadline.left_s()
+    (answer, since), left_s = call, deadline.left_s()
     while wait([answer], min(left_s, LOG_AFTER_S)).not_done:
         left_s -= LOG_AFTER_S
         deadline.log_waiting(lambda: f"the store at {root} to answer")
