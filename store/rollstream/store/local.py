@@ -23,6 +23,11 @@ LISTED_MAX = 1 << 18  # Names of a folder in memory, at most twice; about 40 MiB
 DURABLE_FOLDERS_MAX = 4096  # Folders remembered as synced; above it all are forgotten once.
 _NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REMEDIES = {
+    errno.EMFILE: "raise the files that this process may open: `ulimit -n`, or LimitNOFILE= of its "
+    "systemd unit",
+    errno.ENFILE: "raise the files that this machine may open: `sysctl fs.file-max`",
+}
 
 
 class LocalBlobs:
@@ -339,6 +344,5 @@ def _as_store_errors(path: str) -> Iterator[None]:
                 f"no space is left for {path} ({error.strerror}); free some or move the root"
             ) from error
         kind = StoreRefused if error.errno in _NO_RIGHT else StoreError
-        raise kind(
-            f"{path}: {error.strerror} ({error.filename}); check the disk and the folder's rights"
-        ) from error
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the folder's rights")
+        raise kind(f"{path}: {error.strerror} ({error.filename}); {remedy}") from error

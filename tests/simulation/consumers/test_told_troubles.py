@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
@@ -21,7 +25,7 @@ from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.runtime.deadline import Deadline
 from rollstream.status import measure, stuck_stages
-from rollstream.store import BlobInfo, Blobs, Bytes, Pieces
+from rollstream.store import BlobInfo, Blobs, Bytes, LocalBlobs, Pieces
 from rollstream.store.errors import StoreFull
 from rollstream.streams.broker import IDLE_S, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -29,6 +33,7 @@ from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
 
+TOLD_WITHIN_S = 10.0
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -113,6 +118,14 @@ def publish(world: SealWorld, name: str) -> None:
         world.publish(f"{name}{one}", partition=0, example_id=name)
 
 
+def copied(blobs: Blobs, root: Path) -> LocalBlobs:
+    """The same blobs on a disk."""
+    local = LocalBlobs(root)
+    for blob in blobs.list(""):
+        local.create(blob.path, blobs.read(blob.path))
+    return local
+
+
 @pytest.mark.proves("F24")
 def test_a_full_disk_is_told_while_it_lasts() -> None:
     world = SealWorld()
@@ -158,8 +171,51 @@ def test_a_hung_store_is_told() -> None:
     world.run(sealer, seconds=5)
     workers.hangs = True
     publish(world, "first")
-    world.run(sealer, seconds=90)
-    assert "does the store hang" in str(stuck(world))
+    world.run(sealer, seconds=TOLD_WITHIN_S)
+    assert "put_files has not ended since" in str(stuck(world))
+
+
+@pytest.mark.proves("F24")
+def test_a_store_that_hangs_while_a_log_is_claimed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SealWorld(partitions=1)
+    store = SomeFail(world.blobs, "manifests/", Stopped())
+    inline, claimers = InlineExecutor(), HangingIn()
+    threads = SealerThreads(inline, claimers, inline, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
+    sealer = world.sealer(store=store)
+    world.run(sealer, seconds=TOLD_WITHIN_S)
+    told = str(stuck(world))
+    assert "the look for manifests has not ended since" in told
+    assert "does the store hang" in told
+
+
+@pytest.mark.proves("F24")
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (errno.ENOSPC, "free some or move the root"),
+        (errno.EMFILE, "LimitNOFILE= of its systemd unit"),
+        (errno.ENFILE, "sysctl fs.file-max"),
+    ],
+)
+def test_a_write_that_fails_is_told_with_its_remedy_and_since_when(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: int, remedy: str
+) -> None:
+    world = SealWorld()
+    world.blobs = copied(world.blobs, tmp_path / "root")
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+
+    def refuse(file: int) -> None:
+        raise OSError(error, os.strerror(error), str(file))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    publish(world, "first")
+    world.run(sealer, seconds=TOLD_WITHIN_S)
+    monkeypatch.undo()
+    (told,) = stuck(world)
+    assert remedy in told
+    assert re.search(r"\(since \d\d:\d\d:\d\d UTC\)", told)
 
 
 @pytest.mark.proves("F24")

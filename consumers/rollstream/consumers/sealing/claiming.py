@@ -22,12 +22,14 @@ class Claims:
     Attributes:
         address: of the partition.
         store_step: which of its steps calls the store now; empty: none does.
+        went_on: another number than before where a job got to such a step, or behind it.
     """
 
     def __init__(
         self, context: SealerContext, address: PartitionAddress, log: OwnedLog[SealFold]
     ) -> None:
         self.store_step = ""
+        self.went_on = 0
         self._context = context
         self.address = address
         self._log = log
@@ -39,15 +41,16 @@ class Claims:
         Args:
             hint: as ``OwnedLog.claim``.
         """
-        context, self.store_step = self._context, ""
+        context = self._context
+        self._enter("")
         answer = Deadline(self._answer_s, context.clock)
         self._answer_s = min(2 * self._answer_s, context.timeout_s)  # For a leader that is slow.
         context.clients.wait_for_leader(self._log.where, answer)
         if self._log.place() is None:  # Else it is claimed again by its owner.
             # Before anything is appended: whoever is refused leaves the log as it was.
-            self.store_step = "the look for manifests"
+            self._enter("the look for manifests")
             newest = newest_manifest(context.blobs, self.address)
-            self.store_step = ""
+            self._enter("")
             require_log_of(newest, context.broker, self._log.where, context.deadline())
         with timed(context.observe, context.clock, catalogue.SEALER_CLAIM, context.environment):
             self._log.claim(context.deadline(), hint=hint)
@@ -55,5 +58,9 @@ class Claims:
 
     def complete_manifests(self) -> None:
         """Writes the manifests that a predecessor left out, a job."""
-        self.store_step = "project_missing"
+        self._enter("project_missing")
         project_missing(self._context, self.address, self._log.fold.flushes)
+
+    def _enter(self, store_step: str) -> None:
+        self.store_step = store_step
+        self.went_on += 1

@@ -144,7 +144,8 @@ class Partition:
             flush, job = self._next or (None, None)
             if self._job is not None:
                 flush, job = self._flush, self._job
-            self._lasting.look(job, 0 if flush is None else flush.went_on)
+            went_on = 0 if flush is None else flush.went_on
+            self._lasting.look(job, went_on + self._claims.went_on)
             self._offset.tell(self._trouble)
         try:
             self._advance(draining)
@@ -451,8 +452,10 @@ class Partition:
         if isinstance(self._backoff.error, BrokerError):
             return self._offset.told  # `status` finds that by itself.
         if self._backoff.is_trouble():
-            return self._backoff.why
-        is_quick = self._lasting.runs and self.state is not State.CLAIMING
+            return f"{self._backoff.why} (since {self._backoff.since})"
+        # A claim may read for long, but for its calls of the store.
+        is_quick = self.state is not State.CLAIMING or self._store_step()
+        is_quick = is_quick and self._lasting.runs
         if self.busy() and self._lasting.is_long(STEP_LASTS_S if is_quick else CLAIM_LASTS_S):
             return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
         if self.intake is None:
