@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -13,12 +14,23 @@ import pytest
 from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.runtime.clock import ManualClock
 from rollstream.streams.broker import TopicPartition
+from rollstream.streams.errors import BrokerUnavailable
 
 SOURCE = TopicPartition("rollouts.math", 3)
 
 
+ASK_S = 1.0
+
+
 def committed_by(clock: ManualClock, *, answers: bool) -> CommittedOffset:
     """Of a group that said what it has, and answers commits or does not."""
+    offset = offset_of(clock, answers=answers, found=dict)
+    assert offset.is_known()
+    return offset
+
+
+def offset_of(clock: ManualClock, *, answers: bool, found: Callable[[], object]) -> CommittedOffset:
+    """Of a group that says what is ``found``, and answers commits or does not."""
 
     def commit(*_: object) -> Future[bool]:
         answer: Future[bool] = Future()
@@ -26,12 +38,10 @@ def committed_by(clock: ManualClock, *, answers: bool) -> CommittedOffset:
             answer.set_result(True)
         return answer
 
-    context: Any = SimpleNamespace(clock=clock, ask_s=1.0)
+    context: Any = SimpleNamespace(clock=clock, ask_s=ASK_S)
     reader: Any = SimpleNamespace(commit=commit)
-    found: Any = SimpleNamespace(answer=dict)
-    offset = CommittedOffset(context, reader, SOURCE, found, lambda: 0)
-    assert offset.is_known()
-    return offset
+    asked: Any = SimpleNamespace(answer=found)
+    return CommittedOffset(context, reader, SOURCE, asked, lambda: 0)
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -42,6 +52,28 @@ def test_a_trouble_that_lasts_is_one_line(caplog: pytest.LogCaptureFixture, answ
         offset.tell(lambda: "put_files hangs")
         clock.advance(0.1)
     assert caplog.messages.count(f"{SOURCE}: put_files hangs") == 1
+
+
+def test_a_trouble_is_logged_though_the_group_never_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    offset = offset_of(clock, answers=False, found=lambda: None)
+    for _ in range(600):
+        assert not offset.is_known()
+        offset.tell(lambda: "put_files hangs")
+        clock.advance(0.1)
+    assert caplog.messages.count(f"{SOURCE}: put_files hangs") == 1
+
+
+def test_who_asks_whose_the_partition_is_learns_that_nobody_answers() -> None:
+    clock = ManualClock()
+    offset = committed_by(clock, answers=False)
+    assert offset.is_ours() is None
+    clock.advance(ASK_S + 0.1)
+    offset.tell(str)
+    with pytest.raises(BrokerUnavailable):
+        offset.is_ours()
 
 
 def test_a_trouble_in_ever_other_words_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ from rollstream.streams.troubles import CommitNote, note_in
 
 COMMIT_EVERY_S = 1.0  # The committed offset is a hint: the seal log carries the watermark.
 TELL_EVERY_S = 5.0
+DROPPED_AFTER_S = 1.0  # A question whose answer nobody took.
 LOOK_EVERY_S = 0.5  # At what hinders, while that does not change.
 LOG_EVERY_S = 60.0  # What hinders is logged, where its words change all the while.
 _log = logging.getLogger("rollstream.sealer")
@@ -115,9 +116,10 @@ class CommittedOffset:
     def tell(self, find_trouble: Callable[[], str]) -> None:
         """Logs what hinders this partition, and commits it beside the offset, or that nothing does
         any more: for `status`, which reads no file and no log of a sealer. At most once in
-        ``LOG_EVERY_S`` and ``TELL_EVERY_S``; it is looked for once in ``LOOK_EVERY_S``."""
+        ``LOG_EVERY_S`` and ``TELL_EVERY_S``; it is looked for once in ``LOOK_EVERY_S``. It is
+        logged also where the group does not answer."""
         may_send, now_s = self._may_send(), self._context.clock.monotonic_s()
-        if not may_send or now_s < self._tell_at_s:
+        if now_s < self._tell_at_s:
             return
         trouble, every_s = find_trouble(), LOOK_EVERY_S
         if not trouble:
@@ -125,7 +127,7 @@ class CommittedOffset:
         elif trouble != self._logged and now_s >= self._log_at_s:
             self._logged, self._log_at_s = trouble, now_s + LOG_EVERY_S
             _log.warning("%s: %s", self._source, trouble)
-        if trouble != self.told:
+        if may_send and trouble != self.told:
             every_s = TELL_EVERY_S
             self._commit(max(self.offset, self._wanted), trouble)
         self._tell_at_s = now_s + every_s
@@ -150,9 +152,9 @@ class CommittedOffset:
 
     def _may_send(self) -> bool:
         """Whether the group said what it has, and nothing is on its way. ``is_ours`` takes the
-        answer to a question."""
+        answer to a question, and that there was none; if nobody asks any more, this drops it."""
         sent, now_s = self._sent, self._context.clock.monotonic_s()
-        if sent is None or not sent.asks or now_s >= sent.until_s:
+        if sent is None or not sent.asks or now_s >= sent.until_s + DROPPED_AFTER_S:
             try:
                 self._take_answer()
             except BrokerUnavailable as error:
