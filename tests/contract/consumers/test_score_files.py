@@ -339,6 +339,18 @@ class RollingBlobs(PassingBlobs):
         return super().read(path)
 
 
+def test_scores_that_were_deleted_before_a_file_had_them_are_told_once(
+    world: SealWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    score(world, 1.0, 2.0)
+    where = world.layout.scores_log(ADDRESS)
+    world.logs.drop_before(where, world.logs.bounds(where)[1])
+    with world.sealer() as sealer:
+        world.run_now_and_then(sealer, seconds=3 * EVERY_S)
+    (told,) = [one for one in caplog.messages if "no file has them" in one]
+    assert told.startswith(f"{where}: retention deleted the scores up to offset 2")
+
+
 def test_files_are_listed_once_and_superseded_ones_deleted_after_a_while(
     world: SealWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import Any, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 import pytest
 
@@ -16,17 +16,22 @@ from harness.held_workers import HeldWorkers
 from harness.history import problems_of
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.consumers import InlineExecutor, Sealer
-from rollstream.consumers.beside.threads import SealerThreads
+from rollstream.consumers.beside.context import ASK_S
+from rollstream.consumers.beside.threads import CLAIMERS, SealerThreads
 from rollstream.consumers.sealing.flush import Flush
 from rollstream.consumers.sealing.partition import CHECK_EVERY_S, STEP_LASTS_S
 from rollstream.runtime.clock import ManualClock
 from rollstream.store.errors import StoreHangs
-from rollstream.streams.broker import IDLE_S, Committed, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.broker import IDLE_S, Committed, Record, TopicPartition, TopicSpec
+from rollstream.streams.damaged import next_readable
+from rollstream.streams.errors import BrokerUnavailable, DamagedRecord
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.memory.broker import MemoryAdmin
+from rollstream.streams.memory.member import MemoryGroupReader
 from rollstream.streams.memory.reader import MemoryReader
 
+P = ParamSpec("P")
+T = TypeVar("T")
 HANG_TIMEOUT_S = 300.0
 LEAVES_WITHIN_S = 1.0  # Nothing is on its way any more but reports.
 
@@ -373,3 +378,107 @@ def test_a_claim_that_waits_behind_silent_leaders_does_not_begin_once_its_sealer
         go_on.set()
         lookers.shutdown()
     assert world.logs.bounds(where)[1] == end
+
+
+class Damaged(MemoryBroker):
+    """Members read a damaged record of each of these partitions once."""
+
+    def __init__(self, world: SealWorld) -> None:
+        super().__init__(world.logs)
+        self.damaged: list[TopicPartition] = []
+
+    def group_reader(
+        self, group: str, topics: Sequence[str], *, on_revoked: Callable[[TopicPartition], None]
+    ) -> MemoryGroupReader:
+        reader = super().group_reader(group, topics, on_revoked=on_revoked)
+        poll = reader.poll
+
+        def damaged_poll(records_max: int, timeout_s: float) -> list[Record]:
+            if self.damaged:
+                raise DamagedRecord(self.damaged.pop(), 0, "the test's checksum")
+            return poll(records_max, timeout_s)
+
+        vars(reader).update(poll=damaged_poll)
+        return reader
+
+
+class SearchesHang(InlineExecutor):
+    """A search in a damaged log keeps its thread; of no thread that is left, no job is run."""
+
+    def __init__(self, threads: int) -> None:
+        self._left = threads
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        if fn is next_readable and self._left:
+            self._left -= 1
+            hanging: Future[T] = Future()
+            hanging.set_running_or_notify_cancel()
+            return hanging
+        return super().submit(fn, *args, **kwargs) if self._left else Future()
+
+
+def test_searches_in_damaged_logs_whose_leaders_are_silent_hold_up_no_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, inline = SealWorld(partitions=4), InlineExecutor()
+    claimers, beside = SearchesHang(CLAIMERS), SearchesHang(1)
+    threads = SealerThreads(inline, claimers, inline, inline, inline, beside)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
+    broker = Damaged(world)
+    sealer = world.sealer(broker=broker)
+    monkeypatch.undo()
+    with world.sealer() as other:
+        world.run(sealer, other, seconds=20)
+        mine = [one.partition for one in sealer.stats().partitions]
+        assert len(mine) == 2
+        broker.damaged = [world.source(number) for number in mine]
+        world.run(sealer, other, seconds=5)
+    (first, *_) = {*range(4)} - {*mine}
+    for uid in "ab":
+        world.publish(uid, partition=first, example_id="one")
+    world.run(sealer, seconds=20)
+    assert world.groups() == [("a", "b")]
+
+
+def test_a_sealer_that_ends_while_the_broker_is_away_blames_no_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = SealWorld()
+    asked_s = list[float]()
+
+    def no_answer(admin: MemoryAdmin, names: object, timeout_s: float) -> NoReturn:
+        asked_s.append(timeout_s)
+        world.clock.advance(timeout_s)
+        raise BrokerUnavailable("the test's broker is away")
+
+    sealer = world.sealer()
+    world.run(sealer, seconds=5)
+    monkeypatch.setattr(MemoryAdmin, "describe", no_answer)
+    sealer.close()
+    assert asked_s == [ASK_S]
+    assert sealer.left_behind == ""
+
+
+@pytest.mark.proves("F24")
+def test_a_sealer_that_leaves_a_silent_broker_behind_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.consumers.sealing.sealer.ASK_S", 0.01)
+    world, answers = SealWorld(), Event()
+    kafka = world.config.kafka.model_copy(update={"timeout_s": 0.2})
+    world.config = world.config.model_copy(update={"kafka": kafka})
+    inline, workers = InlineExecutor(), ThreadPoolExecutor(1)
+    threads = SealerThreads(workers, inline, inline, inline, inline, inline)
+    monkeypatch.setattr(SealerThreads, "of", lambda workers, _: threads)
+    sealer = world.sealer()
+    world.run(sealer)
+
+    def no_answer(admin: MemoryAdmin, names: object, timeout_s: float) -> dict[str, TopicSpec]:
+        answers.wait(TIMEOUT_S)
+        return {}
+
+    monkeypatch.setattr(MemoryAdmin, "describe", no_answer)
+    sealer.close()
+    answers.set()
+    workers.shutdown()
+    assert sealer.left_behind == "the last write of scores of math: the broker does not answer"

@@ -77,8 +77,8 @@ class SealerThreads:
             waits behind a leader that is silent.
         askers: for answers of the broker.
         writers: for files.
-        beside: for retention and late scores. One thread: what it reads is shared, and nobody
-            waits for it.
+        beside: for retention, late scores, and searches in damaged logs. One thread: what it reads
+            is shared, and nobody waits for it.
         ended: set whenever a job ends that a partition may wait for, until the loop clears it.
         abandoned: says in words that a job in ``beside`` hangs that was abandoned; else empty.
     """

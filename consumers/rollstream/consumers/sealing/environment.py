@@ -166,7 +166,8 @@ class EnvironmentSealer:
         for partition in self._partitions.values():
             yield from partition.unended()
         if self._last_scores is not None and self._last_scores.running():
-            yield f"the last write of scores of {self._context.environment}: does the store hang?"
+            written = f"the last write of scores of {self._context.environment}"
+            yield f"{written}: {self._scores.waits}"
         if unended := self._chores.unended():
             yield unended
 

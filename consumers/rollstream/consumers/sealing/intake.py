@@ -129,7 +129,8 @@ class Intake:
         self._reader.pause(self._source)
         start = max(self.assembler.position, error.offset)
         context, deadline = self._context, Deadline(SEARCH_S, self._context.clock)
-        search = context.threads.claimers.submit(
+        # Nobody waits for that thread: a leader that is silent holds up no claim.
+        search = context.threads.beside.submit(
             next_readable, context.broker, self._source, start, deadline
         )
         self._damage = error, search

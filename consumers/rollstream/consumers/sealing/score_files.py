@@ -26,6 +26,7 @@ from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, Un
 from rollstream.streams.owned.follow import Follower
 
 QUICK_S = 1.0  # A leader that answers does so sooner: of those behind one that did not.
+BROKER, STORE = "the broker does not answer", "does the store hang?"
 EVERY_S = 60.0  # A file a minute and partition at most, where scores come without end.
 _log = logging.getLogger("rollstream.sealer")
 
@@ -45,6 +46,7 @@ class ScoreFiles:
         self._ends_within_s = context.ask_s  # How long a log's end is waited for.
         self._lost = set[str]()  # Paths of damaged files that the log no longer has.
         self.aside: dict[int, str] = {}  # Why a partition's scores are written no more.
+        self.waits = STORE  # What a job that does not end waits for, in words.
 
     def bring_up(self, partitions: Collection[int], deadline: Deadline) -> float:
         """Writes what is new in these partitions, a job. What fails is left to a later one, and
@@ -61,7 +63,8 @@ class ScoreFiles:
         # Another sealer may have written those that were given away meanwhile.
         self._written = {one: self._written[one] for one in partitions if one in self._written}
         topic = self._context.layout.scores(environment)
-        if topic not in self._context.broker.admin().describe([topic], self._context.timeout_s):
+        self.waits = BROKER
+        if topic not in self._context.broker.admin().describe([topic], self._context.ask_s):
             return EVERY_S  # A deployment from before there were scores.
         for number in partitions:
             address = PartitionAddress(environment, generation, number)
@@ -90,8 +93,10 @@ class ScoreFiles:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
             LogLost: the log does not hold the last record that files have.
         """
+        self.waits = STORE
         number, now_s = address.partition, self._context.clock.monotonic_s()
-        if number in self._written:
+        is_new = number not in self._written
+        if not is_new:
             self._written[number].look(now_s)  # Files are listed now and then.
         else:
             self._written[number] = PartitionScores(self._context.blobs, address, now_s)
@@ -108,16 +113,33 @@ class ScoreFiles:
                     records, size = [], 0
         if records:
             first = self._write(address, first, records)
+        if is_new and not first:
+            self._warn_of_lost(address)
+        self.waits = STORE
         written.roll_up()
         for file in sorted(written.damaged):
             if file.path not in self._lost:
                 self._mend(address, file)
         return first
 
+    def _warn_of_lost(self, address: PartitionAddress) -> None:
+        """Logs that scores were deleted that no file has: nothing else tells of an empty log."""
+        context, where = self._context, self._context.layout.scores_log(address)
+        deadline = Deadline(context.ask_s, context.clock)
+        with context.clients.reader(where, deadline) as reader:
+            end = reader.bounds(where, deadline.left_s())[1]
+        if end:
+            _log.error(
+                "%s: retention deleted the scores up to offset %d, and no file has them; set "
+                "retention.ms=-1 for its topic, as `rollstream topics check` says",
+                where,
+                end,
+            )
+
     def _write(self, address: PartitionAddress, first: int, records: list[LoggedScore]) -> int:
         """Returns the first offset behind the file, which is that behind the newest score: whatever
         stands there is looked at again."""
-        stop = records[-1].offset + 1
+        self.waits, stop = STORE, records[-1].offset + 1
         self._written[address.partition].write(first, stop, records)
         self._newest[address.partition] = stop, ScoreOrigin.of(records[-1])
         return stop
@@ -136,22 +158,26 @@ class ScoreFiles:
                 error,
             )
             return
+        self.waits = STORE
         self._written[address.partition].write(file.first, file.stop, records)
         _log.warning("%s was damaged, and was written anew from the log", file.path)
 
     def _scores(self, address: PartitionAddress, first: int) -> Generator[LoggedScore, None, None]:
         """Those of a partition's log, from an offset on."""
         context, where = self._context, self._context.layout.scores_log(address)
+        self.waits = BROKER
         with closing(Follower(context.broker, {where: first}, scores=[where])) as follower:
             for one in follower.read_to_end(context.deadline(), ends_within_s=self._ends_within_s):
                 assert isinstance(one.event, Scored), one
                 yield LoggedScore(one.offset, one.timestamp_us, one.event)
+                self.waits = BROKER
 
     def _require_log_of_files(
         self, address: PartitionAddress, stop: int, one: LoggedScore | None
     ) -> None:
         """Returns where the record before ``stop`` is the last one that files have: the log only
         grows, so that it then holds those before too."""
+        self.waits = STORE
         known_stop, written = self._newest.get(address.partition, (-1, None))
         if known_stop != stop:
             written = self._written[address.partition].last()
