@@ -61,7 +61,7 @@ class PartitionFiles:
         log_now_us: log time in microseconds. It decides how old files are, since a machine's clock
             may be days ahead.
         flushes: what plans know of them, by offset.
-        known: row files that are no orphans.
+        known: hashes of row files that are no orphans.
         projected: the newest ``Retired`` event that readers go by; None: not known.
         left: whether retired files may be left to be deleted.
         orphans_at_s: when orphans are looked for by schedule.
@@ -74,7 +74,7 @@ class PartitionFiles:
     log_now_us: Callable[[], int]
     orphans_at_s: float
     flushes: dict[int, FlushFiles] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
+    known: set[int] = field(default_factory=set)
     projected: int | None = None
     left: bool = False
     warned: str = ""
