@@ -49,9 +49,12 @@ def open_dataset(root: str | Path | StoreConfig) -> pads.Dataset:
         [("environment", pa.string()), ("policy_version", pa.string()), ("segment", pa.int32())]
     )
     files = visible_files(blobs)
-    opened = [open_rows(blobs, path) for path in files]
-    carried = {pair for file in opened for pair in file.token_arrays.items()}
-    rows = _rows_schema({file.version for file in opened})
+    carried, versions = set[tuple[str, ArraySignature]](), set[WireSchema]()
+    for path in files:  # No footer stays in memory.
+        file = open_rows(blobs, path)
+        carried.update(file.token_arrays.items())
+        versions.add(file.version)
+    rows = _rows_schema(versions)
     schema = pa.unify_schemas([rows, pa.schema(_fields(carried)), partitions])
     if not files:
         return pads.dataset(schema.empty_table())

@@ -7,6 +7,7 @@ of column: lists with and without nulls, structs, and named arrays as lists and 
 from __future__ import annotations
 
 import datetime as dt
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from harness.sealed_files import provenance, seal
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import (
     BlobMissing,
+    Blobs,
     LocalBlobs,
     NoTokenArray,
     encode_rows,
@@ -33,7 +35,8 @@ from rollstream.store import (
     token_array,
     visible_files,
 )
-from rollstream.store.dataset import read_rows
+from rollstream.store.dataset import open_rows, read_rows
+from rollstream.store.row_file import RowFile
 
 ENVIRONMENTS = ("code/2", "math")
 ROWS = 5  # Of each file.
@@ -287,6 +290,26 @@ def test_names_come_back_from_paths_as_they_were(tmp_path: Path, name: str) -> N
         f"SELECT environment, policy_version FROM read_parquet('{tmp_path}/groups/**/*.parquet')"
     )
     assert duckdb.sql(query).fetchall() == [expected]
+
+
+def test_open_dataset_keeps_no_footer_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = LocalBlobs(tmp_path)
+    for number in range(8):
+        seal(blobs, members(2), name=str(number), offset=number)
+    opened, most = weakref.WeakSet[RowFile](), 0
+
+    def open_and_count(blobs: Blobs, path: str) -> RowFile:
+        nonlocal most
+        file = open_rows(blobs, path)
+        opened.add(file)
+        most = max(most, len(opened))
+        return file
+
+    monkeypatch.setattr("rollstream.store.visible_rows.open_rows", open_and_count)
+    assert open_dataset(tmp_path).count_rows() == 16
+    assert most <= 2
 
 
 def test_open_dataset_of_an_empty_store_has_columns_and_no_rows(tmp_path: Path) -> None:
