@@ -454,7 +454,7 @@ class Partition:
         if self._backoff.is_trouble():
             return f"{self._backoff.why} (since {self._backoff.since})"
         # A claim may read for long, but for its calls of the store.
-        is_quick = self.state is not State.CLAIMING or self._store_step()
+        is_quick = self.state is not State.CLAIMING or bool(self._store_step())
         is_quick = is_quick and self._lasting.runs
         if self.busy() and self._lasting.is_long(STEP_LASTS_S if is_quick else CLAIM_LASTS_S):
             return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
