@@ -50,7 +50,7 @@ _CHOSEN = (
     *("seed", "lineage", "bounds_lag", "max_samples", "scorer", "score_version"),
     *("filters", "takes_turns", "least_of_aged"),
 )
-_FOLDED_BY = attrgetter("name", *(f"choosing.{name}" for name in _CHOSEN))
+_FOLDED_BY = attrgetter("name", "late.waits_us", *(f"choosing.{name}" for name in _CHOSEN))
 
 
 class SamplerState:

@@ -22,6 +22,7 @@ from harness.fold_version import GoldenEvents, fold_sources, golden_runs, state_
 from harness.groups import GroupSpec
 from harness.source_tree import all_sources, imports, package_folder
 from rollstream.folds import saved_state
+from rollstream.folds.choosing import choosing_of
 from rollstream.folds.saved_state import (
     UnusableState,
     copied,
@@ -29,6 +30,7 @@ from rollstream.folds.saved_state import (
     to_pieces,
 )
 from rollstream.folds.state import SamplerState
+from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.errors import TooManyOpenBatches
 from rollstream.schemas.events import Claimed
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
@@ -117,6 +119,19 @@ def test_the_state_of_other_settings_or_logs_is_refused() -> None:
     for like in (settings_differ, unbounded, filtering, logs_differ):
         with pytest.raises(UnusableState, match="other settings or seal logs"):
             from_bytes(DATA, IDENTITY, like)
+
+
+def test_a_state_whose_early_scores_wait_for_another_time_is_refused() -> None:
+    found, wanted = (early_scores_waiting(expire_after_s) for expire_after_s in (1800.0, 7200.0))
+    assert from_bytes(saved(found), IDENTITY, early_scores_waiting(900.0)), "an hour at least"
+    with pytest.raises(UnusableState, match="other settings or seal logs"):
+        from_bytes(saved(found), IDENTITY, wanted)
+
+
+def early_scores_waiting(expire_after_s: float) -> SamplerState:
+    sampler = SamplerConfig(environments=("math",))
+    environments = {"math": EnvironmentConfig(expire_after_s=expire_after_s)}
+    return SamplerState("trainer-a", choosing_of(sampler, environments), LOGS[1:])
 
 
 def test_settings_that_no_fold_looks_at_may_be_others_and_are_those_of_now() -> None:

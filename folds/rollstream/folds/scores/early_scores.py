@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rollstream.folds.group.score_targets import target_of
 from rollstream.folds.group.scored import Given
@@ -48,6 +48,11 @@ class EarlyScores:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def waits_us(self) -> Mapping[str, int]:
+        """How long a record that names a rollout waits, by environment."""
+        return self._waits_us
 
     def waits_until(self, environment: str, given: Given) -> int:
         """Log time of the last flush whose groups the record is of."""

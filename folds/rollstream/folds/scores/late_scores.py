@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import takewhile
 from operator import itemgetter
@@ -77,6 +77,11 @@ class LateScores:
     def waits_until(self, environment: str, given: Given) -> int:
         """Log time of the last flush whose groups the record is of."""
         return self._early.waits_until(environment, given)
+
+    @property
+    def waits_us(self) -> Mapping[str, int]:
+        """How long a record that names a rollout waits for its group, by environment."""
+        return self._early.waits_us
 
     @property
     def early(self) -> int:
