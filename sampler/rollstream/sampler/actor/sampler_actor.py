@@ -73,7 +73,8 @@ class SamplerActor:
     """One sampler, decided in one process.
 
     An asyncio actor: a call that waits is an awaitable and holds no thread. One thread decides, one
-    in each ``Lane`` reads, and one reads the seal logs and ends the waits whose groups came.
+    in each ``Lane`` reads, and one reads the seal logs and ends the waits whose groups came. Two
+    ask the broker for calls that append nothing.
 
     Started anew by Ray when its process was killed; it then folds the logs and goes on. Where
     another owner took over it answers ``Fenced``, and exits for good at ``leave``.
@@ -110,6 +111,9 @@ class SamplerActor:
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
+        # One thread each, so that calls are decided in their order.
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix="rollstream-asker")
+        self._to_the_ends = ThreadPoolExecutor(1, thread_name_prefix="rollstream-to-the-ends")
         self._calls = AwaitedCalls(self._give_up, lanes, stored.pickled)
         self._follower = threading.Thread(
             target=self._follow, name="rollstream-follower", daemon=True
@@ -169,12 +173,24 @@ class SamplerActor:
             self._follower.start()
             self._owner.tell_workers(follow=False)
         try:
-            self._owner.decide(call, self._calls.hand_over)
+            if not self._owner.try_decide(call, self._calls.hand_over):
+                asker = self._to_the_ends if call.command.to_the_ends else self._asker
+                asker.submit(self._ask, call, decided)
+                return
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
             call.fail(error)
         if not call.ended:
             decided()
         self._calls.hand_over()
+
+    def _ask(self, call: Call[R], decided: Callable[[], None]) -> None:
+        try:
+            self._owner.asked.ask(call, reads=False)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+            call.fail(error)
+            self._calls.hand_over()
+        else:
+            self._submit(call, decided)
 
     def _follow(self) -> None:
         clock = SystemClock()

@@ -1,7 +1,9 @@
 """The owner of a sampler: claims its log, decides, confirms, and tells others.
 
 - ``outbox/``  what others are told of decisions: env workers, and files
+- ``asked_calls``  asks the broker for calls that append nothing, while others decide
 - ``calls``  calls under way, and those that wait for groups
+- ``ends``  where logs end, as the broker is asked by any thread
 - ``in_process``  an owner whose commands are executed in the threads that ask
 - ``latencies``  how long calls for batches took
 - ``logs``  claims the decision log, reads the seal logs, and folds both

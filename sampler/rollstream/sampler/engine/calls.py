@@ -13,6 +13,7 @@ from rollstream.sampler.decide.command import Command, R, Reply, Unread
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable, SamplerUnavailable
 from rollstream.store.errors import StoreAway
+from rollstream.streams.broker import Offsets
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
@@ -31,6 +32,8 @@ class Call(Generic[R]):
         answered: its reply, or the error that it raises; whoever made the call may cancel it.
         decision_key: that of its command.
         shortage: what it waited for when it was looked at last.
+        ends: of the seal logs, at some time after it was begun; None: the broker was not asked.
+        asked: whether the broker was asked who owns the decision log.
         woken: set when it ends, and when it is its thread's turn to read the seal logs.
     """
 
@@ -40,6 +43,8 @@ class Call(Generic[R]):
         self.answered: Future[Reply[R | Unread[R]]] = Future()
         self.decision_key: Hashable = command.decision_key()
         self.shortage: Shortage | None = None
+        self.ends: Offsets | None = None
+        self.asked = False
         self.woken = woken = threading.Event()
         # Without the call: in a circle its answer would stay until a collection.
         self.answered.add_done_callback(lambda _: woken.set())

@@ -29,6 +29,7 @@ from rollstream.sampler.configuration import (
 )
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
+from rollstream.sampler.engine.ends import Ends
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
 from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, Ownership
 from rollstream.sampler.engine.reading import FOLLOW_RECORDS_MAX, Arrived, Reading
@@ -37,7 +38,7 @@ from rollstream.sampler.engine.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
-from rollstream.streams.broker import Broker, TopicPartition
+from rollstream.streams.broker import Broker, Offsets, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower, PutAside
@@ -69,10 +70,11 @@ class SamplerLogs:
     Where the outcome of a write is not known it is no owner any more: ``claim`` first, after which
     the state holds what was written. Once fenced it stays so, and never takes the log back.
 
-    Not shared between threads, but for ``folding`` and the follower of ``begin_reading``: one
-    thread may poll that one while others do all else.
+    Not shared between threads, but for ``folding``, ``ends`` and the follower of ``begin_reading``:
+    one thread may poll that one while others do all else.
 
     Attributes:
+        ends: asks where the logs end.
         state: of all that was folded; another object after a claim or a read that began anew.
         ownership: of the decision log; once it is over it stays so.
         changed: whether the state or the claim changed since somebody last set it to False.
@@ -99,7 +101,8 @@ class SamplerLogs:
         self._aside: dict[TopicPartition, PutAside] = {}  # Of this state, by all of its followers.
         self._try_at_s = 0.0  # When those are read again.
         self._follower: Follower | None = None  # Set once it has read the seal logs to their ends.
-        self._reading: Follower | None = None  # That a thread polls now.
+        self._reading: Follower | None = None  # That a thread polls now,
+        self._folded_to: Offsets = {}  # and what it had returned by then.
         logs = list(self._addresses.values())
         where = Layout.of(config.kafka).sampler_log(name)
         empty = SamplerState(name, choosing, logs)
@@ -117,6 +120,7 @@ class SamplerLogs:
         self.changed = False
         self._reports = Reports(broker, reports_of(name, config), clock)
         self._numbers = count()
+        self.ends = Ends(broker, self._log, self._addresses, self._score_logs, self.next_number)
         self._owned_at = -1  # Nobody had taken over when this number was drawn.
         self._deployment_checked = False
         self._said_unbounded = False
@@ -176,7 +180,12 @@ class SamplerLogs:
     def is_owner(self, number: int, deadline: Deadline) -> bool:
         """Returns whether nobody had taken over at some time after ``number`` was drawn; False and
         ``Fenced`` as ``confirm``. So calls that come together cost one question to the broker."""
-        return self._owned_at > number or self.confirm([], deadline)
+        return self.knows_to_own(number) or self.confirm([], deadline)
+
+    def knows_to_own(self, number: int) -> bool:
+        """The same, as far as is known: where ``ends`` was asked since, by what is folded."""
+        known = self.claimed and self._log.next_offset >= self.ends.of_decisions_since(number)
+        return known or self._owned_at > number
 
     def confirm(self, events: Sequence[SamplerEvent], deadline: Deadline) -> bool:
         """Appends the events and waits until they are confirmed; where there are none, checks that
@@ -218,7 +227,7 @@ class SamplerLogs:
         except Fenced as error:
             raise self._stop_for_good(error) from error
         if behind or self._log.fold is not self.state:
-            self._fold_to_ends(self._reading_deadline())
+            self._fold_to_ends(self.reading_deadline())
         self._become(OWNER)
         self.changed = True
         given_up = given_up_without_bound({self._name: self.state.choosing})
@@ -230,7 +239,7 @@ class SamplerLogs:
         """Folds all logs up to their ends, and claims nothing. Only that the broker answers is
         within the deadline: its logs may be long. The first time, and where it is to be claimed
         next, it raises ``LogLost`` as ``claim``."""
-        reading = self._reading_deadline()
+        reading = self.reading_deadline()
         self._is_claiming = claiming
         try:
             with without_collection():
@@ -239,11 +248,13 @@ class SamplerLogs:
         finally:
             self._is_claiming = False
 
-    def read_sealed(self) -> None:
-        """Folds all that was sealed before the call; what another thread polls meanwhile is read
-        again."""
-        self._fold_to_ends(self._reading_deadline())
-        self.changed = True
+    def count_unfolded(self, ends: Offsets) -> int:
+        """How many offsets below these ends an owner has not folded yet, of logs that it reads."""
+        follower = self._follower
+        assert follower is not None, "claim first"
+        at = self._folded_to if follower is self._reading else follower.next_offsets()
+        read = ends.keys() & at.keys() - follower.paused
+        return sum(max(0, ends[one] - at[one]) for one in read if not follower.is_aside(one))
 
     def fold_arrived(self, deadline: Deadline) -> bool:
         """Folds what was sealed, unless a thread is reading that; returns as ``fold``."""
@@ -309,7 +320,8 @@ class SamplerLogs:
         assert self._follower is not None, "claim first"
         assert self._reading is None, "a thread reads already"
         self._try_aside(self._follower)
-        self._reading = self._follower
+        self._reading, self._folded_to = self._follower, self._follower.next_offsets()
+        self.ends.serve(self._clock.monotonic_s())
         return Reading(self._follower, self.questions(), self._clock)
 
     def questions(self) -> Questions | None:
@@ -342,10 +354,12 @@ class SamplerLogs:
     def release(self) -> None:
         """Closes what it reads and writes the decision log with, after ``close``."""
         self._log.release()
+        self.ends.close()
         self._reports.close()
         self._snapshots.close()
 
-    def _reading_deadline(self) -> Deadline:
+    def reading_deadline(self) -> Deadline:
+        """For reads of whole logs, while nothing is folded."""
         timeout_s = self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR
         return Deadline(max(timeout_s, READ_TIMEOUT_S_MIN), self._clock)
 

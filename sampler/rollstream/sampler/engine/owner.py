@@ -31,6 +31,7 @@ from rollstream.sampler.decide.command import (
 from rollstream.sampler.decide.queries.looks import AskStats
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
+from rollstream.sampler.engine.asked_calls import AskedCalls, AskFirst
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
@@ -121,6 +122,7 @@ class Owner:
         self._announced_at = -1  # As ``announced_at`` when it was last handed in.
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(metrics.deciding)  # type: ignore[arg-type]
+        self.asked = AskedCalls(self._logs, self._lock, self.follow)
         self._waiting = WaitingCalls()
         self._decided: set[Hashable] = set()  # Keys of decisions that stand, since a change.
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
@@ -189,12 +191,19 @@ class Owner:
         Args:
             answered: called once this call is answered, before those are looked at that wait.
         """
+        while not self.try_decide(call, answered):
+            self.asked.ask(call, reads=True)
+
+    def try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
+        """As ``decide``; returns False where ``asked.ask`` is to be called first."""
         with self._lock:
             self._logs.ownership.check()
             if self._unanswered is not None and self._unanswered_at > call.number:
                 raise self._unanswered()
             try:
                 self._decide_or_look(call, self._logs.attempt(), answered)
+            except AskFirst:
+                return False
             except UNANSWERED as error:
                 # An error of each call's own: one that is raised again keeps all frames it passed.
                 self._unanswered = partial(type(error), *error.args)
@@ -202,6 +211,7 @@ class Owner:
                 raise
             self._unanswered = None
             self._logs.save()
+            return True
 
     def _decide_or_look(
         self, call: Call[R], deadline: Deadline, answered: Callable[[], None]
@@ -388,13 +398,11 @@ class Owner:
     def _look(self, call: Call[R], deadline: Deadline) -> None:
         """Folds all logs up to their ends, and claims nothing; an owner, who knows every decision,
         what was sealed and has arrived, where that is enough."""
-        if not (self._logs.claimed and self._logs.is_owner(call.number, deadline)):
+        if not (self._logs.claimed and self.asked.is_owner(call, deadline)):
             self._logs.read(deadline, claiming=call.command.claims_next)
-        elif call.command.to_the_ends:
-            self._logs.read_sealed()
-            self._serve_waiting(deadline)
-        else:
-            self._fold_arrived(deadline)
+            return
+        self.asked.check_folded(call)
+        self._fold_arrived(deadline)
 
     def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""
@@ -404,12 +412,12 @@ class Owner:
                 check_packs(command, self._logs.state, self._config.samplers[self.name])
                 events = command.decide(self._logs.state, self._logs.now())
             except SamplerError:
-                if self._logs.is_owner(call.number, deadline):  # A fenced owner's state is stale.
+                if self.asked.is_owner(call, deadline):  # A fenced owner's state is stale.
                     raise
             else:
                 if not events:
                     shortage = command.shortage(self._logs.state)
-                    if shortage or self._logs.is_owner(call.number, deadline):
+                    if shortage or self.asked.is_owner(call, deadline):
                         return shortage
                 elif self._confirm(call, events, deadline):
                     return command.shortage(self._logs.state)
