@@ -129,11 +129,16 @@ def test_every_setting_had_a_part_in_a_choice(name: str) -> None:
 
 
 @pytest.mark.proves("F19")
-@pytest.mark.parametrize("what", ["setting", "environment's setting", "value", "algorithm"])
+@pytest.mark.parametrize(
+    "what", ["setting", "environment's setting", "value", "argument", "algorithm"]
+)
 def test_what_a_newer_version_chose_by_is_named_with_that_version(what: str) -> None:
     def newer(event: BatchServed) -> BatchServed:
         if what == "algorithm":
             return replace(event, algorithm=ALGORITHM + 1)
+        if what == "argument":
+            asked = json.loads(event.request) | {"cooling": 3}
+            return replace(event, request=json.dumps(asked))
         found = json.loads(event.choosing)
         if what == "value":
             return replace(event, choosing=json.dumps(found | {"recency": "half-life"}))
@@ -142,6 +147,7 @@ def test_what_a_newer_version_chose_by_is_named_with_that_version(what: str) -> 
 
     named = {
         "algorithm": f"algorithm {ALGORITHM + 1}",
+        "argument": "arguments cooling",
         "value": 'settings recency = "half-life"',
     }.get(what, "settings cooling")
     with pytest.raises(DecidedByNewer, match=rf"{named} by rollstream 9\.9\.9.*--from-files"):

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 from itertools import chain, groupby, takewhile
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 import rollstream
-from rollstream.folds.batches.served import CARRIED, ServedBatch
+from rollstream.folds.batches.served import CARRIED, LOST, SHAPING, ServedBatch, is_shaped
 from rollstream.folds.group.scored import Given
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import Clock
@@ -379,6 +379,8 @@ def _chosen_by(name: str, choice: _Chosen) -> tuple[Choosing, tuple[PartitionAdd
             "(check_from_files) compares its rows with any version"
         )
     unknown = f"algorithm {event.algorithm}" if event.algorithm > ALGORITHM else ""
+    if isinstance(event, BatchServed) and (names := _unknown_arguments(event.request)):
+        unknown = f"arguments {', '.join(names)}"
     try:
         choosing = Choosing.of_record(event.choosing)
     except UnknownSettings as error:
@@ -391,6 +393,13 @@ def _chosen_by(name: str, choice: _Chosen) -> tuple[Choosing, tuple[PartitionAdd
             "later one. `--from-files` (check_from_files) compares its rows with any version"
         )
     return choosing, tuple(position_of(event.cursor))
+
+
+def _unknown_arguments(request: str) -> list[str]:
+    """What a batch was asked for by, and no command of this version has."""
+    known = {SHAPING, LOST} if is_shaped(request) else set()
+    known |= {one.name for one in fields(NextShapedBatch if known else NextBatch)}
+    return sorted(json.loads(request).keys() - known)
 
 
 def newest_epoch(store: Blobs, name: str, step: int) -> int:
