@@ -90,9 +90,12 @@ class Pace:
         segments, groups = (sum(one[place] for one in flushes) for place in (1, 2))
         return segments / WINDOW_S, groups / WINDOW_S
 
-    def seal_times_ms(self) -> list[float]:
+    def seal_times_ms(self) -> array[float]:
         """From when a group's first rollout was made to its flush, of the newest groups."""
-        return [one for of in self._logs.values() for one in of.seal_times_ms]
+        found = array("d")
+        for of in self._logs.values():
+            found.extend(of.seal_times_ms)
+        return found
 
     def sorted_items(self) -> list[Any]:
         """For a digest."""

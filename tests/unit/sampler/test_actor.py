@@ -24,7 +24,13 @@ from rollstream.sampler.actor.sampler_actor import Refused, SamplerActor
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Reply, Unread
-from rollstream.sampler.decide.queries.looks import AskRecorded, AskStats, Flush, SamplerStats
+from rollstream.sampler.decide.queries.looks import (
+    AskRecorded,
+    AskStats,
+    Flush,
+    ReadBatch,
+    SamplerStats,
+)
 from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.queries.sampling import ReadGroups
 from rollstream.sampler.decide.trainer.commands import Resume
@@ -214,6 +220,33 @@ def test_what_is_asked_of_a_recorded_step_at_one_time_is_answered_to_each_by_its
     assert served.value.batch(waited_s=0.0, read_group=None).num_groups == 2
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, RequestDiffers)
+    world.close()
+
+
+def test_progress_does_not_wait_for_a_recorded_step_that_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollstream.folds.state.FINAL_BATCHES_KEPT", 1)
+    world = memory_world()
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(4)))
+    sampler = world.open()
+    for step in range(2):
+        sampler.next_batch(step, 2, timeout_s=WAIT_S)
+        sampler.checkpointed(step)
+
+    async def answered_first() -> bool:
+        async with actor_in(world) as actor:
+            SlowBlobs.free.clear()
+            recorded = asyncio.ensure_future(actor.execute(ReadBatch(step=0), WAIT_S))
+            await waiting(actor, 0)
+            try:
+                await asyncio.wait_for(actor.execute(AskProgress(), 0.0), WAIT_S)
+                return not recorded.done()
+            finally:
+                SlowBlobs.free.set()
+                await recorded
+
+    assert asyncio.run(answered_first())
     world.close()
 
 

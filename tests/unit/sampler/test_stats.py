@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from rollstream.schemas.events import GroupsBegun, Settlements
 from rollstream.schemas.reasons import SettleReason
 
 SECOND_US = 1_000_000
+WAIT_S = 30.0
 
 
 class World(Decider):
@@ -54,6 +57,34 @@ def settled(reason: SettleReason, count: int) -> Settlements:
     return Settlements(
         reason=reason, offsets=offsets, entries=entries, uids=names, segment_idxs=entries
     )
+
+
+def test_a_decision_does_not_wait_for_figures_that_are_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = memory_world()
+    memory.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(4)))
+    computing, free, percentile = threading.Event(), threading.Event(), np.percentile
+
+    def slow(*given: Any) -> Any:
+        computing.set()
+        assert free.wait(WAIT_S)
+        return percentile(*given)
+
+    sampler = memory.open()
+    sampler.resume(None)
+    batch = sampler.next_batch(0, num_groups=2)
+    monkeypatch.setattr(np, "percentile", slow)
+    with ThreadPoolExecutor(2) as threads:
+        stats = threads.submit(sampler.stats)
+        assert computing.wait(WAIT_S)
+        try:
+            threads.submit(sampler.ack, batch).result(WAIT_S / 3)
+        finally:
+            free.set()
+        assert stats.result(WAIT_S).ack_latency_ms_p50 is None, "it shows more than was asked for"
+    assert sampler.stats().ack_latency_ms_p50 is not None
+    memory.close()
 
 
 @pytest.mark.proves("A19")

@@ -55,9 +55,10 @@ class ResultContext(NamedTuple):
     capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]]
 
 
-Lane = Literal["now", "past", "files"]
+Lane = Literal["now", "past", "record", "computed", "files"]
 """What waits for one another where a process delivers results: batches that are held, what is read
-of the record and for people, and who waits for files to be written."""
+for people, what is read of the logs from their beginning, what is read of nothing, and who waits
+for files to be written."""
 
 
 @dataclass(frozen=True, slots=True)

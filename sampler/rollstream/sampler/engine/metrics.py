@@ -13,6 +13,7 @@ from rollstream.runtime.metrics.liveness import HeldLock
 from rollstream.runtime.metrics.metric import Sample
 from rollstream.runtime.metrics.timings import Observe, Timings, observe_nothing
 from rollstream.runtime.metrics.watched import Watched, expose
+from rollstream.sampler.decide.command import Unread
 from rollstream.sampler.decide.queries.looks import SamplerStats
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.engine.ownership import Ownership
@@ -55,7 +56,7 @@ class SamplerMetrics:
 
     def show(
         self,
-        stats: Callable[[], SamplerStats],
+        stats: Callable[[], Unread[SamplerStats]],
         waiting: Callable[[], Iterable[Shortage | None]],
         ownership: Callable[[], Ownership],
         folding: Callable[[], str],
@@ -92,7 +93,7 @@ class SamplerMetrics:
                     figures = stats()
                 finally:
                     self.deciding.release()
-                yield from self._samples(figures, causes)
+                yield from self._samples(figures.read(), causes)
 
         watched = Watched(f"sampler {self._name}", all_samples, stalled, unready)
         self._end = expose(settings.host, settings.port, watched)

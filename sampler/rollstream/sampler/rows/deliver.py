@@ -170,7 +170,7 @@ class Delivery:
                 except GroupsUnreadable as error:
                     raise not_in_record(command.step, str(error)) from error
 
-            return Unread((command.decision_key(), epoch, share), read_record)
+            return Unread((command.decision_key(), epoch, share), read_record, "record")
         resolved = self._held.of(served, state)
         # Who looks at an old batch has it read beside the others; it is final, so nothing is to
         # be noted of who has it. The step before the next one is what that one carries from.
@@ -222,7 +222,8 @@ class Delivery:
     def _group(self, command: ReadGroup, state: SamplerState) -> Unread[RolloutGroup]:
         served = state.batches.get(command.step)
         if served is None:
-            return Unread(command, partial(self._recorded_group, command, state.trainer_epoch))
+            recorded = partial(self._recorded_group, command, state.trainer_epoch)
+            return Unread(command, recorded, "record")
         group = group_of(served, command.slot, state)
         mask = served.all_groups[command.slot].row_mask
         return Unread(command, partial(self._with_rows, group, mask))

@@ -67,7 +67,7 @@ class AskEvaluations(Look[tuple[Evaluation, ...]]):
 
     def result(self, state: SamplerState, context: ResultContext) -> Unread[tuple[Evaluation, ...]]:
         found = state.evaluated.items()
-        return Unread(object(), lambda: tuple(self._evaluation(*one) for one in found))
+        return Unread(object(), lambda: tuple(self._evaluation(*one) for one in found), "computed")
 
     def _evaluation(self, key: Evaluated, examples: Mapping[str, Returns]) -> Evaluation:
         alike: defaultdict[int, list[str]] = defaultdict(list)  # By how many they have.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,7 +19,13 @@ from rollstream.sampler.decide.batches.held_batches import (
     is_recorded,
 )
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
-from rollstream.sampler.decide.command import FromStore, Look, Now, ResultContext
+from rollstream.sampler.decide.command import (
+    FromStore,
+    Look,
+    Now,
+    ResultContext,
+    Unread,
+)
 from rollstream.sampler.decide.ratio import inserts
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.events import SamplerEvent
@@ -167,71 +173,59 @@ class BatchSummary:
 class AskStats(Look[SamplerStats]):
     """Statistics."""
 
-    def result(self, state: SamplerState, context: ResultContext) -> SamplerStats:
+    def result(self, state: SamplerState, context: ResultContext) -> Unread[SamplerStats]:
         newest = state.newest_policy()
         capacity = context.capacity()
         timeout_s = context.config.samplers[state.name].ack_timeout_s
         left = Counter(outcome for _, outcome in state.left())
-        return SamplerStats(
-            pid=context.pid,
-            name=state.name,
-            owner=state.owner,
-            epoch=state.claimed_at,
-            trainer_epoch=state.trainer_epoch,
-            ready=state.ready.counts(),
-            waiting=len(state.waiting),
-            capacity={name: groups for name, (groups, _) in capacity.items()},
-            producers={name: len(living) for name, (_, living) in capacity.items()},
-            producers_waiting={
+        figures: dict[str, Any] = {
+            "pid": context.pid,
+            "name": state.name,
+            "owner": state.owner,
+            "epoch": state.claimed_at,
+            "trainer_epoch": state.trainer_epoch,
+            "ready": state.ready.counts(),
+            "waiting": len(state.waiting),
+            "capacity": {name: groups for name, (groups, _) in capacity.items()},
+            "producers": {name: len(living) for name, (_, living) in capacity.items()},
+            "producers_waiting": {
                 name: sum(one.waiting > 0 for one in living)
                 for name, (_, living) in capacity.items()
             },
-            inserts=inserts(state),
-            uses=state.uses.lately,
-            outcomes=dict(sorted((Counter(state.outcomes.totals()) + left).items())),
-            open_batches=len(state.open_batches()),
-            overdue=tuple(
+            "inserts": inserts(state),
+            "uses": state.uses.lately,
+            "outcomes": dict(sorted((Counter(state.outcomes.totals()) + left).items())),
+            "open_batches": len(state.open_batches()),
+            "overdue": tuple(
                 batch.event.step
                 for batch in state.open_batches()
                 if batch.overdue(context.now_us, timeout_s)
             ),
-            over_step_delay=state.over_step_delay,
-            over_timestamp_delay=state.over_timestamp_delay,
-            next_step=state.next_step,
-            newest_policy_step=NOTHING if newest is None else newest.step,
-            calls_waiting=context.calls_waiting,
-            groups_read=context.groups_read,
-            cached_bytes=context.cached_bytes,
+            "over_step_delay": state.over_step_delay,
+            "over_timestamp_delay": state.over_timestamp_delay,
+            "next_step": state.next_step,
+            "newest_policy_step": NOTHING if newest is None else newest.step,
+            "calls_waiting": context.calls_waiting,
+            "groups_read": context.groups_read,
+            "cached_bytes": context.cached_bytes,
             **_of_a_replay_buffer(state, context),
+        }
+        of_times = _of_times(state, context)
+        of_policies = _of_policies(state)
+        return Unread(
+            object(), lambda: SamplerStats(**figures, **of_times(), **of_policies()), "computed"
         )
 
 
 def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str, Any]:
-    """The figures that every replay buffer has."""
-    versions, lags = Counter[str](), Counter[int]()
-    reference = state.reference(state.clock(state.next_step))
-    for policies in state.ready.distinct_policies():
-        count = state.ready.count_of(policies)
-        version = MIXED_POLICY  # No group is made to say so: there may be as many policies.
-        if len(policies) == 1:
-            version = state.ready.at(state.ready.one_of(policies)).group.policy_version
-        versions[version] += count
-        known = [lag for one in policies if (lag := policy_lag(reference, one)) is not None]
-        if len(known) == len(policies):
-            lags[max(known)] += count
+    """Counts that every replay buffer has."""
     ingest_per_s, seal_per_s = state.pace.rates(context.now_us)
     return {
-        "ready_by_policy_version": dict(sorted(versions.items())),
-        "policy_lag_histogram": dict(sorted(lags.items())),
         "ingest_per_s": ingest_per_s,
         "seal_per_s": seal_per_s,
-        **_percentiles("seal_time", state.pace.seal_times_ms()),
-        **_percentiles("sample_latency", context.sample_times_ms),
-        **_percentiles("ack_latency", state.pace.ack_times_ms),
         "duplicates": state.pace.duplicates,
         "evictions": state.outcomes.totals().get(DropReason.CAPACITY.value, 0),
         "generator_queue_len": state.dispatched.count_open(),
-        "verifier_latency_ms": _percentile(state.late.latencies_ms, 50),
         "scores_early": state.late.early,
         "scores_unused": dict(sorted((+state.late.unused).items())),
         "scores_behind": tuple(state.late.environments_behind()),
@@ -239,12 +233,55 @@ def _of_a_replay_buffer(state: SamplerState, context: ResultContext) -> dict[str
     }
 
 
-def _percentiles(name: str, times_ms: Sequence[float]) -> dict[str, float | None]:
-    return {f"{name}_ms_p{percent}": _percentile(times_ms, percent) for percent in (50, 99)}
+def _of_policies(state: SamplerState) -> Callable[[], dict[str, Any]]:
+    """How ready groups spread over policies, to be made without the state."""
+    ready, reference = state.ready, state.reference(state.clock(state.next_step))
+    counted = []
+    for policies in ready.distinct_policies():
+        version = MIXED_POLICY  # No group is made to say so: there may be as many policies.
+        if len(policies) == 1:
+            version = ready.at(ready.one_of(policies)).group.policy_version
+        counted.append((policies, ready.count_of(policies), version))
+
+    def made() -> dict[str, Any]:
+        versions, lags = Counter[str](), Counter[int]()
+        for policies, count, version in counted:
+            versions[version] += count
+            known = [lag for one in policies if (lag := policy_lag(reference, one)) is not None]
+            if len(known) == len(policies):
+                lags[max(known)] += count
+        return {
+            "ready_by_policy_version": dict(sorted(versions.items())),
+            "policy_lag_histogram": dict(sorted(lags.items())),
+        }
+
+    return made
 
 
-def _percentile(times_ms: Sequence[float], percent: int) -> float | None:
-    return float(np.percentile(times_ms, percent)) if len(times_ms) else None
+def _of_times(state: SamplerState, context: ResultContext) -> Callable[[], dict[str, Any]]:
+    """Percentiles, to be made without the state."""
+    times = {
+        "seal_time": state.pace.seal_times_ms(),
+        "sample_latency": context.sample_times_ms,
+        "ack_latency": state.pace.ack_times_ms[:],
+    }
+    verifier = state.late.latencies_ms[:]
+
+    def made() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, times_ms in times.items():
+            found[f"{name}_ms_p50"], found[f"{name}_ms_p99"] = _percentiles(times_ms, 50, 99)
+        (found["verifier_latency_ms"],) = _percentiles(verifier, 50)
+        return found
+
+    return made
+
+
+def _percentiles(times_ms: Sequence[float], *percents: int) -> list[float | None]:
+    if not len(times_ms):
+        return [None] * len(percents)
+    found: list[float | None] = np.percentile(times_ms, percents).tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

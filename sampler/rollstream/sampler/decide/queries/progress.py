@@ -125,7 +125,8 @@ class AskProgress(Look[Progress]):
         }
         left, dispatched = list(state.left()), state.dispatched.open()
         counts = state.outcomes, state.dispatched.never_back, state.dispatched.unfinished
-        return Computed(object(), partial(_progress, known, left, dispatched, *map(copy, counts)))
+        made = partial(_progress, known, left, dispatched, *map(copy, counts))
+        return Computed(object(), made, "computed")
 
 
 _Table = dict[str, dict[str, int]]
