@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
+from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
-from harness.sampler_worlds import LocalWorld, memory_world
+from harness.sampler_worlds import LocalWorld, config_of, memory_world, new_name
+from harness.stores import scratch_store
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import with_rows
+from rollstream.sampler.decide.batches.held_batches import groups_of
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import read
 from rollstream.sampler.decide.queries.progress import AskProgress
@@ -27,11 +31,14 @@ from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.reading import Arrived, Reading
 from rollstream.sampler.engine.score_pressure import Questions
+from rollstream.sampler.rows import resolved
 from rollstream.sampler.rows.deliver import Delivery
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.store.blobs import BlobInfo
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import Fenced, UnknownTopic
+from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.owned.follow import Follower
 from rollstream.streams.topics.layout import Layout
 
@@ -69,6 +76,59 @@ def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
     for owner in (first, successor):
         owner.close()
     assert (first.fenced, successor.fenced) == (True, False)
+    world.close()
+
+
+def test_the_groups_of_a_batch_are_looked_up_once_for_all_its_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = memory_world()
+    world.writer().flush(*specs(8))
+    looked_up: list[int] = []
+
+    def counted(served: ServedBatch, state: SamplerState) -> list[KnownGroup]:
+        looked_up.append(served.event.step)
+        return groups_of(served, state)
+
+    monkeypatch.setattr(resolved, "groups_of", counted)
+    owner = owner_in(world)
+    asked = [NextBatch(step=0, num_groups=8, dp_rank=rank, dp_size=8) for rank in range(8)]
+    shares = [with_rows(read(owner.execute(one, 0.0).value)) for one in asked]
+    assert {share.decided.step for share in shares} == {0}
+    assert looked_up == [0]
+    owner.close()
+    world.close()
+
+
+class CountedLists(PassingBlobs):
+    """Counts the files that are listed."""
+
+    listed = 0
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        for found in self.inner.list(prefix, after=after, limit=limit):
+            self.listed += 1
+            yield found
+
+
+def test_a_claim_lists_no_more_files_after_many_steps_than_after_few() -> None:
+    store = CountedLists(scratch_store())
+    config = config_of("file:///unused", new_name(), max_policy_lag=-1)
+    world = LocalWorld(MemoryBroker(MemoryLogs()), store, config)
+    world.writer().flush(*specs(40))
+    listed = []
+    for first, end in ((0, 4), (4, 40)):
+        with closing(world.successor()) as sampler:
+            sampler.resume(first - 1 if first else None)
+            for step in range(first, end):
+                sampler.next_batch(step, num_groups=1)
+                sampler.checkpointed(step)
+            sampler.flush()
+        store.listed = 0
+        with closing(world.successor()) as sampler:
+            sampler.resume(end - 1)
+            listed.append(store.listed)
+    assert listed[0] == listed[1]
     world.close()
 
 
