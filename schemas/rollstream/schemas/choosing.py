@@ -148,6 +148,11 @@ class Choosing:
         return limited or self.recent_n_versions is not None
 
     @property
+    def bounds_rows(self) -> bool:
+        """Whether single rollouts of a group may be too old."""
+        return self.max_rollout_step_delay >= 0 or self.max_rollout_timestamp_delay >= 0
+
+    @property
     def least_of_aged(self) -> dict[str, int] | None:
         """Fewest rollouts of a group that is served, by environment; None: no rollout is left out
         for when it was made."""

@@ -13,7 +13,7 @@ import xxhash
 
 from rollstream.folds.group.known import Key, KnownGroup
 from rollstream.folds.group.known_groups import KnownGroups
-from rollstream.folds.group.packed_refs import INDEX_BITS
+from rollstream.folds.group.packed_refs import INDEX_BITS, INDEX_MAX
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.example_turns import ExampleTurns, TurnOfKey, age_of
 from rollstream.schemas.order import PolicyRef
@@ -82,8 +82,11 @@ class ReadyIndex:
         return self._size
 
     def __contains__(self, ref: GroupRef) -> bool:
-        flush = self.packed.find(ref) >> INDEX_BITS  # -1 where it is of none of the logs.
-        return bool(self._masks.get(flush, 0) >> ref.index_in_flush & 1)
+        return self.has(self.packed.find(ref))
+
+    def has(self, packed: int) -> bool:
+        """Whether the group of a packed reference is ready; -1 is none."""
+        return bool(self._masks.get(packed >> INDEX_BITS, 0) >> (packed & INDEX_MAX) & 1)
 
     def counts(self) -> dict[str, int]:
         """Groups by environment, of those that have any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ from rollstream.sampler.decide.batches.new_batch import (
     shortage_of_new,
 )
 from rollstream.sampler.decide.batches.next_batch import BatchCommand, check_payloads
-from rollstream.sampler.decide.choosing.choose import Asked, Chosen
-from rollstream.sampler.decide.choosing.dropping import Drops, drop_events, unfit_groups
+from rollstream.sampler.decide.choosing.choose import Asked, Chosen, counted
+from rollstream.sampler.decide.choosing.dropping import Drops, drop_events, refs_of, unfit_groups
 from rollstream.sampler.decide.choosing.requests import check_accept, choose
 from rollstream.sampler.decide.command import Now
 from rollstream.sampler.decide.ratio import held_back
@@ -195,18 +195,30 @@ class NextShapedBatch(BatchCommand):
         found, drops = self._choose(state, self.num_groups, now_us)
         if found is not None or self.min_groups == self.num_groups:
             return found, drops
-        found, drops = self._choose(state, self.min_groups, now_us)
-        if found is None:
-            return None, drops
+        enough = self._enough(state, now_us, drops)
         can, cannot = self.min_groups, min(self.num_groups, len(state.ready) + 1)
+        if not enough(can):
+            cannot = can
         while cannot - can > 1:
             tried = (can + cannot) // 2
-            more, with_more = self._choose(state, tried, now_us)
-            if more is None:
-                cannot = tried
+            if enough(tried):
+                can = tried
             else:
-                can, found, drops = tried, more, with_more
-        return found, drops
+                cannot = tried
+        return self._choose(state, can, now_us)
+
+    def _enough(self, state: SamplerState, now_us: int, drops: Drops) -> Callable[[int], bool]:
+        """Whether so many groups can be served.
+
+        Args:
+            drops: what a choice of any number drops, where it drops nothing that it looks at.
+        """
+        asked, without = self._asked(self.num_groups), refs_of(drops)
+        are_there = counted(state, state.choosing, asked, without)
+        if are_there is None:
+            return lambda tried: self._choose(state, tried, now_us)[0] is not None
+        unfit = unfit_groups(drops)
+        return lambda tried: are_there(tried) and not (tried and held_back(state, tried, unfit))
 
     def _choose(
         self, state: SamplerState, num_groups: int, now_us: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -114,8 +115,7 @@ def sample_groups(
     clock = state.clock(asked.step)
     limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
     dropped: dict[DropReason, list[Chosen]] = {}
-    used_up = state.uses.used_up_by(choosing.max_samples)
-    left_out = {*without, *map(state.ready.packed.pack, used_up)}
+    left_out = _left_out(state, choosing, without)
     while True:
         before = len(left_out)
         groups = _sample(state, choosing, asked, limits, left_out, dropped)
@@ -123,6 +123,47 @@ def sample_groups(
             return Choice(groups, dropped)
         # Without those that were dropped, other policies may be the newest: whoever makes the
         # choice again does so without them.
+
+
+def counted(
+    state: SamplerState, choosing: Choosing, asked: Asked, without: Set[int]
+) -> Callable[[int], bool] | None:
+    """Returns whether ``sample_groups`` finds so many groups, told from counts that are made once.
+    None: only a choice tells, which drops groups that it looks at.
+
+    Args:
+        asked: with neither ``grouping`` nor ``policy_version``; its ``num_groups`` has no part.
+        without: packed references of groups that are left out.
+    """
+    assert _eligible(state, choosing, asked) is None, asked
+    if asked.accept is not None and choosing.bounds_rows:
+        return None
+    ready, left_out = state.ready, _left_out(state, choosing, without)
+    newest = _newest(state, None, left_out) if choosing.on_policy_fraction else frozenset()
+    on_policy = sorted({ref for one in newest for ref in ready.by_policies(one)} - left_out)
+    gone, counts = sorted(filter(ready.has, left_out)), ready.counts()
+    available: dict[str, tuple[int, int]] = {}
+    for name in choosing.names():
+        first, end = ready.packed.bounds(name)
+        of_name, of_newest = (
+            bisect_left(refs, end) - bisect_left(refs, first) for refs in (gone, on_policy)
+        )
+        available[name] = counts.get(name, 0) - of_name, of_newest
+
+    def enough(num_groups: int) -> bool:
+        for names, wanted in quotas(choosing.names(), num_groups, asked.mix):
+            found, of_newest = map(sum, zip(*map(available.__getitem__, names), strict=True))
+            if found < wanted or of_newest < on_policy_groups(wanted, choosing):
+                return False
+        return True
+
+    return enough
+
+
+def _left_out(state: SamplerState, choosing: Choosing, without: Set[int]) -> set[int]:
+    """These groups, and those that were used as often as may be."""
+    used_up = state.uses.used_up_by(choosing.max_samples)
+    return {*without, *map(state.ready.packed.pack, used_up)}
 
 
 def _sample(
