@@ -16,6 +16,7 @@ from harness.groups import GroupSpec
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known_groups import KnownGroups
 from rollstream.folds.group.sorted_rows import SortedRows
+from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.batches.shaped import NextShapedBatch
 from rollstream.sampler.decide.choosing.choose import Asked, counted
 from rollstream.sampler.decide.choosing.dropping import refs_of, unfit_groups
@@ -53,7 +54,7 @@ class Looks:
 
         return counting
 
-    def of(self, sampler: Decider, command: NextShapedBatch) -> Counter[str]:
+    def of(self, sampler: Decider, command: NextBatch | NextShapedBatch) -> Counter[str]:
         """Those of this decision, which serves a batch."""
         self.counts.clear()
         assert isinstance(sampler.choose(command), ServedBatch)
@@ -64,6 +65,16 @@ def begun_at(step: int, **config: Any) -> Decider:
     sampler = Decider(**config)
     sampler.do(Resume(checkpointed_step=step - 1))
     return sampler
+
+
+def test_keys_without_the_newest_policy_cost_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four groups, the first ones in turn, are of other policies."""
+    sampler = begun_at(3, on_policy_fraction=0.5)
+    steps = [(f"ex-{number}", 4 * number // READY) for number in range(READY)]
+    sampler.seal(*(GroupSpec(example_id=n, weight_step=step, policy_epoch=1) for n, step in steps))
+    looks = Looks(monkeypatch).of(sampler, NextBatch(step=3, num_groups=8))
+    assert looks["at"] < 50
+    assert looks["columns"] < READY // 4
 
 
 def test_a_shaped_batch_of_all_that_is_ready_is_chosen_once(

@@ -52,6 +52,8 @@ def check_firsts(found: SortedRows, expected: set[Row], firsts: Collection[int])
         assert found.least(first) == (alike[0] if alike else None)
         assert found.count(first) == len(alike)
         assert found.lasts(first).tolist() == [last for *_, last in alike]
+    lasts = {row[-1] for row in [*expected][::2]}
+    assert list(found.ending_in(lasts)) == sorted(row for row in expected if row[-1] in lasts)
 
 
 @pytest.mark.parametrize("firsts", [1, 3, 10**9])
@@ -204,3 +206,30 @@ def test_few_groups_of_a_policy_among_many_are_found_in_turn() -> None:
         found = listed(index.keys_in_turn(["math"], policies))
         assert len(found) == count
         assert found == model.keys_in_turn(["math"], policies)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_keys_without_the_policies_are_passed_over_in_turn(late: bool) -> None:
+    """Many groups of a policy among many others: the same keys in the same order, also where those
+    of the policy are the last ones, and their oldest groups are left out."""
+    index, model = empty(1), ReadyModel()
+    of_step = [GroupSpec(example_id=f"ex-{n}", weight_step=n % 3) for n in range(600)]
+    of_step += [GroupSpec(example_id=f"ex-{n}", weight_step=n % 2) for n in range(0, 600, 7)]
+    for log in LOGS[:2]:
+        event = flush_of(of_step, name="a", environment=log.environment)
+        for group in known_groups(log, 0, event):
+            add(index, group)
+            model.groups[group.ref] = group
+    turn = index.begin_turn(PolicyRef("", 0, 3))
+    model.begin_turn(PolicyRef("", 0, 3))
+    for key in {
+        group.key for group in model.groups.values() if late and group.ref.index_in_flush < 99
+    }:
+        index.mark_served(key.environment, [(key.example_id, turn)])
+        model.mark_served(key, turn)
+    without = {ref for ref in model.groups if ref.index_in_flush % 5 == 0}
+    for step in range(3):
+        policies = {(PolicyRef("", 0, step),)}
+        packed = set(map(PACKED.pack, without))
+        found = listed(index.keys_in_turn(["math", "code"], policies, packed))
+        assert found == model.keys_in_turn(["math", "code"], policies, without)

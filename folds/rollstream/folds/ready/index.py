@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, compress, filterfalse, islice, repeat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cache
+from itertools import chain, compress, dropwhile, filterfalse, islice, repeat
 
 import numpy as np
 import xxhash
@@ -24,6 +25,7 @@ _hash = xxhash.xxh3_64_intdigest
 _NONE: Set[int] = frozenset()
 _EARLIEST = 2**63  # Added to times, so that none is negative.
 KEYS_TAKEN = 64  # Of the keys in turn a batch takes about so many.
+_PASSED_PER_LOOKUP = 64  # Keys that are passed over in the time in which one is looked up.
 
 
 class ReadyIndex:
@@ -194,7 +196,8 @@ class ReadyIndex:
         without: Set[int] = _NONE,
     ) -> Iterator[tuple[Key, Iterator[KnownGroup]]]:
         """Keys of these environments in turn, with their groups, of which each is made when it is
-        looked at. It costs a few microseconds a key, also one that is passed over.
+        looked at. It costs a few microseconds a key. Of keys without groups of the policies it
+        passes over about as many as it finds so, and others at some nanoseconds.
 
         Args:
             policies: only groups of these, and only keys that have any; None: all. The turns are
@@ -206,9 +209,7 @@ class ReadyIndex:
         numbers = None
         if policies is not None and len(wanted := self._numbers_of(policies)) < len(self._numbers):
             numbers = wanted
-            if sum(map(self._by_number.count, numbers)) ** 2 < KEYS_TAKEN * len(self):
-                keys = {*chain.from_iterable(map(self._by_number.lasts, numbers))}
-                orders = [of.places(keys) for of in among]
+            orders = self._orders(among, numbers)
         for of, key, oldest in _in_turn(among, orders, without):
             refs = _bucket(of, key, oldest, numbers, without)
             groups = map(self._known.at, refs)
@@ -321,6 +322,22 @@ class ReadyIndex:
         among = [of.ages for name, of in found if environment in (None, name)]
         return [ref for _, ref in islice(heapq.merge(*among), count)]
 
+    def _orders(
+        self, among: Sequence[ExampleTurns], numbers: Set[int]
+    ) -> list[Iterable[TurnOfKey]]:
+        """The keys of each in turn; but for the first ones of an order only those of groups whose
+        policies have these numbers."""
+        groups = sum(map(self._by_number.count, numbers))
+
+        @cache
+        def keys() -> Set[int]:
+            return {*chain.from_iterable(map(self._by_number.lasts, numbers))}
+
+        if groups <= max(KEYS_TAKEN, sum(len(of.order) for of in among) // _PASSED_PER_LOOKUP):
+            return [of.places(keys()) for of in among]
+        plain = KEYS_TAKEN + groups // _PASSED_PER_LOOKUP
+        return [_with_keys(of.order, keys, plain) for of in among]
+
     def _numbers_of(self, policies: Collection[Policies]) -> set[int]:
         return {self._numbers[one] for one in {*policies} & self._numbers.keys()}
 
@@ -366,6 +383,16 @@ def _in_turn(
             heapq.heappush(moved, (later, at))
     for (*_, ref, key), at in sorted(moved):
         yield among[at], key, ref
+
+
+def _with_keys(order: SortedRows, keys: Callable[[], Set[int]], plain: int) -> Iterator[TurnOfKey]:
+    """The first so many in order, whatever their keys: ``keys`` is not asked before they are
+    consumed; then those with one of the keys."""
+    last: TurnOfKey = ()
+    for last in islice(order, plain):
+        yield last
+    if len(order) > plain:
+        yield from dropwhile(last.__ge__, order.ending_in(keys()))
 
 
 def _bucket(
