@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import groupby
 
 from rollstream.folds.group.known import Key, KnownGroup
@@ -65,6 +65,17 @@ class ReadyModel:
             left = int((made >= oldest_made_us).sum())
             if left < (1 if ref.environment == "code" else 2):
                 found[ref] = 0 if left else len(made)
+        return found
+
+    def short_from(self, oldest_step: int, least: Mapping[str, int]) -> set[GroupRef]:
+        """Groups of several policies that have too few rollouts of that step or later ones, and an
+        earlier one."""
+        found = set()
+        for ref, group in self.groups.items():
+            steps = group.rows.unpack().weight_steps
+            left = int((steps >= oldest_step).sum())
+            if len(group.policies) > 1 and left < min(least[ref.environment], len(steps)):
+                found.add(ref)
         return found
 
     def oldest(self, count: int, environment: str | None = None) -> list[GroupRef]:

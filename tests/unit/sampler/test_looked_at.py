@@ -77,6 +77,21 @@ def test_keys_without_the_newest_policy_cost_no_look(monkeypatch: pytest.MonkeyP
     assert looks["columns"] < READY // 4
 
 
+def test_groups_that_are_too_old_in_part_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sampler = begun_at(20, max_rollout_step_delay=10, max_policy_lag=40)
+    partly: dict[str, Any] = {"weight_steps": (0, 19, 20), "policy_epoch": 1}
+    names = [f"ex-{number}" for number in range(READY)]
+    sampler.seal(*(GroupSpec(example_id=n, rewards=(0.0, 1.0, 2.0), **partly) for n in names))
+    looks = Looks(monkeypatch)
+    assert looks.of(sampler, NextBatch(step=20, num_groups=8))["made"] >= READY
+    for step in range(21, 24):
+        found = looks.of(sampler, NextBatch(step=step, num_groups=8))
+        assert found["at"] + found["made"] < 50
+    assert len(sampler.state.ready) == READY - 4 * 8
+
+
 def test_a_shaped_batch_of_all_that_is_ready_is_chosen_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

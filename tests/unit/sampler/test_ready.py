@@ -113,8 +113,11 @@ def test_rows_that_lie_together_are_removed_at_once_wherever_they_lie() -> None:
     found.remove_all([])
 
 
+LEAST = {"code": 1, "math": 2}
+
+
 def empty(seed: int) -> ReadyIndex:
-    return ReadyIndex(seed, KnownGroups(PACKED), least={"code": 1, "math": 2})
+    return ReadyIndex(seed, KnownGroups(PACKED), least=LEAST)
 
 
 def add(index: ReadyIndex, group: KnownGroup) -> None:
@@ -129,7 +132,10 @@ def test_the_index_answers_as_its_model(
 ) -> None:
     index, model = empty(seed), ReadyModel()
     turn = 0
+    asked_early = data.draw(st.booleans())
     for group in groups:
+        if asked_early:  # What is short of rollouts is then kept up with each change.
+            index.short_from(0, "", LEAST)
         add(index, group)
         model.groups[group.ref] = group
         match data.draw(st.sampled_from(["add", "add", "serve", "late", "remove"])):
@@ -176,6 +182,10 @@ def test_the_index_answers_as_its_model(
     for at in {0, *(group.sealed_ts for group in groups)}:
         before = {PACKED.unpack(ref): rollouts for ref, rollouts in index.made_before(at)}
         assert before == model.made_before(at)
+    for step in range(4):
+        short = set(refs_of(index.short_from(step, "", LEAST)))
+        assert short == model.short_from(step, LEAST)
+        assert not [*index.short_from(step, "other", LEAST)]
 
 
 def refs_of(packed: Iterable[int]) -> list[GroupRef]:

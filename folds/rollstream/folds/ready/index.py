@@ -8,6 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import chain, compress, dropwhile, filterfalse, islice, repeat
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -17,6 +18,7 @@ from rollstream.folds.group.known_groups import KnownGroups
 from rollstream.folds.group.packed_refs import INDEX_BITS, INDEX_MAX
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.example_turns import ExampleTurns, TurnOfKey, age_of
+from rollstream.folds.ready.needed_steps import NeededSteps
 from rollstream.schemas.order import PolicyRef
 from rollstream.streams.folds.refs import GroupRef
 
@@ -52,6 +54,8 @@ class ReadyIndex:
         packed: packs references.
     """
 
+    _needed: NeededSteps | None = None  # Made when it is first asked for.
+
     def __init__(
         self,
         seed: int,
@@ -79,6 +83,10 @@ class ReadyIndex:
         self._least = least
         # When ``made_before`` has a group, when its newest rollout was made, how many it has, ref.
         self._made = SortedRows(4)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a snapshot: without what is made again from the rest."""
+        return {name: value for name, value in vars(self).items() if name != "_needed"}
 
     def __len__(self) -> int:
         return self._size
@@ -126,6 +134,8 @@ class ReadyIndex:
             self._filtered.add(ref)
         if self._least is not None:
             self._made.add(*self._made_us(group, self._least), ref)
+        if self._needed is not None:
+            self._needed.add(group, ref)
 
     def discard(self, refs: Iterable[GroupRef]) -> None:
         """Those of the groups that are ready, and so known, are no longer ready."""
@@ -151,6 +161,8 @@ class ReadyIndex:
             if self._least is not None:
                 made = self._made_us(self._known.made(packed), self._least)
                 self._made.remove(*made, packed)
+            if self._needed is not None and len(policies) > 1:
+                self._needed.remove(self._known.made(packed), packed)
         for environment, groups in rows.items():
             self._size -= len(groups)
             self._environment(environment).remove(groups)
@@ -275,6 +287,22 @@ class ReadyIndex:
         first = oldest_made_us + _EARLIEST
         for _, newest, rollouts, ref in self._made.below(first):
             yield ref, rollouts if newest < first else 0
+
+    def short_from(self, oldest_step: int, lineage: str, least: Mapping[str, int]) -> Iterator[int]:
+        """Groups of several policies of which fewer rollouts than are served have weights of that
+        step or later ones. With other arguments than before, but for the step, it looks at all
+        groups of several policies once.
+
+        Args:
+            lineage: that of the steps; no groups of others.
+            least: fewest rollouts of a group that is served, by environment.
+        """
+        if self._needed is None or not self._needed.is_of(lineage, least):
+            self._needed = NeededSteps(lineage, least)
+            for policies in self._numbers:
+                for ref in self.by_policies(policies) if len(policies) > 1 else ():
+                    self._needed.add(self._known.made(ref), ref)
+        return self._needed.below(oldest_step)
 
     def distinct_policies(self) -> Collection[Policies]:
         """The policies of the ready groups, each once."""

@@ -95,9 +95,15 @@ def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int)
         for policies in ready.having(policy)
     }
     limits = RowLimits(state, choosing, step, now_us, spread=False)
+    oldest_made_us = choosing.oldest_made_us(now_us)
+    by_step_alone = oldest_made_us is None  # Else too few may be left by both limits alone.
+    too_few: Iterable[tuple[int, int]] = ()
     drops: Drops = {}
     for policies in useless:
         reason = dropped(policies)
+        if reason is None and by_step_alone:
+            too_few = ((ref, 0) for ref in limits.short_by_step(ready))
+            continue
         late = reason in (None, DropReason.STALE) and delay >= 0
         if reason and not late:
             drops.setdefault(reason, {}).update(dict.fromkeys(ready.by_policies(policies), _ALL))
@@ -106,15 +112,15 @@ def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int)
             rows = limits.kept(ready.at(ref))
             if why := reason or rows.drop:
                 drops.setdefault(why, {})[ref] = rows
-    oldest_made_us = choosing.oldest_made_us(now_us)
     if oldest_made_us is not None:
-        known = refs_of(drops)
-        for ref, rollouts in ready.made_before(oldest_made_us):
-            if ref not in known:
-                none = limits.all_made_late(rollouts) if rollouts else None
-                rows = limits.kept(ready.at(ref)) if none is None else none
-                assert rows.drop is not None, ref
-                drops.setdefault(rows.drop, {})[ref] = rows
+        too_few = ready.made_before(oldest_made_us)
+    known = refs_of(drops)
+    for ref, rollouts in too_few:
+        if ref not in known:
+            none = limits.all_made_late(rollouts) if rollouts else None
+            rows = limits.kept(ready.at(ref)) if none is None else none
+            assert rows.drop is not None, ref
+            drops.setdefault(rows.drop, {})[ref] = rows
     return drops
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.group.packed_rows import RowColumns
+from rollstream.folds.ready.index import ReadyIndex
 from rollstream.folds.state import SamplerState
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import UNKNOWN_STEP
@@ -64,6 +66,13 @@ class RowLimits:
         if self._oldest_step is not None:
             return None
         return KeptRows(None, 0, rollouts, DropReason.TOO_OLD)
+
+    def short_by_step(self, ready: ReadyIndex) -> Iterator[int]:
+        """Ready groups of several policies of which too few rollouts have weights that are not too
+        old."""
+        if self._oldest_step is None:
+            return iter(())
+        return ready.short_from(self._oldest_step, self._lineage, self._least)
 
     def kept(self, known: KnownGroup) -> KeptRows:
         """What is left of the group."""
