@@ -21,6 +21,7 @@ from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.ends import Ends
 from rollstream.consumers.sealing.flush import STEPS, Flush, put_files
 from rollstream.consumers.sealing.partition import STEP_LASTS_S
 from rollstream.consumers.sealing.reports_log import ReportsLog
@@ -86,7 +87,7 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
     clock = ManualClock()
     broker = MemoryBroker(MemoryLogs(clock))
     config = SealWorld().config
-    inline = InlineExecutor()
+    inline, clients = InlineExecutor(), OwnerClients(broker)
     return SealerContext(
         environment="math",
         config=EnvironmentConfig(),
@@ -100,7 +101,8 @@ def context(blobs: Blobs, writers: Executor) -> SealerContext:
         timeout_s=1.0,
         threads=SealerThreads(inline, inline, inline, inline, writers, inline),
         appends=Appends(InlineExecutor(), clock, 1.0),
-        clients=OwnerClients(broker),
+        clients=clients,
+        ends=Ends(clients, inline, clock, 1.0),
         memory=MemoryBudget(0),
         scratch=Scratch(clock),
         letters=DeadLetters(broker, Layout().dead_letters(), clock, InlineExecutor()),

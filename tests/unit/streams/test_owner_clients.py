@@ -18,7 +18,7 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.memory.writer import MemoryWriter
-from rollstream.streams.owned.clients import READERS_EACH, OwnerClients
+from rollstream.streams.owned.clients import OwnerClients
 from rollstream.streams.owned.log import OwnedLog
 
 TOPIC = "logs"
@@ -71,14 +71,14 @@ def test_the_number_of_clients_does_not_grow_with_the_logs() -> None:
         log.claim(deadline(broker))
         log.check_still_owner(deadline(broker))
         log.fold_arrived(deadline(broker))
-    assert broker.made <= 1 + READERS_EACH
+    assert broker.made == 2, "one appends, one reads"
     owners[0].release()
     owners[1].check_still_owner(deadline(broker))
 
 
 def test_a_reader_that_all_others_have_is_waited_for_up_to_the_deadline() -> None:
     broker = counting_broker()
-    clients, where = OwnerClients(broker), TopicPartition(TOPIC, 0)
+    clients, where = OwnerClients(broker, 2), TopicPartition(TOPIC, 0)
     with clients.reader(where, deadline(broker)), clients.reader(where, deadline(broker)):
         none_free = pytest.raises(BrokerUnavailable, match="no reader was free")
         with none_free, clients.reader(where, Deadline(0.01)):
@@ -98,14 +98,14 @@ def test_readers_that_nobody_uses_are_polled_whether_they_raise_or_not() -> None
             raise BrokerUnavailable("away")
 
     broker.reader = lambda starts, **given: Polled(broker.logs, starts)  # type: ignore[method-assign]
-    clients, where = OwnerClients(broker), TopicPartition(TOPIC, 0)
+    clients, where = OwnerClients(broker, 2), TopicPartition(TOPIC, 0)
     with clients.reader(where, deadline(broker)), clients.reader(where, deadline(broker)):
         clients.serve(10.0)
         assert polled == []
     clients.serve(10.5)
     assert polled == []
     clients.serve(11.0)
-    assert len({*polled}) == READERS_EACH
+    assert len({*polled}) == 2
 
 
 def test_what_an_owner_gave_up_and_lands_late_does_not_count() -> None:

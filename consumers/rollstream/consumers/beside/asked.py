@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -13,13 +13,11 @@ class Asked(Generic[T]):
     """Asks once, keeps the answer, and never waits for it.
 
     Args:
-        askers: run the question; it has a deadline of its own.
-        question: returns the answer, which is not None.
+        ask: begins the question, which has a deadline of its own. The answer is not None.
     """
 
-    def __init__(self, askers: Executor, question: Callable[[], T]) -> None:
-        self._askers = askers
-        self._question = question
+    def __init__(self, ask: Callable[[], Future[T]]) -> None:
+        self._ask = ask
         self._future: Future[T] | None = None
         self._answer: T | None = None
 
@@ -30,7 +28,7 @@ class Asked(Generic[T]):
             What the question raised; the next call asks again.
         """
         if self._answer is None:
-            future = self._future = self._future or self._askers.submit(self._question)
+            future = self._future = self._future or self._ask()
             if future.done():
                 self._future = None
                 self._answer = future.result()

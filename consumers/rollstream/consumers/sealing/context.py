@@ -9,6 +9,7 @@ from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.ends import Ends
 from rollstream.consumers.sealing.reports_log import ReportsLog
 from rollstream.consumers.sealing.scratch import Scratch
 from rollstream.consumers.sealing.stats import SealerCounters
@@ -26,6 +27,7 @@ class SealerContext(OwnerContext):
         owner: named in claims, for people.
         root_id: of the store's root, named in claims and flushes.
         clients: for all seal logs of the process.
+        ends: of all ingest logs of the process.
         memory, scratch: for the records of all partitions of the process.
         reports: takes what holds now of each partition.
         decisions: of its samplers; only what runs in ``threads.beside`` uses it.
@@ -39,6 +41,7 @@ class SealerContext(OwnerContext):
     owner: str
     root_id: str
     clients: OwnerClients
+    ends: Ends
     memory: MemoryBudget
     scratch: Scratch
     letters: DeadLetters

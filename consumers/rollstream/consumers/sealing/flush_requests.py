@@ -194,7 +194,7 @@ class FlushRequests:
             self._staged.add(request.event.staged)
         where = self._log.where
         read = partial(read_staged, context, self._address, where, offset, request, self._reading)
-        return Asked(context.threads.beside, read)
+        return Asked(partial(context.threads.beside.submit, read))
 
     def _answer(self, offset: int, *, detail: str = "", refused: bool = False) -> Future[int]:
         event = retired_event(self._context, self._log, offset, detail=detail, refused=refused)

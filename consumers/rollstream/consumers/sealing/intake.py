@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.beside.asked import Asked
@@ -180,12 +181,7 @@ class Intake:
 
     def ask_end(self) -> Asked[int]:
         """The end of the ingest log after this call; it raises as ``is_caught_up``."""
-        return Asked(self._context.threads.askers, self._ask_end)
-
-    def _ask_end(self) -> int:
-        deadline = Deadline(self._context.ask_s, self._context.clock)
-        with self._context.clients.reader(self._source, deadline) as reader:
-            return reader.bounds(self._source, deadline.left_s())[1]
+        return Asked(partial(self._context.ends.ask, self._source))
 
     def check_end(self) -> bool:
         """Whether it is known that the log reaches up to where it was read when this was asked.

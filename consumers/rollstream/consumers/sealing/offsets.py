@@ -26,7 +26,9 @@ GroupOffsets = Asked[dict[TopicPartition, Committed]]
 def group_offsets(context: SealerContext, asked: Collection[TopicPartition]) -> GroupOffsets:
     """Returns the one question to the group for what it committed of these partitions."""
     group, admin = context.layout.sealer_group(context.environment), context.broker.admin()
-    return Asked(context.threads.askers, lambda: admin.committed(group, asked, context.ask_s))
+    return Asked(
+        lambda: context.threads.askers.submit(admin.committed, group, asked, context.ask_s)
+    )
 
 
 class _Commit(NamedTuple):

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from typing import Self
 
 from rollstream.consumers.beside.context import ASK_S
-from rollstream.consumers.beside.threads import ASKERS, CLAIMERS, LOOKERS, WORKERS, SealerThreads
+from rollstream.consumers.beside.threads import CLAIMERS, LOOKERS, SealerThreads
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.sealing.announced import AnnouncedPolicy
 from rollstream.consumers.sealing.budget import MemoryBudget
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.dead_letters import DeadLetters
+from rollstream.consumers.sealing.ends import ENDS_AT_ONCE, Ends
 from rollstream.consumers.sealing.environment import EnvironmentSealer
 from rollstream.consumers.sealing.flush import STEPS, FlushStep
 from rollstream.consumers.sealing.metrics import SealerMetrics
@@ -109,8 +110,10 @@ class Sealer:
         root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
         require_root(broker, layout, partitions, root, deadline)
         self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
-        readers = CLAIMERS + LOOKERS + (WORKERS + ASKERS) // 2  # A flush, or a question, needs one.
-        self._clients = OwnerClients(broker, readers)
+        # Of flushes, only one that others wrote before needs a reader, and only for a moment.
+        self._clients = OwnerClients(broker, CLAIMERS + LOOKERS + ENDS_AT_ONCE + 1)
+        ask_s = min(ASK_S, kafka.timeout_s)
+        self._ends = Ends(self._clients, threads.askers, self._clock, ask_s)
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker, root)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
@@ -133,6 +136,7 @@ class Sealer:
                     threads=threads,
                     appends=self._appends,
                     clients=self._clients,
+                    ends=self._ends,
                     memory=self._memory,
                     scratch=self._scratch,
                     letters=self._letters,

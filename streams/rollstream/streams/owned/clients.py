@@ -13,7 +13,6 @@ from rollstream.streams.errors import BrokerError
 from rollstream.streams.owned.lending import Lender
 from rollstream.streams.reading import bounds_in_time
 
-READERS_EACH = 2  # A claim reads the log, and what others wrote while it is confirmed.
 FIND_S, FIND_TRIES = 3.0, 3
 
 
@@ -25,14 +24,14 @@ class OwnerClients:
     it; a late claim of its own fences the owner, which claims again.
 
     Args:
-        threads: how many use it at a time.
+        readers: how many are lent at a time.
     """
 
-    def __init__(self, broker: Broker, threads: int = 1) -> None:
+    def __init__(self, broker: Broker, readers: int = 1) -> None:
         self._broker = broker
         self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
-        self._readers = Lender(partial(broker.reader, {}), READERS_EACH * threads)
+        self._readers = Lender(partial(broker.reader, {}), readers)
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import Generic, TypeVar
 
 import xxhash
@@ -282,12 +283,12 @@ class OwnedLog(Generic[F]):
         assert self._sending.on_way is None, f"{self.where}: an event is on its way"
         with self._clients.reader(self.where, deadline) as reader:
             _, end = reader.bounds(self.where, deadline.left_s())
-        if end != self._folded.next_offset:
-            try:
-                self._read_gap(end, deadline)
-            except DeliveryUnknown as error:
-                self._enter(State.IN_DOUBT, f"{error}; claim again")
-                raise
+            if end != self._folded.next_offset:
+                try:
+                    self._read_gap(reader, end, deadline)
+                except DeliveryUnknown as error:
+                    self._enter(State.IN_DOUBT, f"{error}; claim again")
+                    raise
 
     def should_reclaim(self) -> bool:
         """Whether it is time to claim again, so that adopting this log stays short."""
@@ -360,7 +361,7 @@ class OwnedLog(Generic[F]):
         self._sending.finish(claim, self._folded.next_offset - 1)
         adopted = self._folded.adoption()
         within = Deadline(deadline.slice_s(attempt_s), deadline.clock)
-        self._confirm(self._sending.send(adopted), within)
+        self._confirm(self._sending.send(adopted), within, reader)
         self.epoch, self.nonce = adopted.epoch, adopted.nonce
         self._enter(State.OWNER, "")
 
@@ -454,8 +455,9 @@ class OwnedLog(Generic[F]):
 
     # --- confirmed ---
 
-    def _confirm(self, ticket: Ticket, deadline: Deadline) -> int:
-        """Folds the event on its way, once all offsets before it are known."""
+    def _confirm(self, ticket: Ticket, deadline: Deadline, reader: LogReader | None = None) -> int:
+        """Folds the event on its way, once all offsets before it are known. Callers that have a
+        reader hand it on: they would wait for one another if each needed a second one."""
         while ticket.delivery is None:
             self._clients.poll(deadline.slice_s(REPORT_SLICE_S))
             if ticket.delivery is None and deadline.passed():
@@ -469,28 +471,30 @@ class OwnedLog(Generic[F]):
                 f"{self.where}: a report names {offset}, which was folded already"
             )
         if self._folded.next_offset != offset:  # Contiguous reports are the proof themselves.
-            self._read_gap(offset, deadline)
+            with (
+                nullcontext(reader) if reader else self._clients.reader(self.where, deadline) as gap
+            ):
+                self._read_gap(gap, offset, deadline)
         self.confirmed_us = ticket.delivery.timestamp_us
         counts = self._folded.apply(offset, self.confirmed_us, ticket.event, ticket.value)
         assert counts, f"{self.where}: our own event at {offset} does not count"
         self._sending.finish(ticket, offset)
         return offset
 
-    def _read_gap(self, offset: int, deadline: Deadline) -> None:
+    def _read_gap(self, reader: LogReader, offset: int, deadline: Deadline) -> None:
         """Folds what others wrote before ``offset``: that of an event of ours, or the log's end."""
-        with self._clients.reader(self.where, deadline) as reader:
-            try:
-                for record in self._unfolded(reader, offset, deadline):
-                    event = self._folded.apply_record(record)
-                    if isinstance(event, Claimed):
-                        if event.nonce in self._nonces:
-                            raise DeliveryUnknown(
-                                f"{self.where}: an earlier claim of our own landed late, at "
-                                f"{record.offset}"
-                            )
-                        raise self._fenced_by(record.offset, event)
-            except BrokerUnavailable as error:
-                raise DeliveryUnknown(str(error)) from error
+        try:
+            for record in self._unfolded(reader, offset, deadline):
+                event = self._folded.apply_record(record)
+                if isinstance(event, Claimed):
+                    if event.nonce in self._nonces:
+                        raise DeliveryUnknown(
+                            f"{self.where}: an earlier claim of our own landed late, at "
+                            f"{record.offset}"
+                        )
+                    raise self._fenced_by(record.offset, event)
+        except BrokerUnavailable as error:
+            raise DeliveryUnknown(str(error)) from error
 
     def _log_waiting(self, deadline: Deadline, what: str) -> None:
         deadline.log_waiting(lambda: f"{self.where}: {what}")
