@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import inf
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import Broker, LogReader, OnDelivery, TopicPartition, Writer
@@ -13,7 +14,9 @@ from rollstream.streams.errors import BrokerError
 from rollstream.streams.owned.lending import Lender
 from rollstream.streams.reading import bounds_in_time
 
+IDLE_S = 0.005  # A claim seeks and asks several times, each behind the request before.
 FIND_S, FIND_TRIES = 3.0, 3
+FIND_EVERY_S = 1.0  # Claims of many logs come together, and one answer is about all of a topic.
 
 
 class OwnerClients:
@@ -31,7 +34,8 @@ class OwnerClients:
         self._broker = broker
         self._lock = threading.Lock()  # Held while one is made that appends, and while it does.
         self._writer: Writer | None = None
-        self._readers = Lender(partial(broker.reader, {}), readers)
+        self._found_s: dict[str, float] = {}  # When the leaders of a topic were found.
+        self._readers = Lender(partial(broker.reader, {}, idle_s=IDLE_S), readers)
 
     def append(self, where: TopicPartition, value: bytes, on_delivery: OnDelivery) -> None:
         """Sends a record once. Raises as ``Writer.append``."""
@@ -42,15 +46,21 @@ class OwnerClients:
                 where.topic, value, partition=where.partition, on_delivery=on_delivery
             )
 
-    def find_leaders(self, topic: str) -> None:
+    def find_leaders(self, topic: str, now_s: float) -> None:
         """Asks who leads the topic's logs now, if appends may go to an earlier leader that is
-        silent: it would be noticed ``SILENT_MS_MAX`` after an append. Waits ``FIND_S`` at most."""
-        writer = self._writer
-        if writer is None:
+        silent: it would be noticed ``SILENT_MS_MAX`` after an append. Waits ``FIND_S`` at most.
+        An answer counts for ``FIND_EVERY_S``.
+
+        Args:
+            now_s: by a monotonic clock.
+        """
+        writer, found_s = self._writer, self._found_s.get(topic, -inf)
+        if writer is None or now_s < found_s + FIND_EVERY_S:
             return  # A new one asks by itself.
         for _ in range(FIND_TRIES):
             with suppress(BrokerError):  # Each time another broker may be asked; an append says it.
                 writer.partitions(topic, FIND_S / FIND_TRIES)
+                self._found_s[topic] = now_s
                 break
 
     def poll(self, timeout_s: float = 0.0) -> None:

@@ -338,14 +338,14 @@ class OwnedLog(Generic[F]):
             pass  # Nothing is to be written to a log that is not the one that was folded.
         if self._fold_anew:
             self._start_fold(reader, hint, deadline)
-            _, end = reader.bounds(self.where, deadline.left_s())  # It may begin at a newer claim.
+            end = max(end, self._folded.next_offset)  # It may begin at a newer claim.
         # What cannot be read is found before anything is written, and before its owner is fenced.
         for record in self._unfolded(reader, end, deadline):
             if given:
                 event_in(record, self._folded.owner)
             else:
                 self._folded.apply_record(record)
-        self._clients.find_leaders(self.where.topic)
+        self._clients.find_leaders(self.where.topic, deadline.clock.monotonic_s())
         self._nonces.append(self._entropy.token())
         claimed = Claimed(
             owner=self._owner,
