@@ -27,7 +27,7 @@ class SealerContext(OwnerContext):
         owner: named in claims, for people.
         root_id: of the store's root, named in claims and flushes.
         clients: for all seal logs of the process.
-        ends: of all ingest logs of the process.
+        ends: of all ingest and seal logs of the process.
         memory, scratch: for the records of all partitions of the process.
         reports: takes what holds now of each partition.
         decisions: of its samplers; only what runs in ``threads.beside`` uses it.

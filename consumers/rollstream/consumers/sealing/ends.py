@@ -1,4 +1,4 @@
-"""Where ingest logs end: one question to the broker for all logs that are asked about meanwhile."""
+"""Where logs end: one question to the broker for all logs that are asked about meanwhile."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.reading import POLL_RECORDS_MAX
 
-FEW_PARTITIONS = 32  # So many are looked at whenever the loop comes round;
-IDLE_EVERY_S = 0.2  # of more, those that have nothing to do are so often.
+FEW_PARTITIONS = 32  # So many are looked at whenever the loop comes round.
 LAST_POLL_S = 0.05
 SCORES_S = 600.0  # So long all scores may take that are in no file.
 ASK_EVERY_S = 1.0  # How often the group is asked about a partition that was relinquished.
@@ -47,6 +46,7 @@ class EnvironmentSealer:
 
     Attributes:
         has_joined: whether its group assigned partitions to it, now or before.
+        has_work: whether a partition had something to do when all were advanced last.
     """
 
     def __init__(self, context: SealerContext, steps: tuple[FlushStep, ...]) -> None:
@@ -65,8 +65,7 @@ class EnvironmentSealer:
         policies = Chore("policies", lambda _: poll, context.threads.askers, ASK_S)
         self._announced = Chores(environment, context.clock, [policies], raises=True)
         self._scored: frozenset[int] = frozenset()  # Partitions.
-        self._all_at_s = 0.0
-        self.has_joined = False
+        self.has_joined = self.has_work = False
         self._reader = context.broker.group_reader(
             layout.sealer_group(environment), [self._topic], on_revoked=self._on_revoked
         )
@@ -112,12 +111,12 @@ class EnvironmentSealer:
     def advance(self, *, draining: bool = False) -> None:
         """Advances every partition; reads nothing."""
         self._context.reports.poll()
-        now_s, few = self._now_s(), len(self._partitions) <= FEW_PARTITIONS
-        everyone = draining or few or now_s >= self._all_at_s
-        if everyone:
-            self._all_at_s = now_s + IDLE_EVERY_S
+        now_s, self.has_work = self._now_s(), False
+        everyone = draining or len(self._partitions) <= FEW_PARTITIONS
         for where, partition in list(self._partitions.items()):
-            if not (everyone or partition.has_work()):
+            has_work = partition.has_work()
+            self.has_work |= has_work
+            if not (everyone or has_work or now_s >= partition.look_at_s):
                 continue
             partition.advance(draining=draining)
             if partition.state is State.ASIDE:
@@ -234,14 +233,14 @@ class EnvironmentSealer:
         now_s = self._now_s()
         new = [
             where
-            for where in sorted(self._reader.assigned())
+            for where in self._reader.assigned()
             if where not in self._partitions and now_s >= self._ask_at_s.get(where, now_s)
         ]
         if not new:
             return
         self.has_joined = True
         committed = group_offsets(self._context, new)
-        for where in new:
+        for where in sorted(new):
             # One that was relinquished, and that the group did not revoke, is doubted.
             doubted = self._ask_at_s.pop(where, None) is not None
             self._partitions[where] = Partition(

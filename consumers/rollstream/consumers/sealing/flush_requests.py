@@ -122,6 +122,11 @@ class FlushRequests:
         self._reading = context.deadline()  # What is staged, and the log that it is compared with.
 
     @property
+    def waits(self) -> bool:
+        """Whether a request is carried out."""
+        return self._answering is not None
+
+    @property
     def waits_for_flush(self) -> bool:
         """Whether what is decided is to be flushed without waiting for more."""
         return self._answering is not None and self._answering.committed is not None
@@ -131,10 +136,12 @@ class FlushRequests:
         self._reading.end()
 
     def look(self, deadline: Deadline) -> Job:
-        """A job: an owner that appends nothing looks for requests. An append folds those before
-        it."""
+        """A job: an owner that appends nothing looks whether others appended, a request or a claim,
+        and whether the log was cut back. An append folds what is before it."""
         if self._next_offset == self._log.next_offset:
-            yield from asking_log(self._context, self._log.fold_arrived)
+            end = yield self._context.ends.ask(self._log.where)
+            if end != self._log.next_offset:  # Only this log is read, and not all that are idle.
+                yield from asking_log(self._context, self._log.fold_arrived)
         self._next_offset = self._log.next_offset
         return LOOK_EVERY_S
 

@@ -227,6 +227,11 @@ class Intake:
             self.assembler.tick(now_us)
 
     @property
+    def asks(self) -> bool:
+        """Whether a time-out may be due, and the end of the log is asked for."""
+        return self._tick is not None
+
+    @property
     def waits_for_room(self) -> bool:
         """Whether it waits for its turn, since the sealer's memory is used up."""
         return self._waits_from_s < math.inf

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollstream.consumers.assembling import Plan
 from rollstream.consumers.beside.backoff import Backoff
-from rollstream.consumers.beside.chores import Chores, first_trouble, unanswered
+from rollstream.consumers.beside.chores import Chores, first_trouble
 from rollstream.consumers.beside.lasting import Lasting
 from rollstream.consumers.sealing.cadence import FlushCadence
 from rollstream.consumers.sealing.claiming import Claims
@@ -46,7 +46,9 @@ from rollstream.streams.troubles import BESIDE, PUT_ASIDE
 STEP_LASTS_S = 8.0  # A flush takes less than a second.
 QUEUED_S = 0.5  # A look that no thread took by then waits for silent leaders.
 CLAIM_LASTS_S = 60.0  # A claim may read for long, or wait for others.
-CHECK_EVERY_S = 10.0  # How often both logs are asked whether they were cut back.
+IDLE_EVERY_S = 1.0  # How often a partition without work is looked at,
+PENDING_EVERY_S = 0.25  # or one where a time-out may be due.
+CHECK_EVERY_S = 10.0  # How often the ingest log is asked whether it was cut back.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -67,6 +69,7 @@ class Partition:
         source: the partition of the ingest log.
         intake: what reads it; None before the first claim.
         aside: why it was put aside; empty: it was not.
+        look_at_s: when it is to be advanced again, though it has no work.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Partition:
         self.state = State.ASKING_GROUP if doubted else State.CLAIMING
         self.intake: Intake | None = None
         self.aside = ""
+        self.look_at_s = 0.0
         self._context = context
         self._steps = steps
         self._reader = reader
@@ -124,10 +128,16 @@ class Partition:
         return any(job is not None and not job.done() for job in jobs)
 
     def has_work(self) -> bool:
-        """Whether anything was read that is not committed, or is under way."""
-        if self.intake is None or self._job is not None or self.state is not State.READING:
+        """Whether anything is decided or under way. A claim has none while it runs, and what is
+        pending has none before it is due."""
+        if self.intake is None:
+            return self._job is None or self._job.done()
+        if self._job is not None or self._flush is not None or self.state is not State.READING:
             return True
-        return self.intake.assembler.pending.entries > 0 or not self.drained()
+        decided = self.intake.assembler.decided
+        if decided.entries > decided.living or self._requests.waits:
+            return True
+        return self.intake.asks or self.intake.waits_for_room
 
     def drained(self) -> bool:
         """Whether everything that is decided is committed."""
@@ -153,6 +163,9 @@ class Partition:
             self._backoff.record_failure(str(self.source), error)
         except (UnreadableLog, OffsetLost) as error:
             self.put_aside(error)
+        pends = self.intake is not None and self.intake.assembler.pending.entries > 0
+        every_s = PENDING_EVERY_S if pends else IDLE_EVERY_S
+        self.look_at_s = self._context.clock.monotonic_s() + every_s
 
     def put_aside(self, error: Exception) -> None:
         """A log of this partition cannot be read on: all others are sealed."""
@@ -238,7 +251,8 @@ class Partition:
                 self.intake.settle_markers()
                 self.intake.tick_if_due()
                 if not draining:
-                    self._job = self._check_logs_if_due() or self._requests.advance(self.intake)
+                    self._check_end_if_due()
+                    self._job = self._requests.advance(self.intake)
                     begun = (chores.advance() for chores in self._chores)
                     self._job = self._job or next(filter(None, begun), None)
                 if self._job is None:
@@ -346,18 +360,15 @@ class Partition:
             if turn := chores.abandon():  # It keeps the thread of all such jobs.
                 self._context.threads.abandon(turn, chores.hanging)
 
-    def _check_logs_if_due(self) -> Future[Any] | None:
+    def _check_end_if_due(self) -> None:
         """Of an idle partition nothing else tells: a client that reads on beyond the end of a log
         that was restored from an older copy may wait there for ever, and say nothing."""
         now_s = self._context.clock.monotonic_s()
         assert self.intake is not None, "reading"
         if now_s < self._check_at_s or self.intake.assembler.decided.entries:
-            return None  # A flush finds out by itself.
-        if not self.intake.check_end():
-            return None
-        self._check_at_s = now_s + CHECK_EVERY_S
-        lookers, ask = self._context.threads.lookers, self._log.check_still_owner
-        return lookers.submit(unanswered, ask, self._context)
+            return  # What is read moves on.
+        if self.intake.check_end():
+            self._check_at_s = now_s + CHECK_EVERY_S
 
     def _drop_queued_look(self, decided: int) -> None:
         """A look at the log that waits behind silent leaders holds up no flush."""

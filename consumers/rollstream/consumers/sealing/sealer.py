@@ -40,7 +40,9 @@ from rollstream.streams.topics.root import StoreRoot, require_root
 from rollstream.streams.topics.specs import specs_for
 
 WAIT_S = 0.02  # For records; or for the end of a job, while one runs.
-STEP_S = 0.1  # How long one step of `run` may last.
+IDLE_WAIT_S = 0.2  # For records, which end the wait, while no partition has anything to do.
+OTHERS_WAIT_S = 0.05  # The same with several environments: records of another may come meanwhile.
+STEP_S = 0.2  # How long one step of `run` may last.
 _log = logging.getLogger("rollstream.sealer")
 
 
@@ -170,13 +172,13 @@ class Sealer:
             self._appends.poll()
             self._clients.serve(self._clock.monotonic_s())
             longest_s = self._config.store.hang_timeout_s
-            if hung := self._hangs(longest_s):
+            if busy and (hung := self._hangs(longest_s)):
                 raise StoreHangs(
                     f"{hung}; this sealer gives its partitions back and ends, since nothing went "
                     f"on for store.hang_timeout_s = {longest_s:g}; find out what holds the store, "
                     "then start it again"
                 )
-            wait_s = 0.0 if busy else WAIT_S / len(self._environments)
+            wait_s = 0.0 if busy else self._wait_s()
             read = [env.step(deadline.slice_s(wait_s)) for env in self._environments]
             self._is_behind = max(read) >= POLL_RECORDS_MAX
             if not (busy or any(read)) or deadline.passed():
@@ -305,6 +307,13 @@ class Sealer:
         else:
             self._clock.wait(self._threads.ended, wait_s)
         self._threads.ended.clear()
+
+    def _wait_s(self) -> float:
+        """How long each environment waits for records while no job runs."""
+        if any(environment.has_work for environment in self._environments):
+            return WAIT_S / len(self._environments)
+        count = len(self._environments)
+        return IDLE_WAIT_S if count == 1 else OTHERS_WAIT_S / count
 
     def _busy(self) -> bool:
         return any(environment.busy() for environment in self._environments)
