@@ -23,7 +23,7 @@ from rollstream.streams.topics.layout import Layout
 from rollstream.streams.topics.root import CREATOR
 from rollstream.streams.troubles import CommitNote
 
-TOGETHER_MAX = 32  # Partitions that are folded at once: each fold has the uids of some flushes.
+TOGETHER_MAX = 128  # Partitions that are folded at once: each fold has the uids of some flushes.
 
 
 class PartitionSources(NamedTuple):

@@ -18,7 +18,7 @@ from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
 from rollstream.streams.memory.writer import MemoryWriter
-from rollstream.streams.owned.clients import OwnerClients
+from rollstream.streams.owned.clients import FIND_EVERY_S, OwnerClients
 from rollstream.streams.owned.log import OwnedLog
 
 TOPIC = "logs"
@@ -74,6 +74,19 @@ def test_the_number_of_clients_does_not_grow_with_the_logs() -> None:
     assert broker.made == 2, "one appends, one reads"
     owners[0].release()
     owners[1].check_still_owner(deadline(broker))
+
+
+def test_claims_that_come_together_ask_for_the_leaders_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = counting_broker()
+    clients, asked = OwnerClients(broker), list[str]()
+    monkeypatch.setattr(MemoryWriter, "partitions", lambda _, topic, __: asked.append(topic))
+    for number in range(LOGS):
+        owner(broker, clients, number).claim(deadline(broker))
+    assert asked == [TOPIC]
+    clients.find_leaders(TOPIC, broker.logs.clock.monotonic_s() + FIND_EVERY_S)
+    assert asked == [TOPIC, TOPIC]
 
 
 def test_a_reader_that_all_others_have_is_waited_for_up_to_the_deadline() -> None:

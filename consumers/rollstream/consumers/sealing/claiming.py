@@ -51,7 +51,9 @@ class Claims:
             self._enter("the look for manifests")
             newest = newest_manifest(context.blobs, self.address)
             self._enter("")
-            require_log_of(newest, context.broker, self._log.where, context.deadline())
+            deadline = context.deadline()
+            with context.clients.reader(self._log.where, deadline) as reader:
+                require_log_of(newest, reader, self._log.where, deadline)
         with timed(context.observe, context.clock, catalogue.SEALER_CLAIM, context.environment):
             self._log.claim(context.deadline(), hint=hint)
         self._answer_s = ANSWER_S

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed
 from rollstream.schemas.ids import PartitionAddress
@@ -12,7 +10,7 @@ from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.layout import manifest_path
 from rollstream.store.manifests import Manifest, encode_manifest, load_manifest
 from rollstream.store.rollups import newest_offset
-from rollstream.streams.broker import EARLIEST, Broker, TopicPartition
+from rollstream.streams.broker import LogReader, TopicPartition
 from rollstream.streams.errors import LogLost, NewerEvent
 from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import bounds_in_time, read_between
@@ -38,7 +36,7 @@ def newest_manifest(blobs: Blobs, address: PartitionAddress) -> NewestManifest |
 
 
 def require_log_of(
-    newest: NewestManifest | None, broker: Broker, where: TopicPartition, deadline: Deadline
+    newest: NewestManifest | None, reader: LogReader, where: TopicPartition, deadline: Deadline
 ) -> None:
     """Returns if the seal log holds the very flush of the newest manifest: each is written after
     its event was confirmed, and the log only grows, so it then holds those before too. How long the
@@ -46,6 +44,7 @@ def require_log_of(
 
     Args:
         newest: read before; None: any log may be it.
+        reader: its position in the log is changed.
 
     Raises:
         LogLost: it does not. CorruptLog: that record is none. BrokerUnavailable.
@@ -53,10 +52,9 @@ def require_log_of(
     if newest is None:
         return
     offset, manifest = newest
-    with closing(broker.reader({where: EARLIEST})) as reader:
-        first, end = bounds_in_time(reader, where, deadline)
-        stretch = (offset, offset + 1) if first <= offset < end else (end, end)
-        records = list(read_between(reader, where, *stretch, deadline))
+    first, end = bounds_in_time(reader, where, deadline)
+    stretch = (offset, offset + 1) if first <= offset < end else (end, end)
+    records = list(read_between(reader, where, *stretch, deadline))
     try:
         events = [event_in(record) for record in records]
     except NewerEvent:

@@ -128,10 +128,10 @@ class Partition:
         return any(job is not None and not job.done() for job in jobs)
 
     def has_work(self) -> bool:
-        """Whether anything is decided or under way. A claim has none while it runs, and what is
-        pending has none before it is due."""
+        """Whether anything is decided or under way. It has no work while a claim runs, while
+        nothing that is pending is due, and once it was put aside."""
         if self.intake is None:
-            return self._job is None or self._job.done()
+            return self.state is not State.ASIDE if self._job is None else self._job.done()
         if self._job is not None or self._flush is not None or self.state is not State.READING:
             return True
         decided = self.intake.assembler.decided

@@ -112,7 +112,8 @@ def _why_not(
     if error is not None:
         return error
     try:
-        require_log_of(newest_manifest(store, address), broker, where, deadline)
+        with closing(broker.reader({})) as reader:
+            require_log_of(newest_manifest(store, address), reader, where, deadline)
     except (LogLost, CorruptLog) as lost:
         return lost
     return None

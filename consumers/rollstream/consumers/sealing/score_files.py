@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Generator
+from concurrent.futures import wait
 from contextlib import closing
 from itertools import takewhile
 
@@ -22,6 +23,7 @@ from rollstream.store.score_files import (
     ScoreFile,
     ScoreOrigin,
 )
+from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, LogLost, OffsetLost, UnreadableLog
 from rollstream.streams.owned.follow import Follower
 
@@ -66,12 +68,13 @@ class ScoreFiles:
         self.waits = BROKER
         if topic not in self._context.broker.admin().describe([topic], self._context.ask_s):
             return EVERY_S  # A deployment from before there were scores.
+        empty = self._empty(partitions)
         for number in partitions:
             address = PartitionAddress(environment, generation, number)
             if number in self.aside:
                 continue
             try:
-                self.write(address)
+                self.write(address, is_empty=number in empty)
             except (UnreadableLog, OffsetLost) as error:
                 self.aside[number] = str(error)
                 _log.error("scores of %s are written no more: %s", address, error)
@@ -85,9 +88,21 @@ class ScoreFiles:
             raise failed
         return EVERY_S
 
-    def write(self, address: PartitionAddress) -> int:
+    def _empty(self, partitions: Collection[int]) -> frozenset[int]:
+        """The partitions whose logs are known to have had no score ever: each log that is read
+        costs a client."""
+        topic = self._context.layout.scores(self._context.environment)
+        ends = {one: self._context.ends.ask(TopicPartition(topic, one)) for one in partitions}
+        wait(ends.values(), self._ends_within_s)
+        answered = [(one, end) for one, end in ends.items() if end.done() and not end.exception()]
+        return frozenset(one for one, end in answered if end.result() == 0)
+
+    def write(self, address: PartitionAddress, *, is_empty: bool = False) -> int:
         """Writes what is new in a partition, and damaged files anew; returns the offset up to which
         files cover its log.
+
+        Args:
+            is_empty: whether it is known that the log has had no score ever.
 
         Raises:
             BrokerUnavailable, StoreError: the next attempt goes on where this one ended.
@@ -102,6 +117,8 @@ class ScoreFiles:
             self._written[number] = PartitionScores(self._context.blobs, address, now_s)
         written = self._written[number]
         first, records, size = written.stop, list[LoggedScore](), 0
+        if is_empty and not first and not written.damaged:
+            return first
         with closing(self._scores(address, max(first - 1, 0))) as scores:
             if first:  # What was written last is compared.
                 self._require_log_of_files(address, first, next(scores, None))
