@@ -12,7 +12,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.owned.clients import OwnerClients
 
-TOGETHER_S = 1.0  # For the ends of several logs: the leader of one may be silent.
+TOGETHER_S = 2.0  # For the ends of several logs: the leader of one may be silent.
 ALONE_S = 0.5  # For the first question about a log by itself; the next may take twice as long.
 ENDS_AT_ONCE = 2  # Questions, each with a reader: one about many logs, one about one log.
 
