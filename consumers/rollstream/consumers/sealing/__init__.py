@@ -4,6 +4,7 @@
 - ``owned_chores``  the jobs of a partition that nobody waits for
 - ``offsets``       the consumer group's offset, and what hinders the partition
 - ``context``       ``SealerContext``: what everything that seals one environment shares
+- ``ends``          where logs end: one question for all that are asked about meanwhile
 - ``environment``   one environment: its consumer group, adoption, losses
 - ``partition``     one partition: its states from the claim to its revocation, flushes, doubt
 - ``state``         what a partition does next

@@ -212,6 +212,7 @@ class Intake:
             context.memory.leave_line(self._source)
         due_us = self.assembler.pending.due_us()
         if due_us is None:
+            self._tick = None
             return
         if self._tick is None:
             now_s, now_us = context.clock.monotonic_s(), self.log_clock.now_us()

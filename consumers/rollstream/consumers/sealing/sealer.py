@@ -114,8 +114,7 @@ class Sealer:
         self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
         # Of flushes, only one that others wrote before needs a reader, and only for a moment.
         self._clients = OwnerClients(broker, CLAIMERS + LOOKERS + ENDS_AT_ONCE + 1)
-        ask_s = min(ASK_S, kafka.timeout_s)
-        self._ends = Ends(self._clients, threads.askers, self._clock, ask_s)
+        ends = Ends(self._clients, threads.askers, self._clock, min(ASK_S, kafka.timeout_s))
         self._appends = Appends(threads.workers, self._clock, kafka.timeout_s)
         self._decisions = DecisionLogs(config, broker, root)
         self._letters = DeadLetters(broker, layout.dead_letters(), self._clock, threads.askers)
@@ -138,7 +137,7 @@ class Sealer:
                     threads=threads,
                     appends=self._appends,
                     clients=self._clients,
-                    ends=self._ends,
+                    ends=ends,
                     memory=self._memory,
                     scratch=self._scratch,
                     letters=self._letters,
