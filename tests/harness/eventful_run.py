@@ -109,7 +109,6 @@ class EventfulRun:
             "logprobs": [-self._random.expovariate(1) for _ in range(tokens)],
             "loss_mask": [index != 1 for index in range(tokens)],
             "reward": None if is_late else earned,
-            "replica_id": f"replica-{member}",
             "metadata": {"note": HOSTILE},
             "messages": [{"role": "user", "content": HOSTILE}],
         }

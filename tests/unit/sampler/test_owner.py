@@ -93,8 +93,8 @@ def test_the_groups_of_a_batch_are_looked_up_once_for_all_its_ranks(
     monkeypatch.setattr(resolved, "groups_of", counted)
     owner = owner_in(world)
     asked = [NextBatch(step=0, num_groups=8, dp_rank=rank, dp_size=8) for rank in range(8)]
-    shares = [with_rows(read(owner.execute(one, 0.0).value)) for one in asked]
-    assert {share.decided.step for share in shares} == {0}
+    answers: list[Any] = [read(owner.execute(one, 0.0).value) for one in asked]
+    assert {with_rows(share).decided.step for share in answers} == {0}
     assert looked_up == [0]
     owner.close()
     world.close()
