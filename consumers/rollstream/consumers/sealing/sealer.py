@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Self
@@ -108,9 +109,7 @@ class Sealer:
         specs = specs_for(layout, partitions, rollouts_retention_hours=kafka.retention_hours)
         require_topics(broker.admin(), specs, kafka.timeout_s)
         blobs = metrics.timed_store(store or open_store(config.store))
-        deadline = Deadline(kafka.timeout_s, self._clock)
-        root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
-        require_root(broker, layout, partitions, root, deadline)
+        root = self._own_root(broker, blobs, layout, partitions)
         self._threads = threads = SealerThreads.of(workers, blobs.requests_at_once)
         # Of flushes, only one that others wrote before needs a reader, and only for a moment.
         self._clients = OwnerClients(broker, CLAIMERS + LOOKERS + ENDS_AT_ONCE + 1)
@@ -153,6 +152,15 @@ class Sealer:
             for name, section in config.environments.items()
         ]
         metrics.show(self.stats, self._unready)
+
+    def _own_root(
+        self, broker: Broker, blobs: Blobs, layout: Layout, partitions: Mapping[str, int]
+    ) -> StoreRoot:
+        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
+        root_id = read_root_id(blobs, deadline)
+        root = StoreRoot(self._config.store.root, root_id, Followed(blobs))
+        require_root(broker, layout, partitions, root, deadline)
+        return root
 
     def step(self, deadline: Deadline) -> None:
         """Reads, and advances every partition, until there is nothing to do or the deadline is
