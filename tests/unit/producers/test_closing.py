@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
@@ -67,19 +68,50 @@ def test_a_close_during_another_one_waits_for_it_and_says_the_same() -> None:
         broker=broker, environment="math", namespace=layout.namespace, timeout_s=CLOSE_S
     )
     producer.publish(example_id="ex", rollout_uid="a", **sampled())
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(told, producer.close)
+    with ThreadPoolExecutor(3) as pool:
+        closing = [pool.submit(told, producer.close)]
         assert broker.abandoned.wait(TIMEOUT_S)
         late = told(producer.close)
-        second = pool.submit(told, producer.close)
+        closing += [pool.submit(told, producer.close) for _ in range(2)]
         broker.go_on.set()
-        errors = [first.result(TIMEOUT_S), second.result(TIMEOUT_S)]
+        errors = [one.result(TIMEOUT_S) for one in closing]
     assert isinstance(late, FlushTimedOut)
     assert late.outstanding == 1
     for error in errors:
         assert isinstance(error, DeliveryFailed)
         assert error.uids == ("a",)
+    assert len({*map(id, errors)}) == 3  # Each has the frames of its own thread alone.
     assert told(producer.close) is None  # It was told.
+
+
+class _Interrupting(threading.Event):
+    def set(self) -> None:
+        super().set()
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_a_close_in_a_signal_handler_lets_the_one_that_it_interrupts_go_on() -> None:
+    broker = ClosingBroker()
+    broker.abandoned = _Interrupting()
+    layout = new_layout(broker)
+    producer = RolloutProducer(
+        broker=broker, environment="math", namespace=layout.namespace, timeout_s=CLOSE_S
+    )
+    producer.publish(example_id="ex", rollout_uid="a", **sampled())
+    handled = list[Exception | None]()
+
+    def handle(*_: object) -> None:
+        handled.append(told(producer.close))
+        broker.go_on.set()
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        error = told(producer.close)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [None]
+    assert isinstance(error, DeliveryFailed)
+    assert error.uids == ("a",)
 
 
 def test_an_awaited_close_during_another_one_waits_for_it_and_says_the_same() -> None:

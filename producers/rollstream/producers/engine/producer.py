@@ -83,6 +83,7 @@ class Connected(Hooks):
         np.empty(_KEPT_BYTES, np.uint8)
         self._failures = Failures(self._failure)
         self._closed: Future[RollstreamError | None] = Future()  # Of what the engine had died.
+        self._closers = set[int]()  # The threads that are in ``close``.
         self._telling = threading.Lock()
         self._told: RollstreamError | None = None  # What ``close`` raised.
         self._engine = Engine(
@@ -112,10 +113,8 @@ class Connected(Hooks):
             "this producer was made before the process was forked off; make one in each process"
         )
         self._engine.after_fork(refusal)
-        self._closed, self._telling = (
-            Future(),
-            threading.Lock(),
-        )  # Others may have held their locks.
+        # Others may have held their locks.
+        self._closed, self._telling = Future(), threading.Lock()
         self._closed.set_result(None)
         self.ended(refusal)
 
@@ -171,7 +170,7 @@ class Connected(Hooks):
                 self._told = copy(failed)  # Without the frames that it came through.
                 raise
             if again and self._told is not None:
-                raise self._told
+                raise copy(self._told)
         died = self._closed.result() if again else None
         if died is not None:
             raise died
@@ -215,7 +214,8 @@ class Blocking(Connected):
 
     def close(self) -> None:
         """Flushes within ``timeout_s`` and releases everything. Idempotent. A call during another
-        one waits for it, and raises the same.
+        one waits for it, and raises the same. In a signal handler that interrupts ``close`` of the
+        same thread, it returns at once; the interrupted call goes on after it.
 
         Raises:
             DeliveryFailed: names what is not, or perhaps not, in the log (``ScoresNotDelivered``,
@@ -225,9 +225,16 @@ class Blocking(Connected):
         self._close_by(Deadline(self._timeout_s, self._clock))
 
     def _close_by(self, deadline: Deadline) -> None:
-        was_open = not self._closed.done()
-        self._close(deadline)
-        self._raise_what_failed(again=was_open)
+        thread = threading.get_ident()
+        if thread in self._closers:  # To wait here would hold up what it waits for.
+            return
+        self._closers.add(thread)
+        try:
+            was_open = not self._closed.done()
+            self._close(deadline)
+            self._raise_what_failed(again=was_open)
+        finally:
+            self._closers.discard(thread)
 
     def notify(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
