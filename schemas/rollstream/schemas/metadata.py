@@ -100,7 +100,9 @@ def _plain(value: Any) -> Any:
     """A number of NumPy, or of a library that follows it, as Python's. It is called for what JSON
     does not know alone."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return float(value) if isinstance(value, np.longdouble) else value.item()
+        item = float(value) if isinstance(value, np.longdouble) else value.item()
+        if not isinstance(item, _WITH_PARTS) or _has_texts_as_keys(item):  # NumPy may hold a dict.
+            return item
     raise TypeError(f"{type(value).__name__} is no number of NumPy")
 
 

@@ -168,6 +168,10 @@ def nested(depth: int) -> list[Any]:
         ),
         ({"metadata": {"a": {}, "b": {1.5: 1}}}, r"metadata\['b'\] has the key 1.5"),
         ({"messages": [{"role": "user"}, {2: 1}]}, r"messages\[1\] has the key 2"),
+        (
+            {"metadata": {"a": np.array({1: 2, "1": 3})}},
+            r"metadata\['a'\] is array\(\{1: 2, '1': 3\}, dtype=object\), which JSON cannot",
+        ),
         ({"metadata": {"x": nested(100)}}, "metadata .* no JSON object: it nests 101 deep"),
         ({"reward": True}, "reward is True; give one number"),
         ({"rewards": {"format": np.bool_(False)}}, r"rewards\['format'\] is .*False.*; give one"),
@@ -218,9 +222,11 @@ def test_metadata_that_is_taken_is_taken_by_sealers_too(metadata: dict[str, Any]
     assert json.loads(text) == metadata
 
 
-def test_keys_of_metadata_may_be_texts_of_numpy() -> None:
+def test_metadata_may_be_texts_and_objects_of_numpy() -> None:
     given = {np.str_("a"): {np.str_("b"): 1}}
     assert json.loads(publish(metadata=given)["metadata"]) == given
+    held = np.array(given)  # As np.load returns a dict.
+    assert json.loads(publish(metadata={"x": held})["metadata"]) == {"x": given}
 
 
 def test_an_unknown_argument_is_a_type_error() -> None:
