@@ -114,6 +114,29 @@ def test_a_close_in_a_signal_handler_lets_the_one_that_it_interrupts_go_on() -> 
     assert error.uids == ("a",)
 
 
+def test_a_close_after_one_that_a_signal_ended_says_what_is_in_doubt() -> None:
+    broker = FaultyBroker(MemoryBroker(), Doubtful(Fate.HOLD, "a"))
+    layout = new_layout(broker)
+    producer = RolloutProducer(broker=broker, environment="math", namespace=layout.namespace)
+    producer.publish(example_id="ex", rollout_uid="a", **sampled())
+
+    def handle(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, CLOSE_S)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    error = told(producer.close)
+    assert isinstance(error, DeliveryFailed)
+    assert error.uids == ("a",)
+    assert told(producer.close) is None
+
+
 def test_an_awaited_close_during_another_one_waits_for_it_and_says_the_same() -> None:
     broker = ClosingBroker()
     layout = new_layout(broker)

@@ -240,21 +240,24 @@ class Engine:
 
     def end(self, deadline: Deadline, last: Iterable[Outgoing]) -> None:
         """Sends what is gathered and ``last``, waits for answers up to the deadline, and ends; it
-        was closed. What has no answer by then is in doubt.
-
-        The thread has ended: the caller's does its work.
-        """
+        was closed. What has no answer by then, or when a signal ends the wait, is in doubt. The
+        thread has ended: the caller's does its work."""
         with self._lock:
             for one in last:
                 self._tell(one)
-        with self._working:
-            while self._gatherer.entries:
-                with self._lock:
-                    self._gatherer.end_linger()
-                self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
-                if deadline.passed():
-                    break
-                deadline.log_waiting(lambda: f"{self._broker} to take what was published")
+        try:
+            with self._working:
+                while self._gatherer.entries:
+                    with self._lock:
+                        self._gatherer.end_linger()
+                    self._writer.poll(0.0 if self._work() else deadline.slice_s(LINGER_S))
+                    if deadline.passed():
+                        break
+                    deadline.log_waiting(lambda: f"{self._broker} to take what was published")
+        finally:
+            self._end_all()
+
+    def _end_all(self) -> None:
         assert self.refusal is not None, "it was closed"
         with self._lock:  # Before what they wait for fails.
             ended = self._waiting.end(self._waiting.flushes, self.refusal)

@@ -153,10 +153,12 @@ class Connected(Hooks):
             return
         try:
             self.ended(refusal)
-            self._engine.end(deadline, self._last())
-            self._release()
-            if self._own_broker is not None:
-                self._own_broker.close()
+            try:
+                self._engine.end(deadline, self._last())
+            finally:  # Also if a signal ends it: the next call says what is in doubt.
+                self._release()
+                if self._own_broker is not None:
+                    self._own_broker.close()
         finally:
             self._closed.set_result(died)
 
