@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -14,7 +15,8 @@ from rollstream.store.errors import StoreHangs
 LOG_AFTER_S = 5.0  # How often a wait may log.
 T = TypeVar("T")
 _Call = tuple[Future[Any], str]  # With the time when it began.
-_unended: dict[str, _Call] = {}  # By root.
+_unended: dict[str, _Call] = {}  # By root. The thread of a call alone takes it out.
+os.register_at_fork(after_in_child=_unended.clear)  # Their threads are the parent's.
 
 
 def in_time(ask: Callable[[], T], root: str, deadline: Deadline) -> T:
@@ -29,21 +31,29 @@ def in_time(ask: Callable[[], T], root: str, deadline: Deadline) -> T:
     Raises:
         StoreHangs: no answer by the deadline.
     """
-    if (hanging := _unended.get(root)) is not None:
-        _wait(root, hanging, deadline)
     answer: Future[T] = Future()
-    call = _unended[root] = answer, time_of_day(deadline.clock.now_us())
+    call = answer, time_of_day(deadline.clock.now_us())
+    while (hanging := _unended.setdefault(root, call)) is not call:
+        _wait(root, hanging, deadline)
     name = "rollstream-store"
-    threading.Thread(target=_run, args=(ask, answer), name=name, daemon=True).start()
+    try:
+        threading.Thread(target=_run, args=(ask, root, answer), name=name, daemon=True).start()
+    except BaseException:  # No thread is left to be had.
+        del _unended[root]
+        raise
     _wait(root, call, deadline)
     return answer.result()
 
 
-def _run(ask: Callable[[], T], answer: Future[T]) -> None:
+def _run(ask: Callable[[], T], root: str, answer: Future[T]) -> None:
     try:
-        answer.set_result(ask())
+        found = ask()
     except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for.
+        del _unended[root]
         answer.set_exception(error)
+    else:
+        del _unended[root]
+        answer.set_result(found)
 
 
 def _wait(root: str, call: _Call, deadline: Deadline) -> None:
@@ -57,4 +67,3 @@ def _wait(root: str, call: _Call, deadline: Deadline) -> None:
                 f"{root} has not answered since {since}: does the store hang (an NFS mount, a "
                 "dying disk)? Mend the mount or the disk, then try again"
             )
-    _unended.pop(root, None)
