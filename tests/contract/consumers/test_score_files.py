@@ -351,6 +351,17 @@ def test_scores_that_were_deleted_before_a_file_had_them_are_told_once(
     assert told.startswith(f"{where}: retention deleted the scores up to offset 2")
 
 
+def test_no_scores_are_told_as_deleted_where_the_log_holds_what_is_none(
+    world: SealWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = world.layout.scores_log(ADDRESS)
+    world.logs.append(where, None, b"no score")
+    with world.sealer() as sealer:
+        world.run_now_and_then(sealer, seconds=3 * EVERY_S)
+    assert any("is no score" in one for one in caplog.messages)
+    assert not any("no file has them" in one for one in caplog.messages)
+
+
 def test_files_are_listed_once_and_superseded_ones_deleted_after_a_while(
     world: SealWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

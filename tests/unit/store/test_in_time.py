@@ -80,9 +80,10 @@ def test_a_root_is_asked_again_after_no_thread_could_be_started(
     def refuse(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
         asked(lambda: "", WAIT_S)
+    monkeypatch.undo()
     assert asked(lambda: "asked", WAIT_S) == "asked"
 
 

@@ -144,8 +144,8 @@ class ScoreFiles:
         context, where = self._context, self._context.layout.scores_log(address)
         deadline = Deadline(context.ask_s, context.clock)
         with context.clients.reader(where, deadline) as reader:
-            end = reader.bounds(where, deadline.left_s())[1]
-        if end:
+            first, end = reader.bounds(where, deadline.left_s())
+        if 0 < first == end:  # Else there are records: none is a score, or one came just now.
             _log.error(
                 "%s: retention deleted the scores up to offset %d, and no file has them; set "
                 "retention.ms=-1 for its topic, as `rollstream topics check` says",
