@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
+from queue import Queue
 
 import pytest
 
 from harness.faults import FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
-from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.clock import Clock, ManualClock, SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler
 from rollstream.sampler.decide.batches.next_batch import NextBatch
@@ -21,10 +23,13 @@ from rollstream.sampler.decide.command import Command
 from rollstream.sampler.decide.queries.looks import AskStats, Flush
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.sampler.errors import SamplerUnavailable
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import Fenced
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
+from rollstream.streams.memory.reader import MemoryReader
 
 WAIT_S = 30.0
 
@@ -37,6 +42,11 @@ class HeldLogs(MemoryLogs):
         self.held = "no log"
         self.asked, self.released = threading.Event(), threading.Event()
         self.questions = Counter[str]()
+
+    @property
+    def watched(self) -> int:
+        """By how many readers."""
+        return len(self._waiters)
 
     def bounds(self, where: TopicPartition) -> tuple[int, int]:
         self.questions[where.topic] += 1
@@ -59,13 +69,13 @@ class World(LocalWorld):
     def seal(self, count: int) -> None:
         self.sealer.flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(count)))
 
-    def owner(self) -> OwnerInProcess:
+    def owner(self, clock: Clock | None = None) -> OwnerInProcess:
         return OwnerInProcess(
             self.name,
             self.config,
             broker=self.faulty,
             store=self.store,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             entropy=SystemEntropy(),
         )
 
@@ -155,4 +165,72 @@ def test_calls_that_come_together_ask_once_who_owns_the_log(world: World) -> Non
         owner.decide(call)
     asked = {topic for topic in world.logs.questions if "sampler" in topic}
     assert [world.logs.questions[topic] for topic in asked] == [1]
+    owner.close()
+
+
+def test_a_close_waits_for_what_the_broker_is_asked_and_leaves_no_reader(world: World) -> None:
+    before = world.logs.watched
+    owner = world.owner()
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    world.logs.held = "sampler"
+    with ThreadPoolExecutor(2) as threads:
+        look = threads.submit(owner.execute, AskStats(), 0.0)
+        assert world.logs.asked.wait(WAIT_S)
+        closing = threads.submit(owner.close)
+        try:
+            assert wait([closing], 0.3).not_done, "the broker would be closed beside who asks it"
+        finally:
+            world.logs.released.set()
+        closing.result(WAIT_S)
+        with pytest.raises(SamplerUnavailable, match="is closed"):
+            look.result(WAIT_S)
+    assert world.logs.watched == before
+
+
+@pytest.mark.parametrize("command", [AskStats(), Flush()])
+def test_nothing_is_asked_for_a_call_whose_sampler_was_closed_meanwhile(
+    command: Command[object], world: World
+) -> None:
+    before = world.logs.watched
+    owner = world.owner()
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    call = owner.begin(command)
+    assert not owner.try_decide(call, lambda: None)
+    owner.close()
+    with pytest.raises(SamplerUnavailable, match="is closed"):
+        owner.asked.ask(call, reads=True)
+    assert world.logs.watched == before
+
+
+def test_a_question_that_had_to_wait_for_another_has_all_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked, attempts = ManualClock(), Queue[float](), Queue[None]()
+    owner = world.owner(clock)
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    world.logs.held = "sampler"
+    bounds, attempt = MemoryReader.bounds, SamplerLogs.attempt
+
+    def ask(reader: MemoryReader, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
+        asked.put(timeout_s)
+        return bounds(reader, where, timeout_s)
+
+    def begin(logs: SamplerLogs) -> Deadline:
+        begun = attempt(logs)
+        attempts.put(None)
+        return begun
+
+    monkeypatch.setattr(MemoryReader, "bounds", ask)
+    monkeypatch.setattr(SamplerLogs, "attempt", begin)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(owner.asked.ask, owner.begin(AskStats()), reads=True)
+        first_s = asked.get(timeout=WAIT_S)
+        attempts.get(timeout=WAIT_S)
+        second = threads.submit(owner.asked.ask, owner.begin(AskStats()), reads=True)
+        attempts.get(timeout=WAIT_S)
+        clock.advance(first_s - 0.1)
+        world.logs.released.set()
+        first.result(WAIT_S)
+        second.result(WAIT_S)
+    assert asked.get_nowait() == pytest.approx(first_s)
     owner.close()

@@ -41,14 +41,15 @@ class AskedCalls:
             reads: whether this thread reads the seal logs while no other does.
 
         Raises:
-            BrokerUnavailable: it did not answer in time. Others as ``Owner.follow``.
+            BrokerUnavailable: it did not answer in time. Fenced, SamplerUnavailable: another owner
+                took over, or this one is closed. Others as ``Owner.follow``.
         """
         ends = self._logs.ends
-        ends.decisions.ask(call.number, self._logs.attempt())
+        ends.decisions.ask(call.number, self._logs.attempt(), self._check)
         call.asked = True
         if not call.command.to_the_ends:
             return
-        call.ends = ends.sealed.ask(call.number, self._logs.attempt())
+        call.ends = ends.sealed.ask(call.number, self._logs.attempt(), self._check)
         before, deadline = inf, self._logs.reading_deadline()
         while left := self._count_unfolded(call):
             if left < before:
@@ -76,6 +77,9 @@ class AskedCalls:
         """With the lock of an owner; ``AskFirst`` where the call is to see more than is folded."""
         if call.command.to_the_ends and (call.ends is None or self._logs.count_unfolded(call.ends)):
             raise AskFirst
+
+    def _check(self) -> None:
+        self._logs.ownership.check()
 
     def _count_unfolded(self, call: Call[Any]) -> int:
         with self._lock:

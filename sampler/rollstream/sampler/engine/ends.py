@@ -40,7 +40,7 @@ class Ends:
         next_number: Callable[[], int],
     ) -> None:
         self._readers = Lender(partial(broker.reader, {}), QUESTIONS)
-        self.serve, self.close = self._readers.serve, self._readers.close
+        self.serve = self._readers.serve
 
         def end_of_decisions(reader: LogReader, deadline: Deadline) -> float:
             folded = log.next_offset
@@ -59,6 +59,13 @@ class Ends:
         asked since."""
         end = self.decisions.answered_since(number)
         return inf if end is None else end
+
+    def close(self, deadline: Deadline) -> None:
+        """Waits for the questions under way, after which nobody uses the broker; their ``check``
+        lets no other one begin."""
+        for question in (self.decisions, self.sealed):
+            question.wait_asked(deadline)
+        self._readers.close()
 
 
 class _Question(Generic[T]):
@@ -82,8 +89,17 @@ class _Question(Generic[T]):
         newest = self._answered
         return newest[1] if newest is not None and newest[0] > number else None
 
-    def ask(self, number: int, deadline: Deadline) -> T:
+    def wait_asked(self, deadline: Deadline) -> None:
+        """Waits until nobody asks."""
+        if self._asking.acquire(timeout=deadline.left_s()):
+            self._asking.release()
+
+    def ask(self, number: int, deadline: Deadline, check: Callable[[], None]) -> T:
         """Returns an answer to a question that was asked since this number was drawn.
+
+        Args:
+            deadline: for another call's question, and then for this call's own.
+            check: raises where nothing is to be asked any more.
 
         Raises:
             BrokerUnavailable: there was none by the deadline, or to another call meanwhile.
@@ -97,6 +113,8 @@ class _Question(Generic[T]):
                 return known
             if self._failed is not None and self._failed[0] > number:
                 raise self._failed[1]()
+            check()
+            deadline.restart()  # Or a question that had to wait would fail, and others with it.
             asked_at = self._next_number()
             try:
                 with self._readers.lend("no reader was free", deadline) as reader:

@@ -354,7 +354,7 @@ class SamplerLogs:
     def release(self) -> None:
         """Closes what it reads and writes the decision log with, after ``close``."""
         self._log.release()
-        self.ends.close()
+        self.ends.close(self.attempt())
         self._reports.close()
         self._snapshots.close()
 
