@@ -55,7 +55,7 @@ def test_calls_that_come_together_keep_one_thread_of_a_root_that_hangs(
 
     clock = Together()
 
-    def ask(index: int) -> object:
+    def ask(_: int) -> None:
         with pytest.raises(StoreHangs):
             in_time(hanging(answers, begun), ROOT, Deadline(SHORT_S, clock))
 
