@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from queue import Queue
+from typing import NoReturn
 
 import pytest
 
@@ -30,6 +31,8 @@ from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import Fenced
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
+from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.lending import SERVE_S
 
 WAIT_S = 30.0
 
@@ -233,4 +236,25 @@ def test_a_question_that_had_to_wait_for_another_has_all_its_time(
         first.result(WAIT_S)
         second.result(WAIT_S)
     assert asked.get_nowait() == pytest.approx(first_s)
+    owner.close()
+
+
+def test_an_interrupt_before_a_thread_reads_leaves_the_seal_logs_to_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    owner = world.owner(clock)
+    owner.execute(Resume(checkpointed_step=None), 0.0)
+    owner.execute(AskStats(), 0.0)
+    clock.advance(2 * SERVE_S)
+
+    def interrupt(reader: MemoryReader, records_max: int, timeout_s: float) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemoryReader, "poll", interrupt)
+    monkeypatch.setattr(Follower, "poll", lambda *_: [])
+    with pytest.raises(KeyboardInterrupt):
+        owner.follow(0.0)
+    monkeypatch.undo()
+    assert owner.follow(0.0), "a thread reads for ever"
     owner.close()

@@ -320,8 +320,8 @@ class SamplerLogs:
         assert self._follower is not None, "claim first"
         assert self._reading is None, "a thread reads already"
         self._try_aside(self._follower)
+        self.ends.serve(self._clock.monotonic_s())  # If it fails, nobody reads yet.
         self._reading, self._folded_to = self._follower, self._follower.next_offsets()
-        self.ends.serve(self._clock.monotonic_s())
         return Reading(self._follower, self.questions(), self._clock)
 
     def questions(self) -> Questions | None:
