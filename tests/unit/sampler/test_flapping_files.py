@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,6 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, log_end, memory_world
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import SystemClock
-from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import GroupsUnreadable, SamplerView
 from rollstream.sampler.batch.share import with_rows
@@ -133,10 +133,10 @@ def test_nobody_is_given_what_an_interrupted_call_may_have_replaced(
 ) -> None:
     confirm = OwnedLog._confirm
 
-    def interrupted(self: OwnedLog[SamplerState], ticket: Ticket, deadline: Deadline) -> int:
+    def interrupted(log: OwnedLog[SamplerState], ticket: Ticket, *given: Any) -> int:
         if isinstance(ticket.event, Replaced):
             raise KeyboardInterrupt
-        return confirm(self, ticket, deadline)
+        return confirm(log, ticket, *given)
 
     monkeypatch.setattr(OwnedLog, "_confirm", interrupted)
     world.blobs.missing = world.path
@@ -155,11 +155,11 @@ def test_groups_give_way_in_a_batch_whose_decision_was_in_doubt_and_is_written(
     for number in range(RANKS):
         world.seal(f"later-{number}")
 
-    def in_doubt(self: OwnedLog[SamplerState], ticket: Ticket, deadline: Deadline) -> int:
+    def in_doubt(log: OwnedLog[SamplerState], ticket: Ticket, *given: Any) -> int:
         if isinstance(ticket.event, BatchServed):
             world.blobs.missing = world.paths[ticket.event.groups[0].group_id]
             raise DeliveryUnknown("the test's report is lost")
-        return confirm(self, ticket, deadline)
+        return confirm(log, ticket, *given)
 
     monkeypatch.setattr(OwnedLog, "_confirm", in_doubt)
     step = NextBatch(step=1, num_groups=RANKS)
