@@ -44,11 +44,17 @@ def run(world: SealWorld, sealer: Sealer, seconds: float) -> None:
         sealer.step(Deadline(STEP_S, world.clock))
 
 
+def counted_while_quiet(world: SealWorld, sealer: Sealer) -> Counter[str]:
+    """The counts of a quiet time that comes after another one."""
+    run(world, sealer, QUIET_S)
+    with counting() as counts:
+        run(world, sealer, QUIET_S)
+    return counts
+
+
 def test_a_sealer_with_nothing_to_do_comes_round_now_and_then() -> None:
     with SealWorld(partitions=PARTITIONS) as world, world.sealer() as sealer:
-        run(world, sealer, QUIET_S)
-        with counting() as counts:
-            run(world, sealer, QUIET_S)
+        counts = counted_while_quiet(world, sealer)
         assert counts["rounds"] <= 1.1 * QUIET_S / IDLE_WAIT_S
         assert counts["looks"] <= 2 * PARTITIONS * QUIET_S / IDLE_EVERY_S
 
@@ -57,9 +63,7 @@ def test_groups_that_are_not_due_do_not_keep_it_busy() -> None:
     with SealWorld(partitions=PARTITIONS, seal_timeout_s=600.0) as world, world.sealer() as sealer:
         for number in range(PARTITIONS):
             world.publish(f"u{number}", partition=number)
-        run(world, sealer, QUIET_S)
-        with counting() as counts:
-            run(world, sealer, QUIET_S)
+        counts = counted_while_quiet(world, sealer)
         assert counts["rounds"] <= 1.5 * QUIET_S / IDLE_WAIT_S
         assert counts["looks"] <= 1.5 * PARTITIONS * QUIET_S / PENDING_EVERY_S
 

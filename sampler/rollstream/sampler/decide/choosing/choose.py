@@ -141,12 +141,12 @@ def counted(
     ready, left_out = state.ready, _left_out(state, choosing, without)
     newest = _newest(state, None, left_out) if choosing.on_policy_fraction else frozenset()
     on_policy = sorted({ref for one in newest for ref in ready.by_policies(one)} - left_out)
-    gone, counts = sorted(filter(ready.has, left_out)), ready.counts()
+    absent, counts = sorted(filter(ready.has, left_out)), ready.counts()
     available: dict[str, tuple[int, int]] = {}
     for name in choosing.names():
         first, end = ready.packed.bounds(name)
         of_name, of_newest = (
-            bisect_left(refs, end) - bisect_left(refs, first) for refs in (gone, on_policy)
+            bisect_left(refs, end) - bisect_left(refs, first) for refs in (absent, on_policy)
         )
         available[name] = counts.get(name, 0) - of_name, of_newest
 
