@@ -72,11 +72,22 @@ def _ruled(convert: Check, rule: Callable[[str, Any], None]) -> Check:
 checked_name = _ruled(_text, rules.check_name)
 _filled_name = _ruled(_filled_text, rules.check_name)
 _uid = _ruled(_text, rules.check_uid)
-checked_uid = _ruled(_filled_text, rules.check_uid)
+_filled_uid = _ruled(_filled_text, rules.check_uid)
 _digest = _ruled(_text, rules.check_digest)
 _version = _ruled(_filled_text, rules.check_version)
 _split = _ruled(_text, rules.check_split)
 _number = _ruled(rules.whole_number, rules.check_number)
+
+
+def is_plain_name(value: Any) -> bool:
+    """Whether it breaks no rule of any name, as most do: a quick answer."""
+    is_short = value.__class__ is str and 0 < len(value) <= rules.NAME_CHARS_MAX
+    return is_short and value.isascii() and value.isprintable()
+
+
+def checked_uid(name: str, value: Any) -> str:
+    """A text that is not empty, and may be a uid."""
+    return str(value if is_plain_name(value) else _filled_uid(name, value))
 
 
 def checked_flag(name: str, value: Any) -> bool:

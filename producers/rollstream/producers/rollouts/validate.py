@@ -21,6 +21,7 @@ from rollstream.producers.rollouts.fields import (
     POLICY_FIELDS,
     checked,
     checked_reward,
+    is_plain_name,
 )
 from rollstream.schemas import rules
 from rollstream.schemas.errors import InvalidRollout
@@ -237,11 +238,8 @@ def _with_policy(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(field: str, name: Any) -> str:
-    """The name, once it was checked; what names usually are costs little."""
-    is_short = name.__class__ is str and 0 < len(name) <= rules.NAME_CHARS_MAX
-    if is_short and name.isascii() and name.isprintable():
-        return str(name)
-    return str(checked(field, name))
+    """The name, once it was checked."""
+    return str(name if is_plain_name(name) else checked(field, name))
 
 
 @lru_cache(_COMBINATIONS_KEPT, typed=True)

@@ -13,22 +13,29 @@ from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.engine.outbox import Outbox, Outgoing
 from rollstream.producers.rollouts.fields import checked, checked_uid
 from rollstream.producers.rollouts.membership import reason_of
-from rollstream.producers.rollouts.validate import GroupAddress, group_address
-from rollstream.producers.steps.policies import KnownPolicies, is_one_number
+from rollstream.producers.rollouts.validate import (
+    Common,
+    GroupAddress,
+    common_of,
+    group_address,
+    segment,
+)
+from rollstream.producers.steps.policies import KnownPolicies, is_of_tokens
 from rollstream.producers.steps.segments import Step, at_index, checked_step
 from rollstream.producers.steps.submitted import Submitted
 from rollstream.runtime.clock import Clock
 from rollstream.schemas.errors import InvalidRollout, RollstreamError
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.ingest.entry import PLAIN, SHARED, Entry, EntryKind
-from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
+from rollstream.schemas.order import PolicyRef
 from rollstream.schemas.rules import INT_MAX, whole_number
 
 _RARE = ("metadata", "loss_mask", "token_arrays")
 # What a step leaves out of these is known from elsewhere, or not yet.
 _RESOLVED = ("group_size", "policy_version", "weight_step", "policy_epoch", "lineage")
 _shared_of = itemgetter(*(index for index, name in enumerate(SHARED) if name not in _RESOLVED))
-_policy_of = attrgetter("policy_version", "policy_epoch", "lineage")
+_policy_of = attrgetter("policy_version", "policy_epoch", "lineage", "weight_step")
+_INDEX = PLAIN.index("segment_idx")  # Behind it is ``is_last_segment``.
 _plain_of = itemgetter(*(index for index, name in enumerate(PLAIN) if name != "created_ts"))
 
 
@@ -65,9 +72,9 @@ class StepEntries:
             raise InvalidRollout("steps", steps, "give a sequence of Steps")
         submitted = self._submitted_to(environment)
         draft = submitted.draft(self._clock.monotonic_s())
-        policies = KnownPolicies.of(log)
-        policy_of = lru_cache(typed=True)(policies.sampled_by)
         stamped = self._outbox.stamped(GroupAddress(environment, "", "", 0, "train"))
+        make_common = partial(_common, KnownPolicies.of(log), stamped, self._clock.now_us())
+        known_common = lru_cache(typed=True)(make_common)  # Many steps of a call have the same.
         outgoing = []
         for index, one in enumerate(steps):
             if not isinstance(one, Step):
@@ -75,15 +82,15 @@ class StepEntries:
             try:
                 step = checked_step(one)
                 size = draft.size_of(step)
-                each = not (step.weight_step is None or is_one_number(step.weight_step))
-                said = (*_policy_of(step), UNKNOWN_STEP if each else step.weight_step)
+                said = _policy_of(step)
                 try:
-                    policy = policy_of(*said)
-                except TypeError:  # One of them is of a type that is refused.
-                    policy = policies.sampled_by(*said)
-                entry = self._entry(step, stamped, size, policy, each=each)
+                    common = known_common(size, *said)
+                except TypeError:  # Each token has a weight_step, or a type is refused.
+                    common = make_common(size, *said)
+                entry = self._entry(step, common)
                 draft.take(step, entry.rollout_uid, _content(step, entry))
-                entry.said = said if log is None else None
+                if log is None:
+                    entry.said = said
             except InvalidRollout as wrong:
                 raise at_index(wrong, index) from None
             outgoing.append(entry)
@@ -143,44 +150,19 @@ class StepEntries:
         next call on."""
         self._lost.extend(outgoing)
 
-    def _entry(
-        self,
-        step: Step,
-        stamped: Mapping[str, Any],
-        size: int,
-        policy: tuple[str, PolicyRef],
-        *,
-        each: bool,
-    ) -> Outgoing:
-        """The step's entry.
-
-        Args:
-            stamped: what all steps of the call have.
-            each: whether its ``weight_step`` has one number a token.
-        """
+    def _entry(self, step: Step, common: Common) -> Outgoing:
+        """The step's entry."""
         prompt, name = step.prompt_uid, step.trajectory_uid
-        version, ref = policy
-        given: Mapping[str, Any] = {
-            "example_id": step.example_id or prompt,
-            "group_uid": prompt,
-            "group_size": size,
-            "rollout_uid": step_rollout_uid(prompt, name),
-            "segment_idx": step.step_index,
-            "is_last_segment": step.is_last,
-            "policy_version": version,
-            "weight_step": step.weight_step if each else ref.step,
-            "policy_epoch": ref.epoch,
-            "lineage": ref.lineage,
-            "prompt_tokens": step.prompt_ids,
-            "output_tokens": step.response_ids,
-            "logprobs": step.logprobs,
-            "reward": step.reward,
-            **{field: value for field in _RARE if (value := getattr(step, field)) is not None},
-        }
-        environment, segment, bytes_ = self._outbox.segment(given, stamped)
+        common = common._replace(example_id=step.example_id or prompt, group_uid=prompt)
+        rare = {field: value for field in _RARE if (value := getattr(step, field)) is not None}
+        if rare:
+            common = common._replace(whole={**common.whole, **rare}, rare=rare)
+        uid = step_rollout_uid(prompt, name)
+        own = (uid, step.prompt_ids, step.response_ids, step.logprobs, step.reward)
+        environment, entry, bytes_ = segment(common, own, self._outbox.new_uid)
+        plain = (*entry.plain[:_INDEX], step.step_index, step.is_last, *entry.plain[_INDEX + 2 :])
         kind = EntryKind.STEP_TO_SCORE if step.awaits_score else EntryKind.STEP
-        extras = {**segment.extras, "trajectory_uid": name}
-        entry = Entry(segment.shared, segment.plain, extras, kind)
+        entry = Entry(entry.shared, plain, {**entry.extras, "trajectory_uid": name}, kind)
         outgoing = self._outbox.rollout((environment, entry, bytes_ + len(name.encode())))
         outgoing.trajectory_uid = name
         return outgoing
@@ -208,6 +190,28 @@ class StepEntries:
         return found
 
 
+def _common(
+    policies: KnownPolicies,
+    stamped: Mapping[str, Any],
+    created_ts: int,
+    size: int,
+    version: Any,
+    policy_epoch: Any,
+    lineage: Any,
+    weight_step: Any,
+) -> Common:
+    """What all steps of these values have in common, whatever their prompt is."""
+    name, policy = policies.sampled_by(version, policy_epoch, lineage, weight_step)
+    given = {
+        "group_size": size,
+        "policy_version": name,
+        "weight_step": weight_step if is_of_tokens(weight_step) else policy.step,
+        "policy_epoch": policy.epoch,
+        "lineage": policy.lineage,
+    }
+    return common_of(given, stamped, created_ts)
+
+
 def _with_policy(entry: Entry | None, version: str, policy: PolicyRef) -> Entry:
     """The step's entry with this policy in the place of one that was not known."""
     assert entry is not None, "it has not left"
@@ -228,5 +232,6 @@ def _content(step: Step, outgoing: Outgoing) -> int:
     entry = outgoing.entry
     assert entry is not None, "it has not left"
     arrays = sorted(entry.extras.get("token_arrays", {}).items())
-    policy = (*_policy_of(step), str(step.weight_step))
-    return hash((entry.kind, _shared_of(entry.shared), _plain_of(entry.plain), *policy, *arrays))
+    *policy, weight_step = _policy_of(step)
+    given = (*_plain_of(entry.plain), *policy, str(weight_step), *arrays)
+    return hash((entry.kind, _shared_of(entry.shared), *given))

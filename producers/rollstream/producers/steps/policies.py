@@ -50,8 +50,8 @@ class KnownPolicies(NamedTuple):
             version: its name, or a number: its weights'.
             policy_epoch: None: it does not say.
             lineage: the same.
-            weight_step: one number; None: it does not say. ``UNKNOWN_STEP``: they are not known, or
-                each token has its own.
+            weight_step: one number, or one for each token: then the policy's is not known. None: it
+                does not say. ``UNKNOWN_STEP``: they are not known.
 
         Raises:
             InvalidRollout: two policies fit, or none; or it is of another lineage, or of weights
@@ -149,10 +149,11 @@ class KnownPolicies(NamedTuple):
 
 def _said(version: Any, weight_step: Any) -> tuple[str | None, int | None]:
     """The version and the weights that a step names; a version that is a number is the weights'."""
-    number = None if weight_step is None else index(weight_step)
+    step = UNKNOWN_STEP if is_of_tokens(weight_step) else weight_step
+    number = None if step is None else index(step)
     if isinstance(version, str):
         return str.__str__(version), number
-    step: int = checked("weight_step", version)
+    step = checked("weight_step", version)
     if number not in (None, step):
         remedy = "a policy_version that is a number is the weight_step: give it once"
         finding = f"is {number}, and policy_version is {step}"
@@ -160,13 +161,15 @@ def _said(version: Any, weight_step: Any) -> tuple[str | None, int | None]:
     return None, step
 
 
-def is_one_number(weight_step: Any) -> bool:
-    """Whether it is one whole number."""
+def is_of_tokens(weight_step: Any) -> bool:
+    """Whether it has a number for each token, and is not one whole number for all."""
+    if weight_step is None:
+        return False
     try:
         index(weight_step)
     except TypeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _check_alike(

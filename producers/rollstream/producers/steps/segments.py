@@ -98,6 +98,7 @@ def checked_step(step: Step) -> Step:
         is_last=checked_flag("is_last", step.is_last),
         awaits_score=checked_flag("awaits_score", step.awaits_score),
         n_rollouts=size,
+        example_id=step.example_id and checked("example_id", step.example_id),
     )
 
 
