@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,21 @@ _PROPERTIES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 settings.register_profile(PROFILE, _PROPERTIES)
 settings.register_profile(SHARE, _PROPERTIES, max_examples=SHARE_EXAMPLES)
 settings.load_profile(PROFILE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while tests are collected, and never among what was collected.
+
+    Modules and tests stay until the end of the run, and a third of the time went into the search.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
