@@ -29,6 +29,24 @@ WITHOUT_RAY = pytest.mark.parametrize(
 """For a test whose commands and replies cross to an actor in other tests: what else it tests is the
 same code there, and each actor is a process to be started."""
 
+
+def once_over_ray(name: str, *values: object) -> pytest.MarkDecorator:
+    """Returns the parameters of a test whose calls cross to an actor alike with every value.
+
+    In memory and on Kafka the test runs with each value, and over Ray with the first.
+    """
+    broker = pytest.mark.broker
+    return pytest.mark.parametrize(
+        ("world", name),
+        [
+            *(pytest.param("memory", value) for value in values),
+            *(pytest.param("kafka", value, marks=broker) for value in values),
+            pytest.param("ray", values[0], marks=broker),
+        ],
+        indirect=["world"],
+    )
+
+
 ENVIRONMENTS = {"code": 1, "math": 2}
 TIMEOUT_S = 30.0
 

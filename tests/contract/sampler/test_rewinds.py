@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, once_over_ray
 from rollstream.sampler import Batch, NotEnoughGroups, SamplerApi
 from rollstream.sampler.history import replay_step
 
@@ -31,7 +31,7 @@ def rows(batches: list[Batch]) -> dict[int, tuple[str, ...]]:
 
 
 @pytest.mark.proves("F3")
-@pytest.mark.parametrize("saved", [None, 0, STEPS - 1])
+@once_over_ray("saved", 0, None, STEPS - 1)
 def test_every_later_step_is_replayed_alike_on_another_number_of_ranks(
     world: SamplerWorld, saved: int | None
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec, every_extra
-from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, memory_world, once_over_ray
 from harness.training_batches import WAIT_S, everything, made_by, run, seal, trained_uids
 from rollstream.folds import state
 from rollstream.sampler import (
@@ -41,7 +41,7 @@ def test_what_is_kept_is_trained_on_later_and_nothing_twice(world: SamplerWorld)
     assert old, "of what the first step kept some was trained on"
 
 
-@pytest.mark.parametrize("restarted_before", [1, 3, STEPS - 1])
+@once_over_ray("restarted_before", 3, 1, STEPS - 1)
 def test_a_process_that_was_killed_makes_the_same_bytes_as_one_that_was_not(
     world: SamplerWorld, restarted_before: int
 ) -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from harness.failing_blobs import PassingBlobs
 from harness.groups import GroupSpec
-from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld, log_end, memory_world
+from harness.sampler_worlds import (
+    WITHOUT_RAY,
+    LocalWorld,
+    SamplerWorld,
+    log_end,
+    memory_world,
+    once_over_ray,
+)
 from rollstream.sampler import (
     Batch,
     GroupsUnreadable,
@@ -48,7 +55,7 @@ def share(sampler: SamplerApi, rank: int, of: int, step: int = 0) -> Batch:
     return sampler.next_batch(step, of, timeout_s=WAIT_S, dp_rank=rank, dp_size=of)
 
 
-@pytest.mark.parametrize("how", ["missing", "damaged"])
+@once_over_ray("how", "missing", "damaged")
 def test_groups_that_cannot_be_read_give_way_before_a_share_is_handed_out(
     world: SamplerWorld, how: str
 ) -> None:
