@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from rollstream.store import BlobInfo, Blobs, Bytes, Pieces, StoreFull
+
+HANGS_S = 120.0  # Nobody waits so long.
 
 
 class PassingBlobs:
@@ -128,3 +131,49 @@ class LaggingBlobs(PassingBlobs):
     def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
         found = (one for one in self.inner.list(prefix, after=after) if one.path != self._newest)
         return islice(found, limit)
+
+
+class HangingBlobs(PassingBlobs):
+    """A mount without its server once ``hangs`` is set, until ``free`` is.
+
+    Attributes:
+        begun: how many calls hung.
+    """
+
+    def __init__(self, inner: Blobs) -> None:
+        super().__init__(inner)
+        self.hangs, self.free = threading.Event(), threading.Event()
+        self.begun = 0
+
+    def read(self, path: str) -> bytes:
+        self._hang()
+        return super().read(path)
+
+    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+        self._hang()
+        return super().read_ranges(path, spans)
+
+    def info(self, path: str) -> BlobInfo | None:
+        self._hang()
+        return super().info(path)
+
+    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
+        self._hang()
+        yield from super().list(prefix, after=after, limit=limit)
+
+    def create(self, path: str, data: Bytes | Pieces) -> None:
+        self._hang()
+        super().create(path, data)
+
+    def replace(self, path: str, data: Bytes | Pieces) -> None:
+        self._hang()
+        super().replace(path, data)
+
+    def delete(self, path: str) -> None:
+        self._hang()
+        super().delete(path)
+
+    def _hang(self) -> None:
+        if self.hangs.is_set():
+            self.begun += 1
+            self.free.wait(HANGS_S)

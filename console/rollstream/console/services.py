@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import typer
 
@@ -17,6 +18,7 @@ from rollstream.runtime.shutdown import stop_on_signals
 from rollstream.schemas.errors import RollstreamError
 from rollstream.status import Figures, measure
 from rollstream.store import Blobs, Followed, StoreError, open_store, read_root_id
+from rollstream.store.bounded import open_bounded
 from rollstream.store.errors import StoreHangs
 from rollstream.store.in_time import in_time
 from rollstream.store.probe import Lack, probe_reading, probe_store
@@ -59,10 +61,11 @@ class Services:
             broker.admin().reach(config.kafka.timeout_s if timeout_s is None else timeout_s)
             yield broker
 
-    def store_in_time(self, config: RollstreamConfig, timeout_s: float) -> Blobs:
-        """The store; ``StoreHangs`` if its root does not answer in time."""
-        deadline = Deadline(timeout_s, self.clock)
-        return in_time(lambda: self.store(config), config.store.root, deadline)
+    def bounded_store(self, config: RollstreamConfig, timeout_s: float | None = None) -> Blobs:
+        """The store. Its calls raise ``StoreHangs`` if they take longer than ``timeout_s``, or than
+        ``store.timeout_s``."""
+        opens = partial(self.store, config)
+        return open_bounded(config.store, timeout_s=timeout_s, clock=self.clock, opens=opens)
 
 
 def services_of(context: typer.Context) -> Services:

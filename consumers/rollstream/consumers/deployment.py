@@ -18,9 +18,9 @@ from rollstream.store import (
     Followed,
     create_root_id,
     hand_root_over,
-    open_store,
     read_root_id,
 )
+from rollstream.store.bounded import open_bounded
 from rollstream.store.layout import ROOT_ID, manifests_prefix, offset_in
 from rollstream.store.probe import require_store
 from rollstream.streams.broker import Broker, TopicPartition, TopicSpec
@@ -94,7 +94,7 @@ def create_deployment(
     kafka = config.kafka
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
     deadline = Deadline(kafka.timeout_s if timeout_s is None else timeout_s, clock)
-    blobs = store or open_store(config.store)
+    blobs = store or open_bounded(config.store)
     layout = Layout.of(kafka)
     partitions = {name: section.partitions for name, section in config.environments.items()}
     specs = specs_for(
@@ -104,7 +104,7 @@ def create_deployment(
         rollouts_retention_hours=kafka.retention_hours,
     )
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
-        root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
+        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         present = used.admin().describe([spec.name for spec in specs], deadline.left_s())
         there = [name for name in partitions if layout.groups(name) in present]
         held, root = root, _taken_over(used, layout, root, deadline)

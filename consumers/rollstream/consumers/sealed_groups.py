@@ -25,7 +25,8 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import Event, Flushed, ReaderPosition
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.records import RolloutGroup, records_from
-from rollstream.store import Blobs, open_store
+from rollstream.store import Blobs
+from rollstream.store.bounded import open_bounded
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.streams.broker import Broker, Record, TopicPartition
@@ -95,7 +96,7 @@ class SealedGroups:
         self._environments = {layout.groups(one): one for one in environments}
         self._only_awaiting = only_awaiting
         self._timeout_s = settings.kafka.timeout_s
-        self._store = store or open_store(settings.store)
+        self._store = store or open_bounded(settings.store)
         self._own = ExitStack()
         used = broker or self._own.enter_context(
             KafkaBroker(settings.kafka.bootstrap, settings.kafka.client)

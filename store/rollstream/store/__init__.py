@@ -6,7 +6,9 @@ Map, a line a file:
 - ``local``        blobs on a local disk
 - ``objects``      blobs in an object store: S3 and GCS
 - ``memory``       blobs in memory, for tests (public)
+- ``calls``        blobs around others, whose every call passes one place
 - ``timed``        blobs whose calls are timed
+- ``bounded``      blobs whose calls end in time
 - ``open``         opens a root as blobs
 - ``visible_rows`` the visible rows as a pyarrow data set, loaded when it is first named
 - ``scores``       the set of late scores: its files, and the reader of all of them

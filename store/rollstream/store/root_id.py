@@ -6,31 +6,22 @@ from __future__ import annotations
 
 import json
 
-from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy
 from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
 from rollstream.store.errors import BlobExists, BlobMissing, CorruptFile
-from rollstream.store.in_time import in_time
 from rollstream.store.layout import ROOT_ID
 
 
-def read_root_id(blobs: Blobs, deadline: Deadline | None = None) -> RootId:
+def read_root_id(blobs: Blobs) -> RootId:
     """Returns the root's id, and whose it is. Its fields are empty if the root has none.
 
-    Args:
-        deadline: of the answer; None: it is waited for as long as it takes.
-
     Raises:
-        StoreHangs: no answer by the deadline.
         CorruptFile: the file of that name does not hold an id.
         StoreError: it cannot be read.
     """
     try:
-        if deadline is None:
-            data = blobs.read(ROOT_ID)
-        else:
-            data = in_time(lambda: blobs.read(ROOT_ID), blobs.address(""), deadline)
+        data = blobs.read(ROOT_ID)
     except BlobMissing:
         return RootId()
     try:

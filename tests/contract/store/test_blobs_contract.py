@@ -22,13 +22,18 @@ from rollstream.store import (
     StoreError,
     create_or_compare,
 )
+from rollstream.store.bounded import bounded
 from rollstream.store.timed import TimedBlobs
 
+NEVER_S = 600.0
 
-@pytest.fixture(params=[*KINDS, "timed"])
+
+@pytest.fixture(params=[*KINDS, "timed", "bounded"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     if request.param == "timed":
         return TimedBlobs(LocalBlobs(tmp_path), Timings(), SystemClock())
+    if request.param == "bounded":
+        return bounded(LocalBlobs(tmp_path), NEVER_S, SystemClock())
     return opened(request, tmp_path)
 
 

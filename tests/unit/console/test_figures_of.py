@@ -47,6 +47,7 @@ def test_a_store_that_hangs_leaves_time_to_read_the_logs(tmp_path: Path) -> None
 def hung(tmp_path: Path) -> Iterator[CommandLine]:
     """A deployment whose root's id is not read to its end, as on a mount without its server."""
     text = CONFIG.replace('unused:9092"', 'unused:9092"\ntimeout_s = 1.0')
+    text = text.replace("[store]", "[store]\ntimeout_s = 1.0")
     line = CommandLine(tmp_path, text.replace("file:///unused", (tmp_path / "store").as_uri()))
     line.create_topics()
     root_id = tmp_path / "store" / ROOT_ID

@@ -75,26 +75,49 @@ def test_the_answer_to_a_call_that_was_given_up_is_nobody_elses(answers: threadi
 
 
 def test_a_root_is_asked_again_after_no_thread_could_be_started(
-    answers: threading.Event, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError):
-        asked(lambda: "", WAIT_S)
-    monkeypatch.undo()
-    assert asked(lambda: "asked", WAIT_S) == "asked"
+    def ask_twice() -> str:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                asked(lambda: "", WAIT_S)
+        return asked(lambda: "0", WAIT_S)
+
+    assert exit_code_in_child(ask_twice) == 0  # It has none of the threads that this one keeps.
+
+
+def exit_code_in_child(find: Callable[[], str]) -> int:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = int(find())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_many_calls_leave_few_threads_and_those_within_a_call_run_in_its_own() -> None:
+    def ask(number: int) -> int:
+        def within() -> int:
+            return in_time(threading.get_ident, f"{ROOT}-{number}", Deadline(WAIT_S))
+
+        outer, inner = in_time(
+            lambda: (threading.get_ident(), within()), f"{ROOT}-{number}", Deadline(WAIT_S)
+        )
+        assert inner == outer != threading.get_ident()
+        return outer
+
+    before = threading.active_count()
+    assert len({ask(number) for number in range(50)}) <= 2
+    assert threading.active_count() <= before + 2
 
 
 def test_a_forked_process_waits_for_no_call_of_its_parent(answers: threading.Event) -> None:
     with pytest.raises(StoreHangs):
         asked(hanging(answers, threading.Semaphore(0)), SHORT_S)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = int(asked(lambda: "0", 5.0))
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_code_in_child(lambda: asked(lambda: "0", 5.0)) == 0

@@ -40,7 +40,7 @@ def audit(
         report = run_audit(
             settings,
             broker=broker,
-            store=services.store_in_time(settings, settings.kafka.timeout_s),
+            store=services.bounded_store(settings),
             clock=services.clock,
             digests=digests,
             timeout_s=timeout_s,

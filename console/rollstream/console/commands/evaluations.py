@@ -51,7 +51,7 @@ def evaluations(
             sampler,
             config=settings,
             broker=broker,
-            store=services.store(settings),
+            store=services.bounded_store(settings),
             clock=services.clock,
         ) as view,
     ):

@@ -22,7 +22,7 @@ def files(
     It needs no Kafka. Exit code 1 if the root is missing.
     """
     settings = load_config(config)
-    blobs = services_of(context).store(settings)
+    blobs = services_of(context).bounded_store(settings)
     paths = [blobs.address(path) for path in visible_files(blobs)]
     if not paths and not read_root_id(blobs).root_id:
         raise BlobMissing(

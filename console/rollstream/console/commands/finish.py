@@ -59,7 +59,7 @@ def finish(
             elif row.over:
                 typer.echo(f"{row.name}: the run was over already")
             else:
-                store, clock = services.store(settings), services.clock
+                store, clock = services.bounded_store(settings, timeout_s), services.clock
                 with Sampler(
                     row.name, config=settings, broker=broker, store=store, clock=clock
                 ) as owner:

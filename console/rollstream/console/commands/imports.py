@@ -52,7 +52,7 @@ def import_batches(
             groups,
             config=settings,
             broker=broker,
-            store=services.store(settings),
+            store=services.bounded_store(settings, timeout_s),
             clock=services.clock,
             timeout_s=timeout_s,
         )

@@ -25,7 +25,8 @@ from rollstream.runtime.config.load import load_config
 from rollstream.sampler.history import FileCheck, Replayed, check_from_files, replay_step
 from rollstream.sampler.history.replay import TIMEOUT_S
 from rollstream.schemas.events import Replaced
-from rollstream.store import open_store, read_root_id
+from rollstream.store import read_root_id
+from rollstream.store.bounded import open_bounded
 
 
 def replay(
@@ -58,7 +59,7 @@ def replay(
     services = services_of(context)
     found: dict[str, Any] = {"sampler": sampler, "step": step}
     if from_files:
-        store = open_store(root) if root is not None else _store(services, config)
+        store = open_bounded(root) if root is not None else _store(services, config)
         check = check_from_files(sampler, step, store=store, trainer_epoch=trainer_epoch)
         same, lines = check.same, Group(*_of_files(check))
         found |= {"same": same, "recorded": check.recorded.hex(), "found": check.found.hex()}
@@ -88,7 +89,7 @@ def replay(
 
 
 def _store(services: Services, config: Path) -> Any:
-    return services.store(load_config(config))
+    return services.bounded_store(load_config(config))
 
 
 def _table(step: int, replayed: list[Replayed]) -> Any:

@@ -80,7 +80,7 @@ def retain(
             plans = plan_request(
                 settings,
                 broker,
-                services.store(settings),
+                services.bounded_store(settings, timeout_s),
                 limits=limits,
                 environments=wanted,
                 deadline=deadline,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from dataclasses import asdict
 from typing import Annotated
 
@@ -23,6 +24,9 @@ from rollstream.consumers.sealing.retrying import RetryAnswer, request_retry
 from rollstream.runtime.config.load import load_config
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
+from rollstream.store import Blobs, read_root_id
+from rollstream.store.in_time import in_time
+from rollstream.store.layout import ROOT_ID
 from rollstream.store.warm_memory import keep_memory_warm
 
 _log = logging.getLogger("rollstream.seal")
@@ -86,7 +90,7 @@ def _seal(
     keep_memory_warm()
     stopping = services.stopping()
     with services.connected(settings) as broker:
-        store = services.store_in_time(settings, settings.kafka.timeout_s)
+        store = _store(services, settings, stopping)
         sealer = Sealer(
             settings,
             broker=broker,
@@ -107,6 +111,18 @@ def _seal(
     _log.info("ended; sealed segments: %s, groups: %s", f"{stats.segments:,}", f"{stats.groups:,}")
 
 
+def _store(services: Services, settings: RollstreamConfig, stopping: threading.Event) -> Blobs:
+    """The store, once its root answers. A signal ends the wait."""
+
+    def look() -> Blobs:
+        store = services.store(settings)
+        read_root_id(store)
+        return store
+
+    deadline = Deadline(settings.kafka.timeout_s, services.clock)
+    return in_time(look, settings.store.root, deadline, f"read {ROOT_ID}", stopping)
+
+
 def _retry(
     services: Services,
     settings: RollstreamConfig,
@@ -118,7 +134,7 @@ def _retry(
         return request_retry(
             settings,
             broker,
-            services.store(settings),
+            services.bounded_store(settings, timeout_s),
             environment=environment,
             partition=partition,
             deadline=Deadline(timeout_s, services.clock),

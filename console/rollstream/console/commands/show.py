@@ -99,7 +99,7 @@ def show_rollouts(
         policy_version=policy,
     )
     services, settings = services_of(context), load_config(config)
-    store = services.store(settings)
+    store = services.bounded_store(settings, timeout_s)
     with ExitStack() as open_until:
         recorded: Recorded = RecordedInFiles(store)
         if not from_files:

@@ -35,7 +35,7 @@ def create(
         created = create_deployment(
             settings,
             broker=broker,
-            store=services.store_in_time(settings, timeout_s),
+            store=services.bounded_store(settings, timeout_s),
             clock=services.clock,
             timeout_s=timeout_s,
         )

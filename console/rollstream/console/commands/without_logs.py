@@ -38,7 +38,8 @@ def without_logs(
     It needs the configuration as it was, and no Kafka. It writes nothing.
     """
     settings = load_config(config)
-    known = known_without_logs(sampler, config=settings, store=services_of(context).store(settings))
+    store = services_of(context).bounded_store(settings)
+    known = known_without_logs(sampler, config=settings, store=store)
     if as_json:
         steps = [one._asdict() for one in known.steps]
         typer.echo(json.dumps({**asdict(known), "steps": steps}, indent=2))

@@ -77,7 +77,7 @@ class RunLook:
     ) -> None:
         self._services, self._config, self._name = services, config, name
         self._timeout_s = timeout_s
-        self._store = services.store(config)
+        self._store = services.bounded_store(config)
         self._files = RunFiles(self._store, config, name)
         self._read: tuple[RunColumns, RunSeries] | None = None
         self._logs: FromLogs | None = None

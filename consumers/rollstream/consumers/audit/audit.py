@@ -27,7 +27,8 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Flushed, Retired
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.store import Blobs, Followed, open_store, read_root_id
+from rollstream.store import Blobs, Followed, read_root_id
+from rollstream.store.bounded import open_bounded
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.kafka import KafkaBroker
@@ -129,15 +130,15 @@ def audit(
     Raises:
         BrokerUnavailable: not read within ``timeout_s``.
         RootMismatch: the store's root is not the deployment's.
-        StoreHangs: its id was not read within ``kafka.timeout_s``.
+        StoreHangs: a call of the configured store did not end within ``store.timeout_s``.
     """
     kafka = config.kafka
     deadline = Deadline(timeout_s, clock or SystemClock())
-    blobs = store or open_store(config.store)
+    blobs = store or open_bounded(config.store)
     layout = Layout.of(kafka)
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         at_once = Deadline(deadline.slice_s(kafka.timeout_s), deadline.clock)
-        root = StoreRoot(config.store.root, read_root_id(blobs, at_once), Followed(blobs))
+        root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
         require_root(used, layout, config.environments, root, at_once)
         auditor = _Auditor(layout, used, blobs, deadline, kafka.timeout_s, digests)
         rows: list[PartitionAudit] = []

@@ -27,7 +27,8 @@ from rollstream.schemas.events import Flushed, RequestKind
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SealReason
 from rollstream.schemas.records import RolloutGroup
-from rollstream.store import Blobs, Followed, create_or_compare, open_store, read_root_id
+from rollstream.store import Blobs, Followed, create_or_compare, read_root_id
+from rollstream.store.bounded import open_bounded
 from rollstream.store.layout import staged_path
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.kafka import KafkaBroker
@@ -120,11 +121,11 @@ def write_rollout_groups(
         )
     _check(groups, compression)
     clock = clock or SystemClock()
-    blobs = store or open_store(str(root))
+    blobs = store or open_bounded(str(root))
     kafka = config.kafka
     with nullcontext(broker) if broker else KafkaBroker(kafka.bootstrap, kafka.client) as used:
         deadline = Deadline(kafka.timeout_s, clock)
-        held = StoreRoot(str(root), read_root_id(blobs, deadline), Followed(blobs))
+        held = StoreRoot(str(root), read_root_id(blobs), Followed(blobs))
         require_root(used, Layout.of(kafka), config.environments, held, deadline)
         import_ = _Import(config, used, blobs, clock, compression, timeout_s)
         for index, group in enumerate(groups):

@@ -81,7 +81,7 @@ def plan_request(
     now_us = deadline.clock.now_us()
     plans = []
     by_environment = addresses_of(config, environments)
-    root = StoreRoot(config.store.root, read_root_id(blobs, deadline), Followed(blobs))
+    root = StoreRoot(config.store.root, read_root_id(blobs), Followed(blobs))
     kafka, layout = config.kafka, Layout.of(config.kafka)
     require_root(broker, layout, by_environment, root, deadline)
     with closing(DecisionLogs(config, broker, root)) as decisions:

@@ -28,6 +28,7 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import Entropy, SystemEntropy
 from rollstream.store import Blobs, Followed, open_store, read_root_id
+from rollstream.store.bounded import bounded
 from rollstream.store.errors import StoreHangs
 from rollstream.streams.broker import Broker
 from rollstream.streams.errors import BrokerUnavailable
@@ -156,8 +157,9 @@ class Sealer:
     def _own_root(
         self, broker: Broker, blobs: Blobs, layout: Layout, partitions: Mapping[str, int]
     ) -> StoreRoot:
-        deadline = Deadline(self._config.kafka.timeout_s, self._clock)
-        root_id = read_root_id(blobs, deadline)
+        kafka = self._config.kafka
+        deadline = Deadline(kafka.timeout_s, self._clock)
+        root_id = read_root_id(bounded(blobs, kafka.timeout_s, self._clock))
         root = StoreRoot(self._config.store.root, root_id, Followed(blobs))
         require_root(broker, layout, partitions, root, deadline)
         return root

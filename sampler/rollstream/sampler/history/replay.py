@@ -54,10 +54,10 @@ from rollstream.schemas.events import (
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.scoring import digest_part
 from rollstream.store.blobs import Blobs
+from rollstream.store.bounded import open_bounded
 from rollstream.store.dataset import read_rows
 from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_in, batch_path, batches_prefix
-from rollstream.store.open import open_store
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.folds.refs import position_of
@@ -305,7 +305,7 @@ def check_from_files(
     if store is None:
         if config is None:
             raise InvalidRequest("config is None; give a configuration, or store=")
-        store = open_store(configured(config).store)
+        store = open_bounded(configured(config).store)
     if trainer_epoch is None:
         trainer_epoch = newest_epoch(store, name, at)
     path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)

@@ -22,8 +22,8 @@ from rollstream.sampler.history.batch_files import Known, Steps, groups_in, in_r
 from rollstream.schemas.events import Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
-from rollstream.store import open_store
 from rollstream.store.blobs import Blobs
+from rollstream.store.bounded import open_bounded
 from rollstream.store.errors import BlobMissing, CorruptFile
 from rollstream.store.layout import (
     batch_in,
@@ -104,7 +104,7 @@ def known_without_logs(
     choosing = choosing_of(sampler_config(name, settings), settings.environments)
     logs = [*seal_logs_of(name, settings).values()]
     files = _Files(
-        store or open_store(settings.store),
+        store or open_bounded(settings.store),
         name,
         Layout.of(settings.kafka).sampler(name),
         logs,
