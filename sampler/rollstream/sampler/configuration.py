@@ -76,6 +76,7 @@ def root_of_deployment(
 
     Raises:
         TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
+        StoreHangs: the root's id was not read in time.
     """
     admin, layout = broker.admin(), Layout.of(config.kafka)
     environments = partitions_of(name, config)

@@ -17,15 +17,25 @@ T = TypeVar("T")
 
 class TimedBlobs(CalledBlobs):
     """Another store, each of whose calls is timed, and counted where it fails. That a blob exists,
-    or is missing, is no failure."""
+    or is missing, is no failure. Any thread may call ``hangs``."""
 
     def __init__(self, inner: Blobs, timings: Timings, clock: Clock) -> None:
         super().__init__(inner)
         self._timings = timings
         self._clock = clock
+        self._unended: dict[object, tuple[float, str]] = {}  # Since when, and which call.
+
+    def hangs(self, seconds: float) -> str:
+        """Which call has not ended for so many seconds, in words; empty: none."""
+        oldest = min(self._unended.copy().values(), default=None)
+        lasts_s = 0.0 if oldest is None else self._clock.monotonic_s() - oldest[0]
+        if oldest is None or lasts_s <= seconds:
+            return ""
+        return f"{oldest[1]} has not ended for {lasts_s:.0f} s: does the store hang?"
 
     def _call(self, name: str, path: str, run: Callable[[], T]) -> T:
-        begun_s, failed = self._clock.monotonic_s(), 1
+        begun_s, failed, this = self._clock.monotonic_s(), 1, object()
+        self._unended[this] = begun_s, f"{name} {path}"
         try:
             result = run()
             failed = 0
@@ -34,6 +44,7 @@ class TimedBlobs(CalledBlobs):
             failed = 0
             raise
         finally:
+            del self._unended[this]
             self._timings.count(catalogue.STORE_FAILURES, name, times=failed)
             took_s = self._clock.monotonic_s() - begun_s
             self._timings.observe(catalogue.STORE_CALL, took_s, name)

@@ -12,13 +12,13 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.decide.command import Command, R, Reply, Unread
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.errors import BatchUnsettled, GroupsUnreadable, SamplerUnavailable
-from rollstream.store.errors import StoreAway
+from rollstream.store.errors import StoreAway, StoreHangs
 from rollstream.streams.broker import Offsets
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
 UNANSWERED = (BrokerUnavailable, ClaimFailed)
-PASSING = (*UNANSWERED, StoreAway)  # Worth another attempt,
+PASSING = (*UNANSWERED, StoreAway, StoreHangs)  # Worth another attempt,
 AGAIN_S = 0.2  # after that, where the call has time left.
 T = TypeVar("T")
 

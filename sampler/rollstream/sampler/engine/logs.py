@@ -38,6 +38,7 @@ from rollstream.sampler.engine.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent, Scored
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs
+from rollstream.store.bounded import bounded
 from rollstream.streams.broker import Broker, Offsets, TopicPartition
 from rollstream.streams.errors import DeliveryUnknown, Fenced, UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
@@ -90,10 +91,8 @@ class SamplerLogs:
         entropy: Entropy,
     ) -> None:
         choosing = choosing_of(sampler_config(name, config), config.environments)
-        self._name = name
-        self._config = config
-        self._broker = broker
-        self._store = store
+        self._name, self._config, self._broker = name, config, broker
+        self._store = bounded(store, config.kafka.timeout_s, clock)  # Calls wait for the lock.
         self._clock = clock
         self._addresses = seal_logs_of(name, config)
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
@@ -160,18 +159,18 @@ class SamplerLogs:
         """The claim and the time, for the events of a decision."""
         return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self._clock.now_us())
 
-    def check_deployment(self, store: Blobs, deadline: Deadline) -> None:
+    def check_deployment(self, deadline: Deadline) -> None:
         """Checks topics and root against the configuration, until they were found to be right.
 
         Raises:
-            TopicMismatch, RootMismatch, BrokerUnavailable: as ``root_of_deployment``.
+            TopicMismatch, RootMismatch, BrokerUnavailable, StoreHangs: as ``root_of_deployment``.
         """
         if self._deployment_checked:
             return
         # Says at once, and in its own words, why no broker can be reached.
         self._broker.admin().reach(deadline.left_s())
         self._log.root_id = root_of_deployment(
-            self._name, self._config, self._broker, store, deadline
+            self._name, self._config, self._broker, self._store, deadline
         )
         self._snapshots.root_id = self._log.root_id
         self._score_logs.update(score_logs_of(self._name, self._config, self._broker, deadline))

@@ -42,6 +42,7 @@ class SamplerMetrics:
         self._clock = clock
         self._timings = None if config.metrics.port is None else Timings()
         self.observe: Observe = observe_nothing if self._timings is None else self._timings.observe
+        self._hangs: Callable[[float], str] = lambda seconds: ""
         self._end: Callable[[], None] = lambda: None
 
     def timed_broker(self, broker: Broker) -> Broker:
@@ -52,7 +53,11 @@ class SamplerMetrics:
     def timed_store(self, blobs: Blobs) -> Blobs:
         """The store, likewise."""
         timings = self._timings
-        return blobs if timings is None else TimedBlobs(blobs, timings, self._clock)
+        if timings is None:
+            return blobs
+        timed = TimedBlobs(blobs, timings, self._clock)
+        self._hangs = timed.hangs
+        return timed
 
     def show(
         self,
@@ -71,6 +76,8 @@ class SamplerMetrics:
         settings = self._config.metrics
 
         def stalled() -> str:
+            if hung := self._hangs(settings.stalled_after_s):
+                return hung
             held_s = self.deciding.held_s()
             if held_s <= settings.stalled_after_s or folding():  # Logs may be long.
                 return ""

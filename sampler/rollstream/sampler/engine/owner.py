@@ -53,6 +53,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEvent, Scored
 from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
+from rollstream.store.bounded import bounded
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
@@ -158,7 +159,7 @@ class Owner:
             TopicMismatch: topics are missing or not as configured. RootMismatch. BrokerUnavailable.
         """
         deadline = Deadline(self._config.kafka.timeout_s, self._clock)
-        self._logs.check_deployment(self._store, deadline)
+        self._logs.check_deployment(deadline)
 
     def deadline(self, wait_s: float) -> Deadline:
         """Until when a call is attempted that the broker does not answer, or whose store is away:
@@ -171,7 +172,8 @@ class Owner:
             lost = lost_groups(error, self._logs.state)
         stops = self._config.samplers[self.name].on_unreadable == "stop"
         root = StoreRoot(self._config.store.root, RootId(self._logs.root_id), Followed(self._store))
-        return repaired(command, error, lost, self._payloads, self._store, root, stops=stops)
+        store = bounded(self._store, self._config.kafka.timeout_s, self._clock)
+        return repaired(command, error, lost, self._payloads, store, root, stops=stops)
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
@@ -216,7 +218,7 @@ class Owner:
     def _decide_or_look(
         self, call: Call[R], deadline: Deadline, answered: Callable[[], None]
     ) -> None:
-        self._logs.check_deployment(self._store, deadline)
+        self._logs.check_deployment(deadline)
         if not call.command.claims:
             self._look(call, deadline)
             assert not call.command.decide(self._logs.state, self._logs.now()), call.command

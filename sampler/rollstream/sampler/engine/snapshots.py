@@ -23,6 +23,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs, Pieces
+from rollstream.store.bounded import bounded
 from rollstream.store.errors import StoreError
 from rollstream.store.layout import snapshot_path, snapshots_prefix
 from rollstream.streams.broker import Broker, Record, TopicPartition
@@ -83,14 +84,15 @@ class Snapshots:
         Raises:
             BrokerUnavailable: the seal logs were not read in time.
         """
+        blobs = bounded(self._blobs, deadline.timeout_s, deadline.clock)
         try:
-            paths = [blob.path for blob in self._blobs.list(self._prefix)]
+            paths = [blob.path for blob in blobs.list(self._prefix)]
         except StoreError as error:
             _log.warning("no snapshot of sampler %r was looked for: %s", self._empty.name, error)
             return
         for path in reversed(paths):
             try:
-                saved = from_bytes(self._blobs.read(path), self._identity, self._empty)
+                saved = from_bytes(blobs.read(path), self._identity, self._empty)
                 self._check_seal_logs(saved.fold, deadline)
             except BrokerUnavailable:
                 raise
