@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, takewhile
 
+from rollstream.consumers.retention.known import KnownFlushes
 from rollstream.consumers.retention.limits import OverLimits, RetentionLimits
 from rollstream.consumers.retention.plan import (
     Decisions,
@@ -25,7 +26,7 @@ from rollstream.store.manifests import load_manifest
 from rollstream.store.retired import NamedFile, retired_of
 from rollstream.streams.errors import BrokerUnavailable
 
-KNOWN_MAX = 1 << 19  # Flushes of a partition, of about 650 bytes each.
+KNOWN_MAX = 1 << 19  # Flushes of a partition, of about 50 bytes each.
 
 
 def plan_partition(
@@ -34,7 +35,7 @@ def plan_partition(
     samplers: Mapping[str, Decisions],
     limits: RetentionLimits,
     log_now_us: int,
-    known: dict[int, FlushFiles],
+    known: KnownFlushes,
     deadline: Deadline,
     time_left: Callable[[], bool] = lambda: True,
 ) -> RetentionPlan:
@@ -42,7 +43,7 @@ def plan_partition(
     counted, those that were count: less is retired, and never more.
 
     Args:
-        known: what plans know of flushes, by offset, so that each manifest is opened once. Younger
+        known: what plans know of flushes, so that each manifest is opened once. Younger
             flushes than the oldest ``KNOWN_MAX`` are not looked at.
         time_left: asked after each manifest, so that each plan gets further than the one before.
 
@@ -57,7 +58,8 @@ def plan_partition(
             is_new = flush.offset not in known
             if is_new and len(known) >= KNOWN_MAX:
                 return
-            known[flush.offset] = flush
+            if is_new:
+                known.add(flush)
             yield flush
             if is_new and not time_left():
                 finished = False
@@ -70,7 +72,7 @@ def plan_partition(
     over = OverLimits.of(limits, log_now_us, counts)
     plan = plan_retention(address, flushes(), samplers, over)
     for file in plan.files:
-        known.pop(file.offset, None)  # What is left of the flush is looked at anew.
+        known.forget(file.offset)  # What is left of the flush is looked at anew.
     return replace(plan, finished=finished)
 
 
@@ -92,7 +94,7 @@ def unretired_flushes(
     blobs: Blobs,
     address: PartitionAddress,
     deadline: Deadline,
-    known: Mapping[int, FlushFiles],
+    known: KnownFlushes,
 ) -> Iterator[FlushFiles]:
     """Flushes of a partition that have files which are not retired, by rising offset. Opens the
     manifests of these, one at a time, but for those that are known, by offset. Opens none of
@@ -107,8 +109,8 @@ def unretired_flushes(
     older = dict.fromkeys(file.offset for file in retired.kept)
     for offset in chain(older, _offsets_from(blobs, address, retired.below)):
         _check_time(deadline)
-        if offset in known:
-            yield known[offset]
+        if (found := known.get(offset)) is not None:
+            yield found
             continue
         flush = files_of_flush(offset, load_manifest(blobs, manifest_path(address, offset)).event)
         if offset < retired.below:

@@ -22,8 +22,9 @@ from rollstream.consumers.beside.context import OwnerContext
 from rollstream.consumers.retention.decisions import DecisionLogs, NoSampler, UnregisteredSampler
 from rollstream.consumers.retention.files import deletable, delete_retired, project_retired
 from rollstream.consumers.retention.flushes import plan_partition
+from rollstream.consumers.retention.known import KnownFlushes
 from rollstream.consumers.retention.limits import RetentionLimits
-from rollstream.consumers.retention.plan import FlushFiles, RetentionPlan, describe_held, parts
+from rollstream.consumers.retention.plan import RetentionPlan, describe_held, parts
 from rollstream.consumers.retention.unneeded import (
     STAGED_AGE_S,
     abandoned_groups,
@@ -60,7 +61,7 @@ class PartitionFiles:
         decisions: of the samplers.
         log_now_us: log time in microseconds. It decides how old files are, since a machine's clock
             may be days ahead.
-        flushes: what plans know of them, by offset.
+        flushes: what plans know of them.
         known: hashes of row files that are no orphans.
         projected: the newest ``Retired`` event that readers go by; None: not known.
         left: whether retired files may be left to be deleted.
@@ -73,7 +74,7 @@ class PartitionFiles:
     decisions: DecisionLogs
     log_now_us: Callable[[], int]
     orphans_at_s: float
-    flushes: dict[int, FlushFiles] = field(default_factory=dict)
+    flushes: KnownFlushes = field(default_factory=KnownFlushes)
     known: set[int] = field(default_factory=set)
     projected: int | None = None
     left: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 from rollstream.consumers.asking import Answer, OwnerAnswer, addresses_of, ask
 from rollstream.consumers.retention.decisions import DecisionLogs
 from rollstream.consumers.retention.flushes import plan_partition
+from rollstream.consumers.retention.known import KnownFlushes
 from rollstream.consumers.retention.limits import RetentionLimits
 from rollstream.consumers.retention.plan import HeldGroups
 from rollstream.consumers.retention.unneeded import (
@@ -90,7 +91,8 @@ def plan_request(
         samplers = read[environment]
         share = limits.of_partition(len(addresses))
         found = [
-            plan_partition(blobs, one, samplers, share, now_us, {}, deadline) for one in addresses
+            plan_partition(blobs, one, samplers, share, now_us, KnownFlushes(), deadline)
+            for one in addresses
         ]
         files = [file for plan in found for file in plan.files]
         held: dict[str, HeldGroups] = {}
