@@ -46,6 +46,7 @@ def posted(port: int, path: str = CODE_STEPS, environment: str = "code") -> http
     )
 
 
+@pytest.mark.proves("F24")
 def test_64_calls_that_announce_4_mib_and_send_nothing_keep_no_other_environment_out() -> None:
     with served(client_timeout_s=NEVER_S, timeout_s=NEVER_S) as port, ExitStack() as stack:
         for _ in range(64):
@@ -53,6 +54,7 @@ def test_64_calls_that_announce_4_mib_and_send_nothing_keep_no_other_environment
         assert [posted(port).status_code for _ in range(50)] == [200] * 50
 
 
+@pytest.mark.proves("F24")
 def test_more_calls_than_an_environment_may_have_keep_no_other_one_out() -> None:
     limits = {"max_requests": 8, "max_connections": 64}
     timeouts = {"client_timeout_s": NEVER_S, "timeout_s": NEVER_S}
@@ -100,6 +102,7 @@ def test_the_oldest_connection_without_a_token_makes_room_for_a_new_one() -> Non
         assert "all connections are taken" in problem(received(silent[0]), 408)["detail"]
 
 
+@pytest.mark.proves("F24")
 def test_an_environment_has_no_more_connections_than_its_share() -> None:
     body = json.dumps({"steps": [STEP]}).encode()
     with served(max_connections=4, client_timeout_s=NEVER_S) as port, ExitStack() as stack:

@@ -21,7 +21,8 @@ class StoreConfig(Section):
     region: str = ""
     """Region of the S3 bucket. Empty: as `AWS_REGION` or the profile says."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time of a request to an object store, with all its attempts."""
+    """Longest time of a request to an object store, with all its attempts, and of a command's call
+    of a folder."""
     hang_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds after which a sealer gives its partitions back and ends, if a call of the store has
     not ended. `rollstream status` tells of such a call after 8 seconds."""
