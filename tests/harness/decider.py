@@ -130,7 +130,7 @@ class Decider:
             delivery = Delivery(store, payloads, ahead, NoRecord(), lambda: None)
             found: R = read(delivery.result(command, self.state))
             return found
-        before = (0, CONFIG, 0, 0, 0, self.now_us, ())
+        before = (0, CONFIG, 0, 0, 0, self.now_us, tuple)
         granting = Granting(self.state.name, CONFIG.samplers[self.state.name])
         context = ResultContext(
             *before,

@@ -8,11 +8,21 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled
 from rollstream.sampler.decide.command import Computed, Lane, R, Reply, Unread
 from rollstream.sampler.engine.calls import Call
+
+_Outcome = tuple[Reply[Any] | None, BaseException | None]
+_Ended = asyncio.Future[_Outcome]
+
+
+class _Read(NamedTuple):
+    """A result that is to be read, and for whom, with the trainer epoch that each was told."""
+
+    unread: Unread[Any]
+    awaiting: list[tuple[_Ended, int]]
 
 
 class AwaitedCalls:
@@ -42,7 +52,8 @@ class AwaitedCalls:
         self._to_do: deque[Callable[[], None]] = deque()  # In the loop; added to by any thread.
         self._woken = False
         self._lock = threading.Lock()  # Guards those below.
-        self._reads: dict[Lane, dict[Hashable, Future[Pickled]]] = {lane: {} for lane in lanes}
+        self._reads: dict[Lane, dict[Hashable, _Read]] = {lane: {} for lane in lanes}
+        self._to_read: dict[Lane, list[_Read]] = {lane: [] for lane in lanes}
 
     async def reply(
         self, call: Call[R], wait_s: float, decide: Callable[[Callable[[], None]], object]
@@ -55,12 +66,10 @@ class AwaitedCalls:
             decide: has the call decided by another thread, which then calls what it is given.
         """
         loop = self._loop = asyncio.get_running_loop()
-        ended = loop.create_future()
+        ended: _Ended = loop.create_future()
         timers: list[asyncio.TimerHandle] = []
-        crossing: Future[Reply[R | Pickled]] = Future()
-        crossing.add_done_callback(lambda _: self._to_do.append(partial(_end, ended)))
         # Without the call: in a circle the rows would stay until a collection.
-        call.answered.add_done_callback(partial(self._begin_result, crossing))
+        call.answered.add_done_callback(partial(self._begin_result, ended))
 
         def wait_for_groups() -> None:
             if not call.ended:
@@ -68,12 +77,18 @@ class AwaitedCalls:
 
         decide(lambda: self._to_do.append(wait_for_groups))
         try:
-            await ended
+            reply, error = await ended
         finally:
             call.answered.cancel()
             for timer in timers:
                 timer.cancel()
-        return crossing.result()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # Else it would be in a circle with this frame.
+        assert reply is not None
+        return reply
 
     def hand_over(self) -> None:
         """What became of calls since the last time reaches those that await them. For any thread,
@@ -82,31 +97,37 @@ class AwaitedCalls:
             self._woken = True
             self._loop.call_soon_threadsafe(self._look)
 
-    def _begin_result(
-        self, crossing: Future[Reply[R | Pickled]], answered: Future[Reply[Any]]
-    ) -> None:
+    def _begin_result(self, ended: _Ended, answered: Future[Reply[Any]]) -> None:
         """The call was answered, or ended otherwise."""
         try:
             reply = answered.result()
-            value = reply.value
-            if isinstance(value, Unread):
-                reading = self._begin_reading(value)
-                reading.add_done_callback(partial(_pass_on, reply.trainer_epoch, crossing))
+            if isinstance(reply.value, Unread):
+                self._begin_reading(reply.value, (ended, reply.trainer_epoch))
             else:
-                crossing.set_result(Reply(reply.trainer_epoch, value))
+                self._to_do.append(partial(_end, ended, (reply, None)))
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
-            crossing.set_exception(error)
+            self._to_do.append(partial(_end, ended, (None, error)))
 
-    def _begin_reading(self, unread: Unread[Any]) -> Future[Pickled]:
-        reads = self._reads[unread.lane]
+    def _begin_reading(self, unread: Unread[Any], awaits: tuple[_Ended, int]) -> None:
+        reads, to_read = self._reads[unread.lane], self._to_read[unread.lane]
         with self._lock:
-            reading = reads.get(unread.key)
-            if reading is None:
-                reading = reads[unread.key] = Future()
-                self._lanes[unread.lane].submit(self._read, unread, reading)
-        return reading
+            read = reads.get(unread.key)
+            if read is not None:
+                read.awaiting.append(awaits)
+                return
+            read = reads[unread.key] = _Read(unread, [awaits])
+            to_read.append(read)
+            if len(to_read) == 1:  # Further ones are taken with it.
+                self._lanes[unread.lane].submit(self._read_all, unread.lane)
 
-    def _read(self, unread: Unread[Any], reading: Future[Pickled]) -> None:
+    def _read_all(self, lane: Lane) -> None:
+        with self._lock:
+            taken, self._to_read[lane] = self._to_read[lane], []
+        taken.reverse()
+        while taken:
+            self._read(*taken.pop())
+
+    def _read(self, unread: Unread[Any], awaiting: list[tuple[_Ended, int]]) -> None:
         outcome: Pickled | BaseException
         try:
             outcome = self._pickled(unread if isinstance(unread, Computed) else unread.read())
@@ -117,9 +138,10 @@ class AwaitedCalls:
             del reads[unread.key]
             last = not reads
         if isinstance(outcome, BaseException):
-            reading.set_exception(outcome)
+            self._to_do.extend([partial(_end, ended, (None, outcome)) for ended, _ in awaiting])
         else:
-            reading.set_result(outcome)
+            for ended, epoch in awaiting:
+                self._to_do.append(partial(_end, ended, (Reply(epoch, outcome), None)))
             last = last or outcome.nbytes > JOINED_BYTES_MAX
         if last:  # What is small waits for what is read right after it.
             self.hand_over()
@@ -130,14 +152,6 @@ class AwaitedCalls:
             self._to_do.popleft()()
 
 
-def _end(ended: asyncio.Future[None]) -> None:
+def _end(ended: _Ended, outcome: _Outcome) -> None:
     if not ended.done():
-        ended.set_result(None)
-
-
-def _pass_on(trainer_epoch: int, crossing: Future[Reply[Any]], reading: Future[Pickled]) -> None:
-    error = reading.exception()
-    if error is None:
-        crossing.set_result(Reply(trainer_epoch, reading.result()))
-    else:
-        crossing.set_exception(error)
+        ended.set_result(outcome)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -111,6 +112,9 @@ class SamplerActor:
         self._started = False
         self._leaving = threading.Event()
         self._decider = ThreadPoolExecutor(1, thread_name_prefix="rollstream-decider")
+        # Calls for the decider, which takes all of them at once.
+        self._queued: deque[tuple[Call[Any], Callable[[], None]]] = deque()
+        self._pass_is_due = False
         # One thread each, so that calls are decided in their order.
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="rollstream-asker")
         self._to_the_ends = ThreadPoolExecutor(1, thread_name_prefix="rollstream-to-the-ends")
@@ -160,30 +164,35 @@ class SamplerActor:
         self._calls.hand_over()
         ray.actor.exit_actor()  # type: ignore[no-untyped-call]
 
-    def _submit(self, call: Call[R], decided: Callable[[], None]) -> None:
-        self._decider.submit(self._decide, call, decided)
+    def _submit(self, call: Call[Any], decided: Callable[[], None]) -> None:
+        self._queued.append((call, decided))
+        if not self._pass_is_due:
+            self._pass_is_due = True
+            self._decider.submit(self._decide_queued)
 
     def _give_up(self, call: Call[Any]) -> None:
         done = self._decider.submit(self._owner.give_up, call)
         done.add_done_callback(lambda _: self._calls.hand_over())
 
-    def _decide(self, call: Call[R], decided: Callable[[], None]) -> None:
+    def _decide_queued(self) -> None:
+        self._pass_is_due = False  # Before the look: a call that comes after it has another pass.
+        calls: dict[Call[Any], Callable[[], None]] = {}
+        while self._queued:
+            call, decided = self._queued.popleft()
+            calls[call] = decided
         if not self._started:
             self._started = True
             self._follower.start()
             self._owner.tell_workers(follow=False)
-        try:
-            if not self._owner.try_decide(call, self._calls.hand_over):
-                asker = self._to_the_ends if call.command.to_the_ends else self._asker
-                asker.submit(self._ask, call, decided)
-                return
-        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
-            call.fail(error)
-        if not call.ended:
-            decided()
+        for call in self._owner.decide_all(calls, self._calls.hand_over):
+            asker = self._to_the_ends if call.command.to_the_ends else self._asker
+            asker.submit(self._ask, call, calls.pop(call))
+        for call, decided in calls.items():
+            if not call.ended:
+                decided()
         self._calls.hand_over()
 
-    def _ask(self, call: Call[R], decided: Callable[[], None]) -> None:
+    def _ask(self, call: Call[Any], decided: Callable[[], None]) -> None:
         try:
             self._owner.asked.ask(call, reads=False)
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it

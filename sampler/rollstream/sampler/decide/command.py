@@ -51,7 +51,7 @@ class ResultContext(NamedTuple):
     cached_bytes: int
     calls_waiting: int
     now_us: int
-    sample_times_ms: Sequence[float]
+    sample_times_ms: Callable[[], Sequence[float]]
     capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]]
 
 

@@ -1,6 +1,7 @@
 """The owner of a sampler: claims its log, decides, confirms, and tells others.
 
 - ``outbox/``  what others are told of decisions: env workers, and files
+- ``answers``  what calls are answered with
 - ``asked_calls``  asks the broker for calls that append nothing, while others decide
 - ``calls``  calls under way, and those that wait for groups
 - ``ends``  where logs end, as the broker is asked by any thread

@@ -34,10 +34,12 @@ class Call(Generic[R]):
         shortage: what it waited for when it was looked at last.
         ends: of the seal logs, at some time after it was begun; None: the broker was not asked.
         asked: whether the broker was asked who owns the decision log.
-        woken: set when it ends, and when it is its thread's turn to read the seal logs.
+        begun_s: when it was begun, of calls that are timed.
+        woken: set when it ends, and when it is its thread's turn to read the seal logs; None: no
+            thread waits for it.
     """
 
-    def __init__(self, command: Command[R], number: int) -> None:
+    def __init__(self, command: Command[R], number: int, begun_s: float | None = None) -> None:
         self.command = command
         self.number = number
         self.answered: Future[Reply[R | Unread[R]]] = Future()
@@ -45,19 +47,28 @@ class Call(Generic[R]):
         self.shortage: Shortage | None = None
         self.ends: Offsets | None = None
         self.asked = False
-        self.woken = woken = threading.Event()
-        # Without the call: in a circle its answer would stay until a collection.
-        self.answered.add_done_callback(lambda _: woken.set())
+        self.begun_s = begun_s
+        self.woken: threading.Event | None = None
 
     @property
     def ended(self) -> bool:
         """Whether it was answered, or cancelled."""
         return self.answered.done()
 
-    def answer(self, reply: Reply[R | Unread[R]]) -> None:
-        """Ends it, unless it has ended."""
-        with suppress(InvalidStateError):
+    def wake_thread(self) -> threading.Event:
+        """Returns ``woken``, for a thread that waits for it."""
+        woken = self.woken = threading.Event()
+        # Without the call: in a circle its answer would stay until a collection.
+        self.answered.add_done_callback(lambda _: woken.set())
+        return woken
+
+    def answer(self, reply: Reply[R | Unread[R]]) -> bool:
+        """Ends it, unless it has ended; returns whether it did."""
+        try:
             self.answered.set_result(reply)
+        except InvalidStateError:
+            return False
+        return True
 
     def fail(self, error: BaseException) -> None:
         """Ends it with an error, unless it has ended."""
@@ -135,5 +146,6 @@ class WaitingCalls:
     def wake_first(self) -> None:
         """Wakes the thread of the call that has waited longest."""
         for call in self:
-            call.woken.set()
-            return
+            if call.woken is not None:
+                call.woken.set()
+                return

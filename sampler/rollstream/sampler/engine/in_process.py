@@ -46,12 +46,13 @@ class OwnerInProcess(Owner):
 
     def _execute(self, command: Command[R], deadline: Deadline) -> Reply[R]:
         call = self.begin(command)
+        woken = call.wake_thread()
         try:
             if self._asks():  # Which is no waiting call's alone to do.
                 self.follow(0.0)
             self.decide(call)
             while True:
-                call.woken.clear()  # Before the look: whatever comes after it ends the wait below.
+                woken.clear()  # Before the look: whatever comes after it ends the wait below.
                 if not call.ended and deadline.passed():
                     self.give_up(call)
                 if call.ended:
@@ -59,7 +60,7 @@ class OwnerInProcess(Owner):
                 deadline.log_waiting(lambda: self._describe(call))
                 if not self.follow(deadline.slice_s(FOLLOW_SLICE_S)):
                     # Another call's thread reads the seal logs for all; leaving, it wakes one.
-                    self._clock.wait(call.woken, deadline.slice_s(LOG_WAITING_EVERY_S))
+                    self._clock.wait(woken, deadline.slice_s(LOG_WAITING_EVERY_S))
         finally:
             call.answered.cancel()
             self._waiting.wake_first()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
-from functools import partial
-from typing import Any
 
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.metrics import catalogue
@@ -29,16 +26,12 @@ class Latencies:
         self._observe = observe
         self._took_ms: deque[float] = deque(maxlen=KEPT)
 
-    def begin(self, answered: Future[Any]) -> None:
-        """A call begins now, and ends with this."""
-        answered.add_done_callback(partial(self._end, self._clock.monotonic_s()))
+    def end(self, begun_s: float) -> None:
+        """A call that was begun at this time of the clock is answered now."""
+        took_s = self._clock.monotonic_s() - begun_s
+        self._took_ms.append(1e3 * took_s)
+        self._observe(catalogue.SAMPLER_BATCH, took_s, self._sampler)
 
     def took_ms(self) -> tuple[float, ...]:
         """Milliseconds a call, in the order of their ends."""
         return tuple(self._took_ms.copy())
-
-    def _end(self, begun_s: float, answered: Future[Any]) -> None:
-        if not answered.cancelled() and answered.exception() is None:
-            took_s = self._clock.monotonic_s() - begun_s
-            self._took_ms.append(1e3 * took_s)
-            self._observe(catalogue.SAMPLER_BATCH, took_s, self._sampler)

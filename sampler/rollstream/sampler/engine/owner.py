@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -20,17 +20,11 @@ from rollstream.sampler.configuration import sampler_config
 from rollstream.sampler.decide.admission.granting import Granting, Observed
 from rollstream.sampler.decide.batches.next_batch import BatchCommand
 from rollstream.sampler.decide.batches.packs_alone import check_packs
-from rollstream.sampler.decide.command import (
-    Command,
-    FromStore,
-    R,
-    Reply,
-    ResultContext,
-    Unread,
-)
+from rollstream.sampler.decide.command import Command, R
 from rollstream.sampler.decide.queries.looks import AskStats
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
+from rollstream.sampler.engine.answers import Answers
 from rollstream.sampler.engine.asked_calls import AskedCalls, AskFirst
 from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
@@ -40,10 +34,7 @@ from rollstream.sampler.engine.outbox.admission import ShareGranter
 from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.sampler.engine.outbox.projecting import Projector
 from rollstream.sampler.engine.reading import Reading
-from rollstream.sampler.errors import (
-    GroupsUnreadable,
-    SamplerError,
-)
+from rollstream.sampler.errors import GroupsUnreadable, SamplerError
 from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
 from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
@@ -118,20 +109,28 @@ class Owner:
             partial(self._projector.wait_written, timeout_s),
             reader,
         )
-        self._latencies = Latencies(name, clock, metrics.observe)
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
         self._announced_at = -1  # As ``announced_at`` when it was last handed in.
         # Guards all that is decided with; notified of a claim, and when nobody reads any more.
         self._lock = threading.Condition(metrics.deciding)  # type: ignore[arg-type]
         self.asked = AskedCalls(self._logs, self._lock, self.follow)
         self._waiting = WaitingCalls()
-        self._decided: set[Hashable] = set()  # Keys of decisions that stand, since a change.
         self._unanswered: Callable[[], Exception] | None = None  # How the newest attempt ended,
         self._unanswered_at = -1  # and the number that was drawn then.
         self._granting = Granting(name, sampler)
+        self._answers = Answers(
+            config,
+            self._logs,
+            self._delivery,
+            self._payloads,
+            self._waiting,
+            Latencies(name, clock, metrics.observe),
+            clock,
+            lambda: self._granting.capacity(*self._logs.seen()),
+        )
         self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
         metrics.show(
-            lambda: AskStats().result(self._logs.state, self._context()),
+            lambda: AskStats().result(self._logs.state, self._answers.context()),
             lambda: [call.shortage for call in self._waiting],
             lambda: self._logs.ownership,
             self.folding,
@@ -177,10 +176,9 @@ class Owner:
 
     def begin(self, command: Command[R]) -> Call[R]:
         """A call for ``decide``."""
-        call = Call(command, self._logs.next_number())
-        if isinstance(command, BatchCommand) and command.claims:
-            self._latencies.begin(call.answered)
-        return call
+        timed = isinstance(command, BatchCommand) and command.claims
+        begun_s = self._clock.monotonic_s() if timed else None
+        return Call(command, self._logs.next_number(), begun_s)
 
     def decide(self, call: Call[R], answered: Callable[[], None] = lambda: None) -> None:
         """Answers the call once what it calls for is confirmed; where groups are missing, it waits
@@ -199,21 +197,52 @@ class Owner:
     def try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
         """As ``decide``; returns False where ``asked.ask`` is to be called first."""
         with self._lock:
-            self._logs.ownership.check()
-            if self._unanswered is not None and self._unanswered_at > call.number:
-                raise self._unanswered()
-            try:
-                self._decide_or_look(call, self._logs.attempt(), answered)
-            except AskFirst:
-                return False
-            except UNANSWERED as error:
-                # An error of each call's own: one that is raised again keeps all frames it passed.
-                self._unanswered = partial(type(error), *error.args)
-                self._unanswered_at = self._logs.next_number()
-                raise
-            self._unanswered = None
-            self._logs.save()
-            return True
+            return self._try_decide(call, answered)
+
+    def decide_all(
+        self, calls: Iterable[Call[Any]], answered: Callable[[], None]
+    ) -> list[Call[Any]]:
+        """As ``try_decide`` for each call, in their order; returns those for which it is False. An
+        error ends the call that raises it. A call is answered without a decision of its own if an
+        equal one was decided among them, and nothing changed since. ``answered`` is called before
+        each decision, too: it may take long."""
+        left, unasked = deque(calls), list[Call[Any]]()
+        with self._lock:
+            self._answers.decided.clear()
+        while left:
+            answered()
+            call = left.popleft()
+            with self._lock:
+                try:
+                    if not self._try_decide(call, answered):
+                        unasked.append(call)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+                    call.fail(error)
+                while left and not self._unanswered and self._answers.decided_already(left[0]):
+                    call = left.popleft()
+                    try:
+                        self._answers.answer(call)
+                        self._do_afterwards(call)
+                    except BaseException as error:  # noqa: BLE001 - as above
+                        call.fail(error)
+        return unasked
+
+    def _try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
+        self._logs.ownership.check()
+        if self._unanswered is not None and self._unanswered_at > call.number:
+            raise self._unanswered()
+        try:
+            self._decide_or_look(call, self._logs.attempt(), answered)
+        except AskFirst:
+            return False
+        except UNANSWERED as error:
+            # An error of each call's own: one that is raised again keeps all frames it passed.
+            self._unanswered = partial(type(error), *error.args)
+            self._unanswered_at = self._logs.next_number()
+            raise
+        self._unanswered = None
+        self._logs.save()
+        return True
 
     def _decide_or_look(
         self, call: Call[R], deadline: Deadline, answered: Callable[[], None]
@@ -222,7 +251,7 @@ class Owner:
         if not call.command.claims:
             self._look(call, deadline)
             assert not call.command.decide(self._logs.state, self._logs.now()), call.command
-            call.answer(self._reply(call.command))
+            self._answers.answer(call)
             return
         self._projector.raise_failure()  # Once, so only where the trainer asks.
         if not self._logs.claimed:
@@ -231,15 +260,14 @@ class Owner:
         try:
             shortage = self._decide(call, deadline)
             if shortage is None:
-                call.answer(self._reply(call.command))
+                self._answers.decided.add(call.decision_key)
+                self._answers.answer(call)
                 answered()
             elif not call.ended:
                 self._waiting.add(call, shortage)
         finally:
             self._serve_waiting(deadline)
-        if events := call.command.afterwards(self._logs.state, self._logs.now()):
-            with suppress(BrokerError, Fenced):  # The next call is told.
-                self._confirm(call, events, deadline)
+        self._do_afterwards(call)
 
     def follow(self, timeout_s: float) -> bool:
         """Folds what is sealed next, waiting up to ``timeout_s`` for it, and answers the calls that
@@ -271,6 +299,7 @@ class Owner:
                 ended = True
                 if self._end_reading(reading) and any(arrived):
                     deadline = self._logs.attempt()
+                    self._answers.decided.clear()
                     if not self._logs.fold(arrived, deadline):
                         self._claim(deadline)
                     self._serve_waiting(deadline)
@@ -346,43 +375,22 @@ class Owner:
             short = call.shortage
             return "" if short is None else f"groups: {short.error(self._logs.state)}"
 
-    def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
-        state = self._logs.state
-        if isinstance(command, FromStore):
-            return Reply(state.trainer_epoch, self._delivery.result(command, state))
-        return Reply(state.trainer_epoch, command.result(state, self._context()))
-
-    def _context(self) -> ResultContext:
-        return ResultContext(
-            os.getpid(),
-            self._config,
-            self._delivery.groups_read,
-            self._payloads.cached_bytes,
-            len(self._waiting),
-            self._clock.now_us(),
-            self._latencies.took_ms(),
-            lambda: self._granting.capacity(*self._logs.seen()),
-        )
-
     def _serve_waiting(self, deadline: Deadline) -> None:
         """Looks at the calls that wait, as long as there is something new for them: in the order of
         their arrival, and once for all that ask for the same."""
         while self._logs.changed and self._logs.claimed:
             self._logs.changed = False
-            self._decided.clear()
             short: set[Hashable] = set()
             for call in self._waiting:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
-                    # Of ranks whose decision stands none decides again.
-                    stands = call.decision_key in self._decided
                     shortage = None
-                    if not (stands and self._logs.is_owner(call.number, deadline)):
+                    if not self._answers.decided_already(call):
                         shortage = self._decide(call, deadline)
                     if shortage is None:
-                        self._decided.add(call.decision_key)
-                        call.answer(self._reply(call.command))
+                        self._answers.decided.add(call.decision_key)
+                        self._answers.answer(call)
                     else:
                         call.shortage = shortage
                         short.add(call.decision_key)
@@ -390,6 +398,11 @@ class Owner:
                     call.fail(error)
                     if self.fenced or isinstance(error, BrokerError):
                         self._waiting.fail_all(error)  # Each would wait for the broker in vain.
+
+    def _do_afterwards(self, call: Call[R]) -> None:
+        if events := call.command.afterwards(self._logs.state, self._logs.now()):
+            with suppress(BrokerError, Fenced):  # The next call is told.
+                self._confirm(call, events, self._logs.attempt())
 
     def _likely_next(self, command: LooksAhead) -> list[Share]:
         with self._lock:
@@ -440,12 +453,12 @@ class Owner:
             if self._logs.claimed:  # Else the next claim tells what was written.
                 self._delivery.settle(self._logs.state)
             raise
-        self._decided.clear()
+        self._answers.decided.clear()
         self._hand_on(events)
         return True
 
     def _claim(self, deadline: Deadline) -> None:
-        self._decided.clear()
+        self._answers.decided.clear()
         self._logs.claim(deadline)
         self._delivery.settle(self._logs.state)
         # Among them what turned out to be written.
@@ -457,6 +470,8 @@ class Owner:
         """Folds what was sealed, unless a thread is reading that, and answers those it lets go."""
         if not self._logs.fold_arrived(deadline):
             self._claim(deadline)
+        if self._logs.changed:
+            self._answers.decided.clear()
         self._serve_waiting(deadline)
 
     def _end_reading(self, reading: Reading, *, lost: bool = False) -> bool:

@@ -262,7 +262,7 @@ def _of_times(state: SamplerState, context: ResultContext) -> Callable[[], dict[
     """Percentiles, to be made without the state."""
     times = {
         "seal_time": state.pace.seal_times_ms(),
-        "sample_latency": context.sample_times_ms,
+        "sample_latency": context.sample_times_ms(),
         "ack_latency": state.pace.ack_times_ms[:],
     }
     verifier = state.late.latencies_ms[:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -174,6 +175,10 @@ class Resume(Command[int]):
             policy_epoch=policy_epoch,
         )
         return [resumed]
+
+    def decision_key(self) -> Hashable:
+        """No two begin one epoch."""
+        return object()
 
     def result(self, state: SamplerState, context: ResultContext) -> int:
         """The step to do next."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -77,6 +78,10 @@ class ResumePool(Command[PoolReading]):
             for event in resume.decide(state, now)
             if isinstance(event, Resumed)
         ]
+
+    def decision_key(self) -> Hashable:
+        """No two begin one epoch."""
+        return object()
 
     def result(self, state: SamplerState, context: ResultContext) -> PoolReading:
         return PoolReading(state.final_step + 1, state.trainer_epoch)

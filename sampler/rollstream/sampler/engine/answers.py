@@ -1,0 +1,79 @@
+"""What calls are answered with, and which of them need no decision of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+
+from rollstream.runtime.clock import Clock
+from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.sampler.decide.command import Command, FromStore, R, Reply, ResultContext, Unread
+from rollstream.sampler.engine.calls import Call, WaitingCalls
+from rollstream.sampler.engine.latencies import Latencies
+from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.sampler.rows.deliver import Delivery
+from rollstream.sampler.rows.payloads import Payloads
+from rollstream.streams.folds.in_flight import LivingProducers
+
+
+class Answers:
+    """Answers calls whose decision is confirmed. Not shared between threads.
+
+    Args:
+        waiting: counted for statistics.
+        capacity: as of ``ResultContext``.
+
+    Attributes:
+        decided: keys of decisions that stand: nothing changed since.
+    """
+
+    def __init__(
+        self,
+        config: RollstreamConfig,
+        logs: SamplerLogs,
+        delivery: Delivery,
+        payloads: Payloads,
+        waiting: WaitingCalls,
+        latencies: Latencies,
+        clock: Clock,
+        capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]],
+    ) -> None:
+        self._config = config
+        self._logs = logs
+        self._delivery = delivery
+        self._payloads = payloads
+        self._waiting = waiting
+        self._latencies = latencies
+        self._clock = clock
+        self._capacity = capacity
+        self.decided: set[Hashable] = set()
+
+    def decided_already(self, call: Call[R]) -> bool:
+        """Whether the decision that the call is for stands, so that one of a batch's ranks decides.
+        It is known that nobody had taken over at some time after the call was begun."""
+        key, logs = call.decision_key, self._logs
+        return key in self.decided and logs.claimed and logs.knows_to_own(call.number)
+
+    def answer(self, call: Call[R]) -> None:
+        """Ends the call, unless it has ended; raises as the command's ``result``."""
+        if call.answer(self._reply(call.command)) and call.begun_s is not None:
+            self._latencies.end(call.begun_s)
+
+    def context(self) -> ResultContext:
+        """What results may be made of besides the state."""
+        return ResultContext(
+            os.getpid(),
+            self._config,
+            self._delivery.groups_read,
+            self._payloads.cached_bytes,
+            len(self._waiting),
+            self._clock.now_us(),
+            self._latencies.took_ms,
+            self._capacity,
+        )
+
+    def _reply(self, command: Command[R]) -> Reply[R | Unread[R]]:
+        state = self._logs.state
+        if isinstance(command, FromStore):
+            return Reply(state.trainer_epoch, self._delivery.result(command, state))
+        return Reply(state.trainer_epoch, command.result(state, self.context()))

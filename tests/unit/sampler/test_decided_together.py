@@ -1,0 +1,116 @@
+"""Calls that come at one time, and are decided one after the other in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from harness.groups import GroupSpec
+from harness.sampler_worlds import LocalWorld, memory_world
+from rollstream.folds.state import SamplerState
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.command import Command, Now
+from rollstream.sampler.decide.trainer.commands import Ack, Resume
+from rollstream.sampler.decide.trainer.pool import ResumePool
+from rollstream.sampler.engine.calls import Call
+from rollstream.sampler.engine.in_process import OwnerInProcess
+from rollstream.sampler.errors import RequestDiffers
+from rollstream.schemas.events import SamplerEvent
+from rollstream.streams.errors import Fenced
+
+
+@pytest.fixture
+def world() -> Iterator[LocalWorld]:
+    world = memory_world()
+    world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(8)))
+    yield world
+    world.close()
+
+
+def owner_in(world: LocalWorld) -> OwnerInProcess:
+    return OwnerInProcess(
+        world.name,
+        world.config,
+        broker=world.broker(),
+        store=world.store,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+    )
+
+
+def decided(owner: OwnerInProcess, *commands: Command[Any]) -> list[Call[Any]]:
+    """The calls, after one pass; none had to be asked for first."""
+    calls = [owner.begin(command) for command in commands]
+    assert owner.decide_all(calls, lambda: None) == []
+    return calls
+
+
+def batch(rank: int = 0, groups: int = 2) -> NextBatch:
+    return NextBatch(step=0, num_groups=groups, dp_rank=rank, dp_size=2)
+
+
+def test_of_ranks_that_ask_at_one_time_one_decides_and_each_is_answered(
+    world: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, decide = list[int](), NextBatch._decide
+
+    def noted(command: NextBatch, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        ranks.append(command.dp_rank)
+        return decide(command, state, now)
+
+    monkeypatch.setattr(NextBatch, "_decide", noted)
+    with closing(owner_in(world)) as owner:
+        decided(owner, Resume(checkpointed_step=None))
+        calls = decided(owner, batch(0), batch(1), batch(0), batch(1))
+        shares = [call.answered.result(0).value.key for call in calls]
+        assert shares[:2] == shares[2:]
+        assert shares[0] != shares[1]
+        assert ranks == [0]
+        acks = decided(owner, *[Ack(step=0, batch_id=f"{world.name}-1-0")] * 3)
+        assert [call.answered.result(0).value for call in acks] == [None] * 3
+
+
+def test_a_call_that_differs_among_equal_ones_fails_alone(world: LocalWorld) -> None:
+    with closing(owner_in(world)) as owner:
+        first, differs, last = decided(owner, batch(), batch(groups=3), batch())
+        with pytest.raises(RequestDiffers):
+            differs.answered.result(0)
+        assert first.answered.result(0).value.key == last.answered.result(0).value.key
+
+
+@pytest.mark.parametrize("resume", [Resume(checkpointed_step=None), ResumePool()])
+def test_resumes_that_come_at_one_time_begin_an_epoch_each(
+    resume: Command[Any], world: LocalWorld
+) -> None:
+    with closing(owner_in(world)) as owner:
+        calls = decided(owner, resume, resume)
+        assert [call.answered.result(0).trainer_epoch for call in calls] == [1, 2]
+
+
+def test_a_decision_that_a_resume_gave_back_is_made_anew(world: LocalWorld) -> None:
+    with closing(owner_in(world)) as owner:
+        decided(owner, Resume(checkpointed_step=None))
+        release = Resume(checkpointed_step=None, later="release")
+        before, _, after = decided(owner, batch(), release, batch())
+        replies = [call.answered.result(0) for call in (before, after)]
+        assert [reply.trainer_epoch for reply in replies] == [1, 2]
+        assert replies[0].value.key != replies[1].value.key
+
+
+def test_nobody_is_answered_by_what_was_decided_before_a_successor_took_over(
+    world: LocalWorld,
+) -> None:
+    with closing(owner_in(world)) as first, closing(owner_in(world)) as successor:
+        decided(first, Resume(checkpointed_step=None), batch())
+        successor.execute(Resume(checkpointed_step=None), 0.0)
+        calls = [first.begin(batch(rank)) for rank in (0, 1)]
+        assert first.decide_all(calls, lambda: None) == calls
+        for call in calls:
+            with pytest.raises(Fenced):
+                first.decide(call)
+        assert not any(call.ended for call in calls)
