@@ -109,8 +109,9 @@ class AwaitedCalls:
             self._to_do.append(partial(_end, ended, (None, error)))
 
     def _begin_reading(self, unread: Unread[Any], awaits: tuple[_Ended, int]) -> None:
-        reads, to_read = self._reads[unread.lane], self._to_read[unread.lane]
+        reads = self._reads[unread.lane]
         with self._lock:
+            to_read = self._to_read[unread.lane]  # The lane's thread puts another in its place.
             read = reads.get(unread.key)
             if read is not None:
                 read.awaiting.append(awaits)
