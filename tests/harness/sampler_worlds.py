@@ -12,9 +12,12 @@ import pytest
 from harness.groups import GroupWriter
 from harness.stores import scratch_store
 from rollstream.consumers import create_deployment
+from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler, SamplerApi
 from rollstream.sampler.decide.command import Command, R, Reply
+from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.rows.rank_reader import RankReader
 from rollstream.store.blobs import Blobs
 from rollstream.store.local import LocalBlobs
@@ -123,6 +126,17 @@ class LocalWorld:
 
     def successor(self) -> Sampler:
         return Sampler(self.name, config=self.config, broker=self._broker, store=self.store)
+
+    def owner(self) -> OwnerInProcess:
+        """A successor that executes commands. Its caller closes it."""
+        return OwnerInProcess(
+            self.name,
+            self.config,
+            broker=self._broker,
+            store=self.store,
+            clock=SystemClock(),
+            entropy=SystemEntropy(),
+        )
 
     def restart(self) -> None:
         assert self._first is not None

@@ -11,8 +11,6 @@ import pytest
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.folds.state import SamplerState
-from rollstream.runtime.clock import SystemClock
-from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.command import Command, Now
 from rollstream.sampler.decide.trainer.commands import Ack, Resume
@@ -30,17 +28,6 @@ def world() -> Iterator[LocalWorld]:
     world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(8)))
     yield world
     world.close()
-
-
-def owner_in(world: LocalWorld) -> OwnerInProcess:
-    return OwnerInProcess(
-        world.name,
-        world.config,
-        broker=world.broker(),
-        store=world.store,
-        clock=SystemClock(),
-        entropy=SystemEntropy(),
-    )
 
 
 def decided(owner: OwnerInProcess, *commands: Command[Any]) -> list[Call[Any]]:
@@ -64,7 +51,7 @@ def test_of_ranks_that_ask_at_one_time_one_decides_and_each_is_answered(
         return decide(command, state, now)
 
     monkeypatch.setattr(NextBatch, "_decide", noted)
-    with closing(owner_in(world)) as owner:
+    with closing(world.owner()) as owner:
         decided(owner, Resume(checkpointed_step=None))
         calls = decided(owner, batch(0), batch(1), batch(0), batch(1))
         shares = [call.answered.result(0).value.key for call in calls]
@@ -76,7 +63,7 @@ def test_of_ranks_that_ask_at_one_time_one_decides_and_each_is_answered(
 
 
 def test_a_call_that_differs_among_equal_ones_fails_alone(world: LocalWorld) -> None:
-    with closing(owner_in(world)) as owner:
+    with closing(world.owner()) as owner:
         first, differs, last = decided(owner, batch(), batch(groups=3), batch())
         with pytest.raises(RequestDiffers):
             differs.answered.result(0)
@@ -87,13 +74,13 @@ def test_a_call_that_differs_among_equal_ones_fails_alone(world: LocalWorld) -> 
 def test_resumes_that_come_at_one_time_begin_an_epoch_each(
     resume: Command[Any], world: LocalWorld
 ) -> None:
-    with closing(owner_in(world)) as owner:
+    with closing(world.owner()) as owner:
         calls = decided(owner, resume, resume)
         assert [call.answered.result(0).trainer_epoch for call in calls] == [1, 2]
 
 
 def test_a_decision_that_a_resume_gave_back_is_made_anew(world: LocalWorld) -> None:
-    with closing(owner_in(world)) as owner:
+    with closing(world.owner()) as owner:
         decided(owner, Resume(checkpointed_step=None))
         release = Resume(checkpointed_step=None, later="release")
         before, _, after = decided(owner, batch(), release, batch())
@@ -105,7 +92,7 @@ def test_a_decision_that_a_resume_gave_back_is_made_anew(world: LocalWorld) -> N
 def test_nobody_is_answered_by_what_was_decided_before_a_successor_took_over(
     world: LocalWorld,
 ) -> None:
-    with closing(owner_in(world)) as first, closing(owner_in(world)) as successor:
+    with closing(world.owner()) as first, closing(world.owner()) as successor:
         decided(first, Resume(checkpointed_step=None), batch())
         successor.execute(Resume(checkpointed_step=None), 0.0)
         calls = [first.begin(batch(rank)) for rank in (0, 1)]

@@ -16,8 +16,6 @@ from harness.stores import scratch_store
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup, known_groups
 from rollstream.folds.state import SamplerState
-from rollstream.runtime.clock import SystemClock
-from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import with_rows
 from rollstream.sampler.decide.batches.held_batches import groups_of
@@ -27,7 +25,6 @@ from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine import reading
 from rollstream.sampler.engine.calls import Call
-from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.reading import Arrived, Reading
 from rollstream.sampler.engine.score_pressure import Questions
@@ -45,17 +42,6 @@ from rollstream.streams.topics.layout import Layout
 WAIT_S = 30.0
 
 
-def owner_in(world: LocalWorld) -> OwnerInProcess:
-    return OwnerInProcess(
-        world.name,
-        world.config,
-        broker=world.broker(),
-        store=world.store,
-        clock=SystemClock(),
-        entropy=SystemEntropy(),
-    )
-
-
 def specs(count: int) -> list[GroupSpec]:
     return [GroupSpec(example_id=f"ex-{i}") for i in range(count)]
 
@@ -67,7 +53,7 @@ def batch_of(call: Call[Any]) -> AssembledBatch:
 
 def test_an_owner_that_was_fenced_is_so_after_it_was_closed_too() -> None:
     world = memory_world()
-    first, successor = (owner_in(world) for _ in range(2))
+    first, successor = (world.owner() for _ in range(2))
     first.execute(Resume(checkpointed_step=None), 0.0)
     successor.execute(Resume(checkpointed_step=None), 0.0)
     with pytest.raises(Fenced, match="taken over"):
@@ -91,7 +77,7 @@ def test_the_groups_of_a_batch_are_looked_up_once_for_all_its_ranks(
         return groups_of(served, state)
 
     monkeypatch.setattr(resolved, "groups_of", counted)
-    owner = owner_in(world)
+    owner = world.owner()
     asked = [NextBatch(step=0, num_groups=8, dp_rank=rank, dp_size=8) for rank in range(8)]
     answers: list[Any] = [read(owner.execute(one, 0.0).value) for one in asked]
     assert {with_rows(share).decided.step for share in answers} == {0}
@@ -134,7 +120,7 @@ def test_a_claim_lists_no_more_files_after_many_steps_than_after_few() -> None:
 
 def test_a_defect_ends_the_call_that_meets_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     world = memory_world()
-    owner = owner_in(world)
+    owner = world.owner()
     asked = NextBatch(step=0, num_groups=2)
     calls = [owner.begin(asked) for _ in range(2)]
     for call in calls:
@@ -162,7 +148,7 @@ def test_what_was_read_with_an_event_that_fails_is_not_passed_over(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = memory_world()
-    owner = owner_in(world)
+    owner = world.owner()
     asked = NextBatch(step=0, num_groups=3)
     call = owner.begin(asked)
     owner.decide(call)
@@ -202,7 +188,7 @@ def test_what_was_polled_is_folded_whatever_becomes_of_what_is_asked_besides(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = memory_world()
-    owner = owner_in(world)
+    owner = world.owner()
     owner.execute(Resume(checkpointed_step=None), 0.0)
     world.writer().flush(*specs(1))
     where = Layout.of(world.config.kafka).groups_log(PartitionAddress("math", 1, 0))
@@ -244,7 +230,7 @@ def test_who_is_interrupted_between_a_poll_and_its_fold_keeps_nobody_from_readin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = memory_world()
-    owner = owner_in(world)
+    owner = world.owner()
     owner.execute(Resume(checkpointed_step=None), 0.0)
     world.writer().flush(*specs(1))
     lock = InterruptedLock(owner._lock)
@@ -270,7 +256,7 @@ def test_the_first_claim_reads_all_that_was_sealed_since_a_look(
 ) -> None:
     monkeypatch.setattr(reading, "FOLLOW_RECORDS_MAX", 1)
     world = memory_world()
-    owner = owner_in(world)
+    owner = world.owner()
     owner.execute(AskProgress(), 0.0)
     for spec in specs(3):
         world.writer().flush(spec)
