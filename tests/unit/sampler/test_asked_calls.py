@@ -198,7 +198,7 @@ def test_nothing_is_asked_for_a_call_whose_sampler_was_closed_meanwhile(
     owner = world.owner()
     owner.execute(Resume(checkpointed_step=None), 0.0)
     call = owner.begin(command)
-    assert not owner.try_decide(call, lambda: None)
+    assert owner.decide_all([call], lambda: None) == [call]
     owner.close()
     with pytest.raises(SamplerUnavailable, match="is closed"):
         owner.asked.ask(call, reads=True)

@@ -11,13 +11,16 @@ import pytest
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
 from rollstream.folds.state import SamplerState
+from rollstream.sampler.actor.agreement import Agree
+from rollstream.sampler.decide.batches.made import MadeOf
 from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.batches.shaped import NextShapedBatch
 from rollstream.sampler.decide.command import Command, Now
 from rollstream.sampler.decide.trainer.commands import Ack, Resume
 from rollstream.sampler.decide.trainer.pool import ResumePool
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.engine.in_process import OwnerInProcess
-from rollstream.sampler.errors import RequestDiffers
+from rollstream.sampler.errors import MakerDiffers, RequestDiffers
 from rollstream.schemas.events import SamplerEvent
 from rollstream.streams.errors import Fenced
 
@@ -68,6 +71,38 @@ def test_a_call_that_differs_among_equal_ones_fails_alone(world: LocalWorld) -> 
         with pytest.raises(RequestDiffers):
             differs.answered.result(0)
         assert first.answered.result(0).value.key == last.answered.result(0).value.key
+
+
+def test_equal_looks_that_come_at_one_time_are_all_answered(world: LocalWorld) -> None:
+    agree = Agree(config=world.config)  # It has no hash.
+    with closing(world.owner()) as owner:
+        calls = decided(owner, agree, agree, agree)
+        assert [call.answered.result(0).value for call in calls] == [None] * 3
+
+
+def test_what_a_rank_made_is_compared_where_an_equal_call_decided(world: LocalWorld) -> None:
+    def shaped(step: int, rank: int, made: MadeOf | None = None) -> NextShapedBatch:
+        return NextShapedBatch(
+            step=step,
+            settings="{}",
+            num_groups=2,
+            min_groups=2,
+            carried=(),
+            dp_rank=rank,
+            dp_size=3,
+            made=made,
+        )
+
+    def made(digest: bytes) -> MadeOf:
+        return MadeOf(step=0, batch_id=f"{world.name}-1-0", maker="mine", digest=digest)
+
+    with closing(world.owner()) as owner:
+        decided(owner, Resume(checkpointed_step=None), *(shaped(0, rank) for rank in range(3)))
+        ranks = [shaped(1, rank, made(digest)) for rank, digest in enumerate((b"a", b"a", b"b"))]
+        *same, other = decided(owner, *ranks)
+        assert [call.answered.exception(0) for call in same] == [None, None]
+        with pytest.raises(MakerDiffers):
+            other.answered.result(0)
 
 
 @pytest.mark.parametrize("resume", [Resume(checkpointed_step=None), ResumePool()])

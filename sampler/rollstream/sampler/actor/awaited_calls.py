@@ -116,10 +116,10 @@ class AwaitedCalls:
             if read is not None:
                 read.awaiting.append(awaits)
                 return
+            if not to_read:  # Further ones are taken with it.
+                self._lanes[unread.lane].submit(self._read_all, unread.lane)
             read = reads[unread.key] = _Read(unread, [awaits])
             to_read.append(read)
-            if len(to_read) == 1:  # Further ones are taken with it.
-                self._lanes[unread.lane].submit(self._read_all, unread.lane)
 
     def _read_all(self, lane: Lane) -> None:
         with self._lock:

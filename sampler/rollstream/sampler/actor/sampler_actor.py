@@ -176,10 +176,17 @@ class SamplerActor:
 
     def _decide_queued(self) -> None:
         self._pass_is_due = False  # Before the look: a call that comes after it has another pass.
-        calls: dict[Call[Any], Callable[[], None]] = {}
-        while self._queued:
-            call, decided = self._queued.popleft()
-            calls[call] = decided
+        calls = dict([self._queued.popleft() for _ in range(len(self._queued))])
+        try:
+            self._decide_all(calls)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody waits in vain
+            for call in calls:
+                call.fail(error)
+        calls.clear()  # The frames of one's error would keep what all others got, in a circle.
+        self._calls.hand_over()
+
+    def _decide_all(self, calls: dict[Call[Any], Callable[[], None]]) -> None:
+        """Those that the broker is asked for first are taken out."""
         if not self._started:
             self._started = True
             self._follower.start()
@@ -190,7 +197,6 @@ class SamplerActor:
         for call, decided in calls.items():
             if not call.ended:
                 decided()
-        self._calls.hand_over()
 
     def _ask(self, call: Call[Any], decided: Callable[[], None]) -> None:
         try:

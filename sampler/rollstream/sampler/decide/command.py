@@ -133,6 +133,9 @@ class Command(ABC, Generic[R]):
         """The groups that the command still waits for; None: its result can be made."""
         return None
 
+    def check_own(self, state: SamplerState) -> None:
+        """Raises what concerns this call alone, whether it or an equal one decided."""
+
     def decision_key(self) -> Hashable:
         """Equal for commands that call for one decision, such as those of a batch's ranks: where
         one of them waits, all do."""

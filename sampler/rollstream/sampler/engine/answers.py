@@ -51,11 +51,14 @@ class Answers:
     def decided_already(self, call: Call[R]) -> bool:
         """Whether the decision that the call is for stands, so that one of a batch's ranks decides.
         It is known that nobody had taken over at some time after the call was begun."""
+        if not call.command.claims:  # It decides nothing. Its key may have no hash.
+            return False
         key, logs = call.decision_key, self._logs
         return key in self.decided and logs.claimed and logs.knows_to_own(call.number)
 
     def answer(self, call: Call[R]) -> None:
-        """Ends the call, unless it has ended; raises as the command's ``result``."""
+        """Ends the call, unless it has ended; raises as its ``check_own`` and ``result``."""
+        call.command.check_own(self._logs.state)
         if call.answer(self._reply(call.command)) and call.begun_s is not None:
             self._latencies.end(call.begun_s)
 

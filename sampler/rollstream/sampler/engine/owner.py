@@ -191,21 +191,19 @@ class Owner:
         Args:
             answered: called once this call is answered, before those are looked at that wait.
         """
-        while not self.try_decide(call, answered):
+        while True:
+            with self._lock:
+                if self._try_decide(call, answered):
+                    return
             self.asked.ask(call, reads=True)
-
-    def try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
-        """As ``decide``; returns False where ``asked.ask`` is to be called first."""
-        with self._lock:
-            return self._try_decide(call, answered)
 
     def decide_all(
         self, calls: Iterable[Call[Any]], answered: Callable[[], None]
     ) -> list[Call[Any]]:
-        """As ``try_decide`` for each call, in their order; returns those for which it is False. An
-        error ends the call that raises it. A call is answered without a decision of its own if an
-        equal one was decided among them, and nothing changed since. ``answered`` is called before
-        each decision, too: it may take long."""
+        """As ``decide`` for each call, in their order; returns those for which ``asked.ask`` is to
+        be called first. An error ends the call that raises it. A call is answered without a
+        decision of its own if an equal one was decided among them, and nothing changed since.
+        ``answered`` is called before each decision, too: it may take long."""
         left, unasked = deque(calls), list[Call[Any]]()
         with self._lock:
             self._answers.decided.clear()
@@ -225,6 +223,7 @@ class Owner:
                         self._do_afterwards(call)
                     except BaseException as error:  # noqa: BLE001 - as above
                         call.fail(error)
+            del call  # Its error keeps this frame.
         return unasked
 
     def _try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
@@ -446,6 +445,7 @@ class Owner:
         for event in events:
             if isinstance(event, BatchServed | Replaced):  # Also if its append will be in doubt.
                 self._payloads.handed_out.decide(event.step, event.digest)
+        self._answers.decided.clear()
         try:
             if not self._logs.confirm(events, deadline):
                 return False
@@ -453,7 +453,6 @@ class Owner:
             if self._logs.claimed:  # Else the next claim tells what was written.
                 self._delivery.settle(self._logs.state)
             raise
-        self._answers.decided.clear()
         self._hand_on(events)
         return True
 

@@ -201,7 +201,8 @@ class Replace(BatchCommand):
     replaced_before: int = 0
 
     def decision_key(self) -> Hashable:
-        return type(self), self.trainer_epoch, self.step, self.digest, self.slots, self.reason
+        replaced = self.slots, self.reason, self.outcome
+        return type(self), self.trainer_epoch, self.step, self.digest, replaced
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         if is_recorded(self.step, state):

@@ -136,13 +136,16 @@ class NextShapedBatch(BatchCommand):
             asked[LOST] = dict(self.lost)
         return Request(json.dumps(asked, sort_keys=True, separators=(",", ":")), asked)
 
+    def check_own(self, state: SamplerState) -> None:
+        if self.made is not None:
+            self.made.check_recorded(state)
+
     def afterwards(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         """What was made of the earlier step."""
         return [] if self.made is None else self.made.events(state, now)
 
     def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        if self.made is not None:
-            self.made.check_recorded(state)
+        self.check_own(state)
         served = state.batches.get(self.step)
         if served is not None:
             self.check_same_request(served, groups_of(served, state))

@@ -108,9 +108,12 @@ class Ack(Command[None]):
         """What was made of the batch."""
         return [] if self.made is None else self.made.events(state, now)
 
-    def result(self, state: SamplerState, context: ResultContext) -> None:
+    def check_own(self, state: SamplerState) -> None:
         if self.made is not None:
             self.made.check_recorded(state)
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
