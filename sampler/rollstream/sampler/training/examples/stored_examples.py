@@ -14,8 +14,8 @@ from rollstream.sampler.errors import InvalidRequest
 from rollstream.sampler.training.examples.examples import Examples
 from rollstream.schemas.fields import renamed
 from rollstream.store.blobs import Blobs
-from rollstream.store.bounded import open_bounded
 from rollstream.store.example_files import ExampleColumns, read_examples, write_examples
+from rollstream.store.open import open_store
 
 _RAGGED = ("tokens", "loss_mask", "advantages", "generator_log_probs")
 _TOKEN_ARRAY = "token_arrays/"
@@ -71,7 +71,7 @@ def stored_examples(
     if store is None:
         if config is None:
             raise InvalidRequest("config is None; give a configuration, or store=")
-        store = open_bounded(configured(config).store)
+        store = open_store(configured(config).store)
     columns, about = read_examples(store, examples_id)
     scalars: Any = columns.scalars
     named = {
