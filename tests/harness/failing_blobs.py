@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from rollstream.store import BlobInfo, Blobs, Bytes, Pieces, StoreFull
+from rollstream.store.calls import CalledBlobs
 
+T = TypeVar("T")
 HANGS_S = 120.0  # Nobody waits so long.
 
 
@@ -133,7 +136,7 @@ class LaggingBlobs(PassingBlobs):
         return islice(found, limit)
 
 
-class HangingBlobs(PassingBlobs):
+class HangingBlobs(CalledBlobs):
     """A mount without its server once ``hangs`` is set, until ``free`` is.
 
     Attributes:
@@ -145,35 +148,8 @@ class HangingBlobs(PassingBlobs):
         self.hangs, self.free = threading.Event(), threading.Event()
         self.begun = 0
 
-    def read(self, path: str) -> bytes:
-        self._hang()
-        return super().read(path)
-
-    def read_ranges(self, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
-        self._hang()
-        return super().read_ranges(path, spans)
-
-    def info(self, path: str) -> BlobInfo | None:
-        self._hang()
-        return super().info(path)
-
-    def list(self, prefix: str, *, after: str = "", limit: int | None = None) -> Iterator[BlobInfo]:
-        self._hang()
-        yield from super().list(prefix, after=after, limit=limit)
-
-    def create(self, path: str, data: Bytes | Pieces) -> None:
-        self._hang()
-        super().create(path, data)
-
-    def replace(self, path: str, data: Bytes | Pieces) -> None:
-        self._hang()
-        super().replace(path, data)
-
-    def delete(self, path: str) -> None:
-        self._hang()
-        super().delete(path)
-
-    def _hang(self) -> None:
+    def _call(self, name: str, path: str, run: Callable[[], T]) -> T:
         if self.hangs.is_set():
             self.begun += 1
             self.free.wait(HANGS_S)
+        return run()

@@ -6,7 +6,7 @@ Map, a line a file:
 - ``local``        blobs on a local disk
 - ``objects``      blobs in an object store: S3 and GCS
 - ``memory``       blobs in memory, for tests (public)
-- ``calls``        blobs around others, whose every call passes one place
+- ``calls``        blobs around others, whose calls all go through one method
 - ``timed``        blobs whose calls are timed
 - ``bounded``      blobs whose calls end in time
 - ``open``         opens a root as blobs

@@ -23,7 +23,7 @@ class BoundedBlobs(CalledBlobs):
     raises ``StoreHangs``. Its calls come one after the other.
 
     Args:
-        clock: says since when a call hangs.
+        clock: for errors, which name the time since when a call hangs.
     """
 
     def __init__(self, inner: Blobs, timeout_s: float, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""A store around another one, whose every call passes one place."""
+"""A store around another one, whose calls all go through one method."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rollstream.sampler.actor.pickled import JOINED_BYTES_MAX, Pickled
 from rollstream.sampler.decide.command import Computed, Lane, R, Reply, Unread
 from rollstream.sampler.engine.calls import Call
 
-_Outcome = tuple[Reply[Any] | None, BaseException | None]
+_Outcome = Reply[Any] | BaseException
 _Ended = asyncio.Future[_Outcome]
 
 
@@ -53,7 +53,7 @@ class AwaitedCalls:
         self._woken = False
         self._lock = threading.Lock()  # Guards those below.
         self._reads: dict[Lane, dict[Hashable, _Read]] = {lane: {} for lane in lanes}
-        self._to_read: dict[Lane, list[_Read]] = {lane: [] for lane in lanes}
+        self._to_read: dict[Lane, deque[_Read]] = {lane: deque() for lane in lanes}
 
     async def reply(
         self, call: Call[R], wait_s: float, decide: Callable[[Callable[[], None]], object]
@@ -77,18 +77,14 @@ class AwaitedCalls:
 
         decide(lambda: self._to_do.append(wait_for_groups))
         try:
-            reply, error = await ended
+            outcome = await ended
         finally:
             call.answered.cancel()
             for timer in timers:
                 timer.cancel()
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # Else it would be in a circle with this frame.
-        assert reply is not None
-        return reply
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def hand_over(self) -> None:
         """What became of calls since the last time reaches those that await them. For any thread,
@@ -104,29 +100,30 @@ class AwaitedCalls:
             if isinstance(reply.value, Unread):
                 self._begin_reading(reply.value, (ended, reply.trainer_epoch))
             else:
-                self._to_do.append(partial(_end, ended, (reply, None)))
+                self._to_do.append(partial(_end, ended, reply))
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
-            self._to_do.append(partial(_end, ended, (None, error)))
+            self._to_do.append(partial(_end, ended, error))
 
     def _begin_reading(self, unread: Unread[Any], awaits: tuple[_Ended, int]) -> None:
-        reads = self._reads[unread.lane]
+        reads, to_read = self._reads[unread.lane], self._to_read[unread.lane]
         with self._lock:
-            to_read = self._to_read[unread.lane]  # The lane's thread puts another in its place.
             read = reads.get(unread.key)
             if read is not None:
                 read.awaiting.append(awaits)
                 return
-            if not to_read:  # Further ones are taken with it.
+            if not to_read:  # Else the lane's thread goes on to this one.
                 self._lanes[unread.lane].submit(self._read_all, unread.lane)
             read = reads[unread.key] = _Read(unread, [awaits])
             to_read.append(read)
 
     def _read_all(self, lane: Lane) -> None:
-        with self._lock:
-            taken, self._to_read[lane] = self._to_read[lane], []
-        taken.reverse()
-        while taken:
-            self._read(*taken.pop())
+        to_read = self._to_read[lane]
+        while True:
+            with self._lock:
+                if not to_read:
+                    return
+                read = to_read.popleft()
+            self._read(*read)
 
     def _read(self, unread: Unread[Any], awaiting: list[tuple[_Ended, int]]) -> None:
         outcome: Pickled | BaseException
@@ -139,10 +136,10 @@ class AwaitedCalls:
             del reads[unread.key]
             last = not reads
         if isinstance(outcome, BaseException):
-            self._to_do.extend([partial(_end, ended, (None, outcome)) for ended, _ in awaiting])
+            self._to_do.extend([partial(_end, ended, outcome) for ended, _ in awaiting])
         else:
             for ended, epoch in awaiting:
-                self._to_do.append(partial(_end, ended, (Reply(epoch, outcome), None)))
+                self._to_do.append(partial(_end, ended, Reply(epoch, outcome)))
             last = last or outcome.nbytes > JOINED_BYTES_MAX
         if last:  # What is small waits for what is read right after it.
             self.hand_over()

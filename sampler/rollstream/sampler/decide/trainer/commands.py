@@ -33,7 +33,15 @@ Later = Literal["replay", "release"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ack(Command[None]):
+class RecordedOnly(Command[None]):
+    """A command whose caller learns no more than that it is recorded."""
+
+    def result(self, state: SamplerState, context: ResultContext) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack(RecordedOnly):
     """The batch of ``step`` was delivered and trained on, but for the groups in the slots
     ``skipped``, or it failed.
 
@@ -111,17 +119,6 @@ class Ack(Command[None]):
     def check_own(self, state: SamplerState) -> None:
         if self.made is not None:
             self.made.check_recorded(state)
-
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedOnly(Command[None]):
-    """A command whose caller learns no more than that it is recorded."""
-
-    def result(self, state: SamplerState, context: ResultContext) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
