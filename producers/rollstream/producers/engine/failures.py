@@ -52,8 +52,13 @@ class Failures:
                 about = one.named or one.group_uid
                 _log.error("%s was not delivered: %s; call flush() to be told", about, error)
 
-    def raise_all(self, outstanding: int = 0, *, nothing_queued: bool = False) -> None:
-        """Raises the failures since the last call as one error, if there are any."""
+    def raise_all(
+        self, outstanding: Callable[[], int] = lambda: 0, *, nothing_queued: bool = False
+    ) -> None:
+        """Raises the failures since the last call as one error, if there are any.
+
+        It asks what is ``outstanding`` after it has taken them, so that none counts as both.
+        """
         failed = []
         while self._kept:
             try:
@@ -61,4 +66,4 @@ class Failures:
             except IndexError:  # Another thread raises it.
                 break
         if failed:
-            raise self._error_of(failed, outstanding, nothing_queued)
+            raise self._error_of(failed, outstanding(), nothing_queued)

@@ -180,7 +180,7 @@ class Connected(Hooks):
     def _raise_after_flush(self, wait: Wait) -> None:
         """Raises what failed, and what ended the wait, if that is not that all is delivered."""
         left = self._engine.outstanding if wait.late else 0
-        self._failures.raise_all(left)
+        self._failures.raise_all(lambda: self._engine.outstanding if left else 0)
         if wait.error is not None:
             raise wait.error
         if left:
