@@ -35,6 +35,7 @@ from rollstream.schemas.ids import READS_ITS_SHARE
 from rollstream.schemas.ingest.encode import encode_entries
 from rollstream.schemas.ingest.entry import Entry, EntryKind, Producer
 from rollstream.store.memory import MemoryBlobs
+from rollstream.store.warm_memory import keep_memory_warm
 from rollstream.streams.broker import EARLIEST, Record, TopicPartition
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 from rollstream.streams.memory.reader import MemoryReader
@@ -385,6 +386,7 @@ def _line(one: Measured) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--producers", type=int, nargs="+", default=[1_000, 10_000])
+    keep_memory_warm()  # As in an actor: its threads are not to pay for the garbage of others.
     for size in parser.parse_args().producers:
         measure(size)
 
