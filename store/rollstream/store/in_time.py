@@ -52,10 +52,10 @@ def in_time(
         _wait(root, hanging, deadline, stopping)
     try:
         jobs = _idle_thread()
-        jobs.put(lambda: _run(ask, root, answer, jobs))
     except BaseException:  # No thread is left to be had.
         del _unended[root]
         raise
+    jobs.put(lambda: _run(ask, root, answer, jobs))
     _wait(root, call, deadline, stopping)
     return answer.result()
 

@@ -18,6 +18,7 @@ from harness.failing_blobs import PassingBlobs
 from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, memory_world
+from rollstream.producers import ScoreProducer
 from rollstream.sampler.actor.awaited_calls import AwaitedCalls
 from rollstream.sampler.actor.pickled import Pickled, crossing, opened
 from rollstream.sampler.actor.sampler_actor import Refused, SamplerActor
@@ -33,6 +34,7 @@ from rollstream.sampler.decide.queries.looks import (
 )
 from rollstream.sampler.decide.queries.progress import AskProgress
 from rollstream.sampler.decide.queries.sampling import ReadGroups
+from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.engine.calls import Call
 from rollstream.sampler.errors import RequestDiffers
@@ -269,6 +271,70 @@ def test_a_step_that_is_decided_anew_with_the_same_groups_is_another_batch() -> 
     first, second = asyncio.run(answers())
     assert first.digest == second.digest
     assert second.batch_id == f"{world.name}-2-0"
+    world.close()
+
+
+def test_a_look_shows_the_scores_that_there_are_though_an_equal_one_is_read() -> None:
+    world = memory_world()
+    world.configure(score_timeout_s=4e9)  # By its log time the group is old.
+    flushed = world.writer().flush(GroupSpec(rewards=(None, None)))
+    asked = ReadGroups(group_ids=(flushed.groups[0].group_id,))
+    namespace = world.config.kafka.namespace
+    given = {"environment": "math", "scorer": "tests", "namespace": namespace}
+
+    async def rewards() -> list[list[float | None]]:
+        async with actor_in(world) as actor:
+            opened(await actor.execute(Resume(checkpointed_step=None), 0.0))
+            SlowBlobs.free.clear()
+            calls = [asyncio.ensure_future(actor.execute(asked, 0.0))]
+            await waiting(actor, 0)  # It was decided, and is not read.
+            with ScoreProducer(broker=world.broker(), **given) as scores:
+                for uid in flushed.segments.uids:
+                    scores.publish(rollout_uid=uid, reward=0.5)
+            opened(await actor.execute(Flush(), 0.0))
+            calls.append(asyncio.ensure_future(actor.execute(asked, 0.0)))
+            await waiting(actor, 0)
+            SlowBlobs.free.set()
+            groups = [opened(await call).value[0] for call in calls]
+            return [[one.reward for one in group.rollouts] for group in groups]
+
+    assert asyncio.run(rewards()) == [[None, None], [0.5, 0.5]]
+    world.close()
+
+
+def test_a_call_whose_end_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = memory_world()
+
+    async def answer() -> None:
+        async with actor_in(world) as actor:
+            await asyncio.wait_for(actor.execute(NextBatch(step=0, num_groups=1), 0.01), WAIT_S)
+
+    monkeypatch.setattr(Shortage, "error", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(answer())
+    world.close()
+
+
+def test_calls_are_decided_again_once_a_thread_is_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = memory_world()
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("rollstream-decider"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def answers() -> None:
+        async with actor_in(world) as actor:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await actor.execute(AskStats(), 0.0)
+            opened(await asyncio.wait_for(actor.execute(AskStats(), 0.0), WAIT_S))
+
+    asyncio.run(answers())
     world.close()
 
 

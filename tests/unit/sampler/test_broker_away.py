@@ -36,16 +36,13 @@ class AwayBroker(FaultyBroker):
         super().__init__(inner, self._fate, clock=clock)
         self.by_hand = clock
         self.back_at_s = 0.0
-        self.leaves_in_next_wait = False
+        self.leaves_in_next_poll = False
 
     def leave(self, seconds: float = 1e9) -> None:
         self.back_at_s = self.by_hand.monotonic_s() + seconds
 
     def wait(self, timeout_s: float) -> bool:
         """Waits in vain; returns whether it is away."""
-        if timeout_s and self.leaves_in_next_wait:
-            self.leaves_in_next_wait = False
-            self.leave()
         away = self.by_hand.monotonic_s() < self.back_at_s
         if away:
             left_s = self.back_at_s - self.by_hand.monotonic_s()
@@ -70,6 +67,9 @@ class AwayReader(CountingReader):
         self._away = broker
 
     def poll(self, records_max: int, timeout_s: float) -> list[Record]:
+        if timeout_s and self._away.leaves_in_next_poll:
+            self._away.leaves_in_next_poll = False
+            self._away.leave()
         return [] if self._away.wait(timeout_s) else super().poll(records_max, timeout_s)
 
     def bounds(self, where: TopicPartition, timeout_s: float) -> tuple[int, int]:
@@ -144,7 +144,7 @@ def test_a_broker_that_leaves_while_groups_are_waited_for_is_named(world: World)
     world.sampler.resume(None)
     with pytest.raises(NotEnoughGroups):
         world.sampler.next_batch(0, 5, timeout_s=5.0)
-    world.broker.leaves_in_next_wait = True
+    world.broker.leaves_in_next_poll = True
     with pytest.raises(BrokerUnavailable, match=r"nobody answers; before that: .*\b4\b"):
         world.sampler.next_batch(0, 5, timeout_s=5.0)
     world.broker.back_at_s = 0.0

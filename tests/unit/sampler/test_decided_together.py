@@ -124,6 +124,16 @@ def test_a_decision_that_a_resume_gave_back_is_made_anew(world: LocalWorld) -> N
         assert replies[0].value.key != replies[1].value.key
 
 
+def test_nobody_is_told_that_groups_are_missing_once_a_successor_took_over(
+    world: LocalWorld,
+) -> None:
+    with closing(world.owner()) as first, closing(world.owner()) as successor:
+        decided(first, Resume(checkpointed_step=None))
+        successor.execute(Resume(checkpointed_step=None), 0.0)
+        with pytest.raises(Fenced):
+            first.execute(batch(groups=9), 0.0)
+
+
 def test_nobody_is_answered_by_what_was_decided_before_a_successor_took_over(
     world: LocalWorld,
 ) -> None:

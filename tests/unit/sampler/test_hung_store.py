@@ -5,22 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from harness.failing_blobs import HangingBlobs
+from harness.faults import Append, Fate, FaultyBroker
 from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from harness.scraping import ANY_PORT, get
 from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Sampler
+from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.trainer.commands import Resume
+from rollstream.sampler.engine.logs import SamplerLogs
+from rollstream.schemas import codec
+from rollstream.schemas.events import BatchServed
 from rollstream.store.errors import StoreHangs
 from rollstream.store.local import LocalBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
 pytestmark = pytest.mark.proves("F24")
 TIMEOUT_S, WAIT_S = 0.5, 30.0
+RANKS = [NextBatch(step=0, num_groups=4, dp_rank=rank, dp_size=4) for rank in range(4)]
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def world(store: HangingBlobs) -> Iterator[LocalWorld]:
     config = config_of("file:///unused", new_name(), admission=False)
     kafka = config.kafka.model_copy(update={"timeout_s": TIMEOUT_S})
     config = config.model_copy(update={"kafka": kafka, "metrics": ANY_PORT})
-    made = LocalWorld(MemoryBroker(MemoryLogs()), store, config)
+    made = LocalWorld(FaultyBroker(MemoryBroker(MemoryLogs())), store, config)
     yield made
     store.free.set()
     made.close()
@@ -88,6 +97,62 @@ def test_a_file_that_hangs_keeps_one_batch_and_no_decision_and_healthz_names_it(
         assert get("/healthz")[0] == 200
     assert status == 503
     assert "has not ended for 61 s: does the store hang?" in told
+
+
+def test_calls_that_come_together_wait_for_a_root_that_hangs_once(
+    world: LocalWorld, store: HangingBlobs, claims: list[None]
+) -> None:
+    with closing(world.owner()) as owner:
+        owner.check_deployment()
+        store.hangs.set()
+        calls = [owner.begin(rank) for rank in RANKS]
+        assert owner.decide_all(calls, lambda: None) == []
+        for call in calls:
+            with pytest.raises(StoreHangs):
+                call.answered.result(0)
+        assert len(claims) == 1
+        store.hangs.clear()
+        store.free.set()
+
+
+def test_calls_that_wait_for_groups_are_told_of_a_root_that_hangs_after_one_wait(
+    world: LocalWorld, store: HangingBlobs, claims: list[None]
+) -> None:
+    def lost(append: Append) -> Fate:
+        is_batch = isinstance(codec.decode(append.value), BatchServed)
+        return Fate.DOUBT_AND_DROP if is_batch else Fate.PASS
+
+    broker = world.broker()
+    assert isinstance(broker, FaultyBroker)
+    broker.decide = lost
+    with closing(world.owner()) as owner:
+        owner.execute(Resume(checkpointed_step=None), 0.0)
+        calls = [owner.begin(rank) for rank in RANKS]
+        for call in calls:
+            owner.decide(call)
+        world.writer().flush(*(GroupSpec(example_id=f"ex-{i}") for i in range(len(RANKS))))
+        claims.clear()
+        store.hangs.set()
+        owner.follow(WAIT_S)
+        for call in calls:
+            with pytest.raises(StoreHangs):
+                call.answered.result(0)
+        assert len(claims) == 1
+        store.hangs.clear()
+        store.free.set()
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One more for each attempt to claim the decision log, which asks the store first."""
+    found, claim = list[None](), SamplerLogs.claim
+
+    def counted(logs: SamplerLogs, deadline: Deadline) -> None:
+        found.append(None)
+        claim(logs, deadline)
+
+    monkeypatch.setattr(SamplerLogs, "claim", counted)
+    return found
 
 
 def wait_for(store: HangingBlobs) -> None:

@@ -168,11 +168,18 @@ class SamplerActor:
         self._queued.append((call, decided))
         if not self._pass_is_due:
             self._pass_is_due = True
-            self._decider.submit(self._decide_queued)
+            try:
+                self._decider.submit(self._decide_queued)
+            except BaseException:  # No thread is left to be had: the next call tries again.
+                self._pass_is_due = False
+                raise
 
     def _give_up(self, call: Call[Any]) -> None:
-        done = self._decider.submit(self._owner.give_up, call)
-        done.add_done_callback(lambda _: self._calls.hand_over())
+        self._decider.submit(self._end_waiting, call)
+
+    def _end_waiting(self, call: Call[Any]) -> None:
+        call.attempt(self._owner.give_up)
+        self._calls.hand_over()
 
     def _decide_queued(self) -> None:
         self._pass_is_due = False  # Before the look: a call that comes after it has another pass.
@@ -188,12 +195,13 @@ class SamplerActor:
     def _decide_all(self, calls: dict[Call[Any], Callable[[], None]]) -> None:
         """Those that the broker is asked for first are taken out."""
         if not self._started:
-            self._started = True
             self._follower.start()
+            self._started = True
             self._owner.tell_workers(follow=False)
         for call in self._owner.decide_all(calls, self._calls.hand_over):
             asker = self._to_the_ends if call.command.to_the_ends else self._asker
-            asker.submit(self._ask, call, calls.pop(call))
+            asker.submit(self._ask, call, calls[call])
+            del calls[call]  # From now on it is the asker's.
         for call, decided in calls.items():
             if not call.ended:
                 decided()

@@ -17,8 +17,7 @@ from rollstream.streams.broker import Offsets
 from rollstream.streams.errors import BrokerUnavailable, ClaimFailed
 
 WAITING_MAX = 8_192  # Calls that wait at once; further ones are refused.
-UNANSWERED = (BrokerUnavailable, ClaimFailed)
-PASSING = (*UNANSWERED, StoreAway, StoreHangs)  # Worth another attempt,
+PASSING = (BrokerUnavailable, ClaimFailed, StoreAway, StoreHangs)  # Worth another attempt,
 AGAIN_S = 0.2  # after that, where the call has time left.
 T = TypeVar("T")
 
@@ -74,6 +73,15 @@ class Call(Generic[R]):
         """Ends it with an error, unless it has ended."""
         with suppress(InvalidStateError):
             self.answered.set_exception(error)
+
+    def attempt(self, decide: Callable[[Call[R]], bool]) -> bool:
+        """Returns what ``decide`` returns; ends the call with what that raises, and returns True.
+        The error keeps this frame, and not the one that has other calls."""
+        try:
+            return decide(self)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
+            self.fail(error)
+            return True
 
 
 async def attempted(

@@ -26,7 +26,7 @@ from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.decide.trainer.announced import announced_at, announced_policy
 from rollstream.sampler.engine.answers import Answers
 from rollstream.sampler.engine.asked_calls import AskedCalls, AskFirst
-from rollstream.sampler.engine.calls import UNANSWERED, Call, WaitingCalls
+from rollstream.sampler.engine.calls import PASSING, Call, WaitingCalls
 from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.metrics import SamplerMetrics
@@ -45,6 +45,7 @@ from rollstream.schemas.events import BatchServed, Flushed, Replaced, SamplerEve
 from rollstream.schemas.ids import RootId
 from rollstream.store.blobs import Blobs
 from rollstream.store.bounded import bounded
+from rollstream.store.errors import StoreError
 from rollstream.store.followed import Followed
 from rollstream.store.open import open_store
 from rollstream.streams.broker import Broker
@@ -106,7 +107,7 @@ class Owner:
             self._payloads,
             self._ahead,
             RecordedBatches(broker, layout, name, clock, timeout_s),
-            partial(self._projector.wait_written, timeout_s),
+            lambda: partial(self._projector.wait_written, Deadline(timeout_s)),
             reader,
         )
         self._announcer = Announcer(broker, layout, name, lambda: self._logs.claimed)
@@ -211,20 +212,16 @@ class Owner:
             answered()
             call = left.popleft()
             with self._lock:
-                try:
-                    if not self._try_decide(call, answered):
-                        unasked.append(call)
-                except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
-                    call.fail(error)
+                if not call.attempt(lambda call: self._try_decide(call, answered)):
+                    unasked.append(call)
                 while left and not self._unanswered and self._answers.decided_already(left[0]):
-                    call = left.popleft()
-                    try:
-                        self._answers.answer(call)
-                        self._do_afterwards(call)
-                    except BaseException as error:  # noqa: BLE001 - as above
-                        call.fail(error)
-            del call  # Its error keeps this frame.
+                    left.popleft().attempt(self._answer_alike)
         return unasked
+
+    def _answer_alike(self, call: Call[Any]) -> bool:
+        self._answers.answer(call)
+        self._do_afterwards(call)
+        return True
 
     def _try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
         self._logs.ownership.check()
@@ -234,7 +231,7 @@ class Owner:
             self._decide_or_look(call, self._logs.attempt(), answered)
         except AskFirst:
             return False
-        except UNANSWERED as error:
+        except PASSING as error:
             # An error of each call's own: one that is raised again keeps all frames it passed.
             self._unanswered = partial(type(error), *error.args)
             self._unanswered_at = self._logs.next_number()
@@ -395,8 +392,8 @@ class Owner:
                         short.add(call.decision_key)
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is this call's alone
                     call.fail(error)
-                    if self.fenced or isinstance(error, BrokerError):
-                        self._waiting.fail_all(error)  # Each would wait for the broker in vain.
+                    if self.fenced or isinstance(error, BrokerError | StoreError):
+                        self._waiting.fail_all(error)  # Each would wait for the same in vain.
 
     def _do_afterwards(self, call: Call[R]) -> None:
         if events := call.command.afterwards(self._logs.state, self._logs.now()):
@@ -430,9 +427,8 @@ class Owner:
                     raise
             else:
                 if not events:
-                    shortage = command.shortage(self._logs.state)
-                    if shortage or self.asked.is_owner(call, deadline):
-                        return shortage
+                    if self.asked.is_owner(call, deadline):  # As above.
+                        return command.shortage(self._logs.state)
                 elif self._confirm(call, events, deadline):
                     return command.shortage(self._logs.state)
             self._claim(deadline)

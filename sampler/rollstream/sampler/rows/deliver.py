@@ -53,7 +53,8 @@ class Delivery:
     look at, is read beside it: it pushes out nothing, and no batch waits for it.
 
     Args:
-        wait_written: returns when every decision that was handed in stands in a file.
+        wait_written: called when that is asked, returns what waits until every decision that was
+            handed in stands in a file.
         reader: reads rows while the decision about them is appended; None: nobody does.
     """
 
@@ -63,7 +64,7 @@ class Delivery:
         payloads: Payloads,
         ahead: MakesAhead,
         recorded: RecordedBatches,
-        wait_written: Callable[[], None],
+        wait_written: Callable[[], Callable[[], None]],
         reader: Executor | None = None,
     ) -> None:
         self._payloads = payloads
@@ -106,10 +107,11 @@ class Delivery:
                 found = self._group(asked, state)
             case ReadGroups():
                 groups = asked.groups(state)
-                found = Unread(asked, lambda: tuple([self._with_rows(one) for one in groups]))
+                # Each shows the scores that there are when it is decided.
+                found = Unread(object(), lambda: tuple([self._with_rows(one) for one in groups]))
             case Flush():
                 # Each waits for what was decided before it.
-                found = Unread(object(), self._wait_written, "files")
+                found = Unread(object(), self._wait_written(), "files")
             case _:
                 raise AssertionError(f"{command} is not read from the store")
         return cast("Unread[R] | R", found)

@@ -16,6 +16,7 @@ import orjson
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.sampler.decide.batches.held_batches import served_rows
 from rollstream.sampler.errors import SamplerError
@@ -78,17 +79,17 @@ class Projector:
         if failure is not None:
             raise failure
 
-    def wait_written(self, timeout_s: float) -> None:
+    def wait_written(self, deadline: Deadline) -> None:
         """Returns once every decision that was handed in is written, or failed to be.
 
         Raises:
             StoreAway: the disk needs longer.
         """
         with self._changed:
-            if not self._changed.wait_for(self._is_idle, timeout_s):
+            if not self._changed.wait_for(self._is_idle, deadline.left_s()):
                 raise StoreAway(
                     f"{len(self._pending)} decisions of sampler {self._sampler!r} were not written "
-                    f"within {timeout_s:.0f} s; see that the disk of store.root keeps up"
+                    f"within {deadline.timeout_s:.0f} s; see that the disk of store.root keeps up"
                 )
 
     def close(self) -> None:
