@@ -279,8 +279,12 @@ def test_a_look_shows_the_scores_that_there_are_though_an_equal_one_is_read() ->
     world.configure(score_timeout_s=4e9)  # By its log time the group is old.
     flushed = world.writer().flush(GroupSpec(rewards=(None, None)))
     asked = ReadGroups(group_ids=(flushed.groups[0].group_id,))
-    namespace = world.config.kafka.namespace
-    given = {"environment": "math", "scorer": "tests", "namespace": namespace}
+    scores = ScoreProducer(
+        broker=world.broker(),
+        environment="math",
+        scorer="tests",
+        namespace=world.config.kafka.namespace,
+    )
 
     async def rewards() -> list[list[float | None]]:
         async with actor_in(world) as actor:
@@ -288,9 +292,9 @@ def test_a_look_shows_the_scores_that_there_are_though_an_equal_one_is_read() ->
             SlowBlobs.free.clear()
             calls = [asyncio.ensure_future(actor.execute(asked, 0.0))]
             await waiting(actor, 0)  # It was decided, and is not read.
-            with ScoreProducer(broker=world.broker(), **given) as scores:
-                for uid in flushed.segments.uids:
-                    scores.publish(rollout_uid=uid, reward=0.5)
+            for uid in flushed.segments.uids:
+                scores.publish(rollout_uid=uid, reward=0.5)
+            scores.close()
             opened(await actor.execute(Flush(), 0.0))
             calls.append(asyncio.ensure_future(actor.execute(asked, 0.0)))
             await waiting(actor, 0)

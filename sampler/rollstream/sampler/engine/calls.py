@@ -74,14 +74,14 @@ class Call(Generic[R]):
         with suppress(InvalidStateError):
             self.answered.set_exception(error)
 
-    def attempt(self, decide: Callable[[Call[R]], bool]) -> bool:
-        """Returns what ``decide`` returns; ends the call with what that raises, and returns True.
+    def attempt(self, decide: Callable[[Call[R]], T]) -> T | None:
+        """Returns what ``decide`` returns; ends the call with what that raises, and returns None.
         The error keeps this frame, and not the one that has other calls."""
         try:
             return decide(self)
         except BaseException as error:  # noqa: BLE001 - whatever it is, its caller gets it
             self.fail(error)
-            return True
+            return None
 
 
 async def attempted(

@@ -212,16 +212,15 @@ class Owner:
             answered()
             call = left.popleft()
             with self._lock:
-                if not call.attempt(lambda call: self._try_decide(call, answered)):
+                if call.attempt(lambda call: self._try_decide(call, answered)) is False:
                     unasked.append(call)
                 while left and not self._unanswered and self._answers.decided_already(left[0]):
                     left.popleft().attempt(self._answer_alike)
         return unasked
 
-    def _answer_alike(self, call: Call[Any]) -> bool:
+    def _answer_alike(self, call: Call[Any]) -> None:
         self._answers.answer(call)
         self._do_afterwards(call)
-        return True
 
     def _try_decide(self, call: Call[R], answered: Callable[[], None]) -> bool:
         self._logs.ownership.check()
