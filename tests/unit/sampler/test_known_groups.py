@@ -44,6 +44,9 @@ def test_rows_are_unpacked_as_they_were(
         assert_array_equal(columns.created_ts, created[span])
         assert columns.earned.tobytes() == earned[span].tobytes()
         assert_array_equal(columns.begins, begins[span])
+        assert {*found.steps()} == {*steps[span].tolist()}
+        assert found.oldest_ts() == created[span].min()
+        assert found.rollouts() == begins[span].sum()
 
 
 def test_rows_of_a_step_made_together_with_plain_rewards_take_eight_bytes_each() -> None:
@@ -99,3 +102,17 @@ def test_known_groups_are_a_mapping(
         alive = [expected[ref] for ref in sorted(expected) if ref.offset == offset]
         assert known.of_flush(LOGS[1], offset) == alive
     assert known.get(GroupRef("elsewhere", 1, 0, 0, 0)) is None
+
+
+@given(flushes=st.lists(st.lists(specs, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_parts_of_a_group_are_those_of_the_whole(flushes: list[list[GroupSpec]]) -> None:
+    known = KnownGroups(PackedRefs(LOGS))
+    groups = groups_of(flushes)
+    for group in groups:
+        known[group.ref] = group
+    for _ in ("newest", "packed"):
+        for group in groups:
+            packed = known.packed.find(group.ref)
+            assert known.aged(packed) == (group.group.lineage, group.sealed_ts, group.rows)
+            assert known.key_of(group.ref) == group.key
+        known.__getstate__()

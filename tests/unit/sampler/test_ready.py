@@ -52,6 +52,14 @@ def check_firsts(found: SortedRows, expected: set[Row], firsts: Collection[int])
         assert found.least(first) == (alike[0] if alike else None)
         assert found.count(first) == len(alike)
         assert found.lasts(first).tolist() == [last for *_, last in alike]
+        without = {row[1] for row in alike[: len(alike) // 2]}
+        left = [row for row in alike if row[1] not in without]
+        assert found.least_but(first, 1, without) == (left[0] if left else None)
+    counts = Counter(row[0] for row in expected)
+    repeated = {first for first in firsts if counts[first] > 1}
+    assert repeated <= {*found.repeated(firsts)} <= {*firsts}
+    many = {*counts, *firsts}
+    assert {*found.repeated(many)} in ({one for one in many if counts[one] > 1}, many)
     lasts = {row[-1] for row in [*expected][::2]}
     assert list(found.ending_in(lasts)) == sorted(row for row in expected if row[-1] in lasts)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.decider import LOGS, Decider
+from harness.examples import examples
 from harness.groups import GroupSpec, flush_of
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.sampler.decide.batches.next_batch import NextBatch, Replace
+from rollstream.sampler.decide.choosing.dropping import useless_groups
 from rollstream.sampler.decide.choosing.row_limits import RowLimits
 from rollstream.sampler.decide.queries.looks import AskStats, SamplerStats
 from rollstream.sampler.decide.queries.progress import AskProgress
@@ -32,6 +36,9 @@ def group(*steps: int, example: str = "ex", made: tuple[int, ...] = ()) -> Group
         weight_steps=steps,
         extras=[{"created_ts": ts} for ts in made],
     )
+
+
+ROLLOUTS = st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 0)), min_size=2, max_size=4)
 
 
 def begun_at(step: int, **settings: Any) -> Decider:
@@ -288,3 +295,28 @@ def test_a_rollout_is_as_old_as_its_seal_at_least_and_where_its_time_is_unknown(
     limits = RowLimits(sampler.state, sampler.choosing, 0, NOW_US, spread=False)
     late = limits.kept(sampler.state.sealed(ref)).drop is not None
     assert late != (kept and sealed_us == NOW_US - 1_000_000)
+
+
+@given(sealed=st.lists(ROLLOUTS, min_size=1, max_size=6), late_s=st.sampled_from([-1.0, 1.5]))
+@settings(max_examples=examples(60), deadline=None)
+def test_what_goes_by_both_limits_is_what_a_look_at_each_group_finds(
+    sealed: list[list[tuple[int, int]]], late_s: float
+) -> None:
+    sampler = begun_at(5, max_rollout_step_delay=2, max_rollout_timestamp_delay=late_s)
+    made = [
+        group(
+            *(step for step, _ in one), example=str(at), made=tuple(10**6 * s - 1 for _, s in one)
+        )
+        for at, one in enumerate(sealed)
+    ]
+    sampler.seal(*made)
+    state = sampler.state
+    limits = RowLimits(state, state.choosing, 5, 0, spread=False)
+    expected = {}
+    for ref in map(state.ready.packed.pack, state.ready.refs()):
+        kept = limits.kept(state.ready.at(ref))
+        if kept.drop is not None:
+            expected[ref] = (kept.drop, *kept[1:3])
+    drops = useless_groups(state, state.choosing, 5, 0, all_equal=False)
+    found = [(ref, (why, *kept[1:3])) for why, of in drops.items() for ref, kept in of.items()]
+    assert dict(found) == expected

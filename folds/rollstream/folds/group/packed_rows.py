@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -49,6 +50,23 @@ class PackedRows(NamedTuple):
     rows: int
     data: bytes
 
+    def steps(self) -> tuple[int, ...]:
+        """The weight steps of the rows; one if all share it."""
+        return struct.unpack_from(f"<{self._steps}q", self.data, 1)
+
+    def oldest_ts(self) -> int:
+        """The least ``created_ts`` of the rows."""
+        bases = 1 if self.data[0] & _NEAR else self.rows
+        return int(min(struct.unpack_from(f"<{bases}q", self.data, 1 + 8 * self._steps)))
+
+    def rollouts(self) -> int:
+        """How many rollouts the rows are."""
+        return self.rows if self.data[0] & _SINGLE else self.data[-self.rows :].count(True)
+
+    @property
+    def _steps(self) -> int:
+        return 1 if self.data[0] & _SAME_STEP else self.rows
+
     def unpack(self) -> RowColumns:
         """The columns."""
         count, flags, at = self.rows, self.data[0], 1
@@ -59,7 +77,7 @@ class PackedRows(NamedTuple):
             at += found.nbytes
             return found
 
-        steps = take(_INT64, 1 if flags & _SAME_STEP else count)
+        steps = take(_INT64, self._steps)
         created = take(_INT64, 1 if flags & _NEAR else count)
         if flags & _NEAR:
             created = created + take(_UINT32, count)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from heapq import merge
-from itertools import chain, compress, islice
+from itertools import chain, compress, filterfalse, islice
+
+import numpy as np
 
 BLOCK_MAX = 1_024  # Rows in a block before it is split.
 NEWEST_MAX = 2_048  # Rows beside the blocks: about 250 bytes each.
 _REBUILT_FROM = 64  # Rows for one block that are merged with its own at once.
+_FEW = 64  # A row is looked up in the time that so many are passed over.
 _Row = tuple[int, ...]
 
 
@@ -141,6 +144,36 @@ class SortedRows:
         if newest is None or older is None:
             return older if newest is None else newest
         return min(older, newest)
+
+    def least_but(self, first: int, at: int, without: Container[int]) -> _Row | None:
+        """The first of these rows of which the integer in column ``at`` is not among ``without``;
+        None: there is none."""
+        newest, place = None, bisect_left(self._newest, (first,))
+        while place < len(self._newest) and self._newest[place][0] == first:
+            if self._newest[place][at] not in without:
+                newest = self._newest[place]
+                break
+            place += 1
+        for block, start, stop in self._ranges(first):
+            values = block.columns[at]
+            for value in filterfalse(without.__contains__, values[start:stop]):
+                older = block.row(values.index(value, start, stop))
+                return older if newest is None else min(older, newest)
+        return newest
+
+    def repeated(self, firsts: Collection[int]) -> Collection[int]:
+        """These, without those that only one row begins with, or none; unless they are few. It
+        costs some nanoseconds a row."""
+        if len(firsts) * _FEW < self._size:
+            return firsts
+        wanted = np.sort(np.fromiter(firsts, np.uint64, len(firsts)))
+        blocks = [np.frombuffer(block.firsts, np.uint64) for block in self._blocks]
+        newest = np.fromiter((row[0] for row in self._newest), np.uint64, len(self._newest))
+        counts = np.zeros(len(wanted), np.intp)
+        for rising in (np.concatenate([newest[:0], *blocks]), newest):
+            counts += np.searchsorted(rising, wanted, "right") - np.searchsorted(rising, wanted)
+        found: list[int] = wanted[counts > 1].tolist()
+        return found
 
     def add(self, *row: int) -> None:
         """It must not be there yet."""

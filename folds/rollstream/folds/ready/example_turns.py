@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence, Set
-from itertools import filterfalse
 
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.last_turns import LastTurns
@@ -14,6 +13,7 @@ from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef
 TurnOfKey = tuple[int, ...]
 _EPOCH_MAX = 2**24 - 1
 _STEP_BITS = 40
+_REF_AT = 3  # In a row of ``ExampleTurns.groups``.
 
 
 def age_of(policy: PolicyRef) -> int:
@@ -49,13 +49,11 @@ class ExampleTurns:
         oldest = filter(None, map(self.groups.least, keys))
         return sorted([self.place(*row[:4]) for row in oldest])
 
-    def place_after(self, key: int, without: Set[int]) -> TurnOfKey | None:
-        """When the turn of the key comes without these groups; None: it has no others."""
-        ages, sealed, refs = self.groups.columns(key, 1, 2, 3)
-        for ref in filterfalse(without.__contains__, refs):
-            at = refs.index(ref)
-            return self.place(key, ages[at], sealed[at], ref)
-        return None
+    def places_after(self, keys: Sequence[int], without: Set[int]) -> list[TurnOfKey]:
+        """When the turns of these keys come without these groups, among which the oldest one of
+        each is; of keys that have others."""
+        found = [self.groups.least_but(key, _REF_AT, without) for key in self.groups.repeated(keys)]
+        return [self.place(*row[:4]) for row in found if row is not None]
 
     def add(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
         group = age, sealed_ts, ref

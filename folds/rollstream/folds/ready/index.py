@@ -16,6 +16,7 @@ import xxhash
 from rollstream.folds.group.known import Key, KnownGroup
 from rollstream.folds.group.known_groups import KnownGroups
 from rollstream.folds.group.packed_refs import INDEX_BITS, INDEX_MAX
+from rollstream.folds.group.packed_rows import PackedRows
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.folds.ready.example_turns import ExampleTurns, TurnOfKey, age_of
 from rollstream.folds.ready.needed_steps import NeededSteps
@@ -280,6 +281,10 @@ class ReadyIndex:
         """The group of a packed reference."""
         return self._known.at(packed)
 
+    def aged(self, packed: int) -> tuple[str, int, PackedRows]:
+        """The lineage, ``sealed_ts`` and rows of the group of a packed reference."""
+        return self._known.aged(packed)
+
     def made_before(self, oldest_made_us: int) -> Iterator[tuple[int, int]]:
         """Groups of which fewer rollouts than are served were made at that time or later; none if
         the index does not look at that. With each: how many rollouts it has, if all were made
@@ -400,15 +405,29 @@ def _in_turn(
     pairs = [zip(order, repeat(at)) for at, order in enumerate(orders)]
     # Keys whose oldest group is left out have their turn with the next one, which is never sooner.
     moved: list[tuple[TurnOfKey, int]] = []
+    passed: list[list[int]] = [[] for _ in among]  # Such keys, which are looked up together.
+
+    def move() -> None:
+        for at, keys in enumerate(passed):
+            if keys:
+                for later in among[at].places_after(keys, without):
+                    heapq.heappush(moved, (later, at))
+                keys.clear()
+
     for place, at in heapq.merge(*pairs) if len(pairs) > 1 else chain(*pairs):
+        *_, ref, key = place
+        if ref in without and not (moved and moved[0] < (place, at)):
+            passed[at].append(key)
+            continue
+        move()
         while moved and moved[0] < (place, at):
             (*_, later_ref, later_key), later_at = heapq.heappop(moved)
             yield among[later_at], later_key, later_ref
-        *_, ref, key = place
-        if ref not in without:
+        if ref in without:
+            passed[at].append(key)
+        else:
             yield among[at], key, ref
-        elif (later := among[at].place_after(key, without)) is not None:
-            heapq.heappush(moved, (later, at))
+    move()
     for (*_, ref, key), at in sorted(moved):
         yield among[at], key, ref
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
+from operator import itemgetter
 
 from rollstream.folds.group.eligible import dropped_for
 from rollstream.folds.group.packed_refs import INDEX_MAX
@@ -48,7 +49,7 @@ def _add_at_any_step(
     drops: Drops, state: SamplerState, choosing: Choosing, now_us: int, *, all_equal: bool
 ) -> None:
     """Adds groups that are dropped whatever is trained next, each for its first reason."""
-    ready, foreign = state.ready, set[int]()
+    ready, foreign, known = state.ready, set[int](), refs_of(drops)
     if state.is_pool:  # Whose trainer never trains on others.
         foreign = _ready_with(state, lambda policy: policy.lineage != choosing.lineage)
     overdue = state.late.sealed_before(now_us - round(choosing.score_timeout_s * 1e6))
@@ -58,8 +59,9 @@ def _add_at_any_step(
         (DropReason.UNSCORED, {*map(ready.packed.pack, overdue)}),
         (DropReason.FILTERED, filtered),
     ):
-        drops[reason] = dict.fromkeys(refs - refs_of(drops), _ALL)
-    excess = _over_capacity(state, choosing, refs_of(drops))
+        drops[reason] = dict.fromkeys(refs - known, _ALL)
+        known |= refs
+    excess = _over_capacity(state, choosing, known)
     drops[DropReason.CAPACITY] = dict.fromkeys(excess, _ALL)
 
 
@@ -96,31 +98,36 @@ def _beyond_use(state: SamplerState, choosing: Choosing, step: int, now_us: int)
     }
     limits = RowLimits(state, choosing, step, now_us, spread=False)
     oldest_made_us = choosing.oldest_made_us(now_us)
-    by_step_alone = oldest_made_us is None  # Else too few may be left by both limits alone.
-    too_few: Iterable[tuple[int, int]] = ()
     drops: Drops = {}
+    partly: list[Iterable[int]] = []  # Groups of which some policies are too old, but not all.
     for policies in useless:
-        reason = dropped(policies)
-        if reason is None and by_step_alone:
-            too_few = ((ref, 0) for ref in limits.short_by_step(ready))
-            continue
-        late = reason in (None, DropReason.STALE) and delay >= 0
-        if reason and not late:
-            drops.setdefault(reason, {}).update(dict.fromkeys(ready.by_policies(policies), _ALL))
-            continue
-        for ref in ready.by_policies(policies) if late else ():
-            rows = limits.kept(ready.at(ref))
-            if why := reason or rows.drop:
-                drops.setdefault(why, {})[ref] = rows
-    if oldest_made_us is not None:
-        too_few = ready.made_before(oldest_made_us)
+        reason, refs = dropped(policies), ready.by_policies(policies)
+        if reason == DropReason.STALE and delay >= 0:
+            rows_of = {ref: limits.left_of(ready, ref) for ref in refs}
+            drops.setdefault(reason, {}).update(rows_of)
+        elif reason is not None:
+            drops.setdefault(reason, {}).update(zip(refs, repeat(_ALL), strict=False))
+        else:
+            partly.append(refs)
+    if not partly and oldest_made_us is None:
+        return drops
     known = refs_of(drops)
-    for ref, rollouts in too_few:
-        if ref not in known:
-            none = limits.all_made_late(rollouts) if rollouts else None
-            rows = limits.kept(ready.at(ref)) if none is None else none
-            assert rows.drop is not None, ref
+
+    def add(ref: int, rows: KeptRows) -> None:
+        if rows.drop is not None:
+            known.add(ref)
             drops.setdefault(rows.drop, {})[ref] = rows
+
+    for ref in limits.short_by_step(ready) if partly else ():
+        if ref not in known:
+            add(ref, limits.kept(ready.at(ref)))
+    made_before = () if oldest_made_us is None else ready.made_before(oldest_made_us)
+    for ref, rollouts in made_before:
+        if ref not in known:
+            add(ref, limits.left_of(ready, ref, rollouts))
+    for ref in chain.from_iterable(partly):  # Too few may be left by both limits alone.
+        if ref not in known and limits.may_be_late(ready, ref):
+            add(ref, limits.kept(ready.at(ref)))
     return drops
 
 
@@ -193,7 +200,11 @@ def drop_events(
         rows = refs if isinstance(refs, Mapping) else dict.fromkeys(refs, _ALL)
         groups: list[DroppedGroup] = []
         for flush, of_flush in state.ready.packed.by_flush(sorted(rows)):
-            groups += map(_made, [(*flush, ref & INDEX_MAX, *rows[ref][1:3]) for ref in of_flush])
+            packed = [*of_flush]
+            kept = [*map(rows.__getitem__, packed)]
+            indexes = map(INDEX_MAX.__and__, packed)
+            too_old = map(itemgetter(1), kept), map(itemgetter(2), kept)
+            groups += map(_made, zip(*map(repeat, flush), indexes, *too_old, strict=False))
         for start in range(0, len(groups), DROPPED_PER_EVENT_MAX):
             part = tuple(groups[start : start + DROPPED_PER_EVENT_MAX])
             events.append(Dropped(**now, reason=reason.value, groups=part, detail=detail))
@@ -203,7 +214,7 @@ def drop_events(
 def _over_capacity(state: SamplerState, choosing: Choosing, without: Set[int]) -> list[int]:
     """The oldest groups beyond the capacities, once those ``without`` are gone."""
     refs: set[int] = set()
-    gone = set(without)
+    gone = without
     limits = [*capacities(state).items(), (None, choosing.capacity_groups)]
     for environment, most in limits:
         beyond, dropped = _count(state, environment) - most, len(gone)
@@ -216,7 +227,7 @@ def _over_capacity(state: SamplerState, choosing: Choosing, without: Set[int]) -
         if excess > 0:
             oldest = _oldest(state, excess + dropped, environment)
             refs.update([ref for ref in oldest if ref not in gone][:excess])
-            gone |= refs
+            gone = gone | refs
     return sorted(refs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -60,12 +61,31 @@ class RowLimits:
         self._spread = spread
         self._least = {one.name: one.min_group_size for one in choosing.environments}
 
-    def all_made_late(self, rollouts: int) -> KeptRows | None:
-        """What is left of a group whose rollouts, so many, were all made too long ago: nothing;
-        None: ask ``kept``, for which ones have too old weights, too."""
-        if self._oldest_step is not None:
-            return None
-        return KeptRows(None, 0, rollouts, DropReason.TOO_OLD)
+    def left_of(self, ready: ReadyIndex, packed: int, made_late: int = 0) -> KeptRows:
+        """What is left of a ready group, which goes whole: ``kept``, but without a mask if the
+        weights of all its rollouts are too old, or those of none.
+
+        Args:
+            made_late: how many rollouts it has, if all were made too long ago.
+        """
+        first = self._oldest_step
+        if first is None:
+            return _gone(0, made_late, DropReason.TOO_OLD)
+        lineage, _, rows = ready.aged(packed)
+        steps = rows.steps() if lineage == self._lineage else (UNKNOWN_STEP,)
+        oldest, newest = min(steps), max(steps)
+        if oldest != UNKNOWN_STEP and newest < first:
+            return _gone(rows.rollouts(), 0, DropReason.STALE)
+        if made_late and (oldest >= first or newest == UNKNOWN_STEP):
+            return _gone(0, made_late, DropReason.TOO_OLD)
+        return self.kept(ready.at(packed))
+
+    def may_be_late(self, ready: ReadyIndex, packed: int) -> bool:
+        """Whether rollouts of a ready group may have been made too long ago."""
+        if self._oldest_made_us is None:
+            return False
+        _, sealed_ts, rows = ready.aged(packed)
+        return min(sealed_ts, rows.oldest_ts()) < self._oldest_made_us
 
     def short_by_step(self, ready: ReadyIndex) -> Iterator[int]:
         """Ready groups of several policies of which too few rollouts have weights that are not too
@@ -109,6 +129,11 @@ class RowLimits:
         if self._oldest_made_us is not None:
             late_time = rows.made_ts(known.sealed_ts) < self._oldest_made_us
         return late_step, late_time
+
+
+@lru_cache(maxsize=1_024)  # Groups share the few values that there are.
+def _gone(by_step: int, by_time: int, drop: DropReason) -> KeptRows:
+    return KeptRows(None, by_step, by_time, drop)
 
 
 def _all_equal(returns: NDArray[np.float64]) -> bool:
