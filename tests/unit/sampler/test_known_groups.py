@@ -113,6 +113,7 @@ def test_parts_of_a_group_are_those_of_the_whole(flushes: list[list[GroupSpec]])
     for _ in ("newest", "packed"):
         for group in groups:
             packed = known.packed.find(group.ref)
+            assert known.version_of(packed) == group.group.policy_version
             assert known.aged(packed) == (group.group.lineage, group.sealed_ts, group.rows)
             assert known.key_of(group.ref) == group.key
         known.__getstate__()

@@ -22,7 +22,7 @@ from rollstream.streams.folds.refs import GroupRef
 _HEAD = struct.Struct("<16s16sqIIBHHHIIIII")
 _HAS_REWARDS, _ALL_EQUAL, _IS_TRAIN = 1, 2, 4
 _ID_AT, _ID_BYTES = 16, 16
-_ROWS_AT, _SIZES_AT = 4, 9  # Among what the head holds.
+_ROWS_AT, _VERSION_AT, _SIZES_AT = 4, 8, 9  # Among what the head holds.
 _NO_ID = bytes(_ID_BYTES)
 NEWEST_MAX = 4_096  # Groups that came last, or were looked at last: about 1.5 KB each.
 
@@ -171,6 +171,16 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         rows, sizes = head[_ROWS_AT], head[_SIZES_AT:]
         lineage = record[_HEAD.size : _HEAD.size + sizes[2]].decode()
         return lineage, flush.sealed_ts, PackedRows(rows, record[_HEAD.size + sum(sizes) :])
+
+    def version_of(self, packed: int) -> str:
+        """The ``policy_version`` of a group, which must be there and is not made."""
+        group = self._newest.get(packed)
+        if group is not None:
+            return group.group.policy_version
+        flush = self._flushes[packed >> INDEX_BITS]
+        record = flush.records[packed & INDEX_MAX]
+        assert record, self.packed.unpack(packed)
+        return flush.versions[_HEAD.unpack_from(record)[_VERSION_AT]][0]
 
     def key_of(self, ref: GroupRef) -> Key | None:
         """The key of the group alone; None: it is not there."""

@@ -324,6 +324,10 @@ class ReadyIndex:
         assert row is not None, policies
         return row[1]
 
+    def version_of(self, policies: Policies) -> str:
+        """The ``policy_version`` of one of the groups of exactly these policies."""
+        return self._known.version_of(self.one_of(policies))
+
     def has_others(self, policies: Policies, without: Set[int]) -> bool:
         """Whether there are groups of exactly these policies, which are ready, besides these."""
         return any(ref not in without for ref in self.by_policies(policies))

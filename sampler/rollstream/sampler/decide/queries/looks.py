@@ -238,9 +238,7 @@ def _of_policies(state: SamplerState) -> Callable[[], dict[str, Any]]:
     ready, reference = state.ready, state.reference(state.clock(state.next_step))
     counted = []
     for policies in ready.distinct_policies():
-        version = MIXED_POLICY  # No group is made to say so: there may be as many policies.
-        if len(policies) == 1:
-            version = ready.at(ready.one_of(policies)).group.policy_version
+        version = MIXED_POLICY if len(policies) > 1 else ready.version_of(policies)
         counted.append((policies, ready.count_of(policies), version))
 
     def made() -> dict[str, Any]:
