@@ -56,10 +56,10 @@ def check_firsts(found: SortedRows, expected: set[Row], firsts: Collection[int])
         left = [row for row in alike if row[1] not in without]
         assert found.least_but(first, 1, without) == (left[0] if left else None)
     counts = Counter(row[0] for row in expected)
-    repeated = {first for first in firsts if counts[first] > 1}
-    assert repeated <= {*found.repeated(firsts)} <= {*firsts}
-    many = {*counts, *firsts}
-    assert {*found.repeated(many)} in ({one for one in many if counts[one] > 1}, many)
+    for more_than in (0, 1):
+        of = {first for first in counts if counts[first] > more_than}
+        assert {*firsts} & of <= {*found.beginning(firsts, more_than)} <= {*firsts}
+        assert {*found.beginning({*counts, GREATEST}, more_than)} in (of, {*counts, GREATEST})
     lasts = {row[-1] for row in [*expected][::2]}
     assert list(found.ending_in(lasts)) == sorted(row for row in expected if row[-1] in lasts)
 

@@ -87,12 +87,13 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
                     yield self.packed.unpack(number << INDEX_BITS | index)
 
     def __contains__(self, ref: object) -> bool:
-        return isinstance(ref, GroupRef) and self._record(ref) is not None
+        return isinstance(ref, GroupRef) and self._record(self.packed.find(ref)) is not None
 
     def __getitem__(self, ref: GroupRef) -> KnownGroup:
-        if self._record(ref) is None:
+        packed = self.packed.find(ref)
+        if packed not in self._newest and self._record(packed) is None:
             raise KeyError(ref)
-        return self.at(self.packed.find(ref))
+        return self.at(packed)
 
     def __setitem__(self, ref: GroupRef, group: KnownGroup) -> None:
         number, index, flush = self._place(ref, group)
@@ -120,18 +121,19 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         return number, index, flush
 
     def __delitem__(self, ref: GroupRef) -> None:
-        if self._record(ref) is None:
+        if ref not in self:
             raise KeyError(ref)
         self.discard(ref)
 
     def discard(self, ref: GroupRef) -> None:
         """Without the group from now on, if it is there."""
-        if self._record(ref) is None:
+        packed = self.packed.find(ref)
+        if self._record(packed) is None:
             return
-        number, index = divmod(self.packed.pack(ref), 1 << INDEX_BITS)
+        number = packed >> INDEX_BITS
         flush = self._flushes[number]
-        self._newest.pop(number << INDEX_BITS | index, None)
-        flush.records[index] = None
+        self._newest.pop(packed, None)
+        flush.records[packed & INDEX_MAX] = None
         flush.alive -= 1
         self._size -= 1
         if not flush.alive:
@@ -184,9 +186,12 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
 
     def key_of(self, ref: GroupRef) -> Key | None:
         """The key of the group alone; None: it is not there."""
-        if self._record(ref) is None:
-            return None
-        return Key(ref.environment, self.ranked(self.packed.find(ref))[0])
+        packed = self.packed.find(ref)
+        group = self._newest.get(packed)
+        if group is not None:
+            return group.key
+        found = self._record(packed) is not None
+        return Key(ref.environment, self.ranked(packed)[0]) if found else None
 
     def of_flush(self, log: PartitionAddress, offset: int) -> list[KnownGroup]:
         """The groups of one flush."""
@@ -238,9 +243,9 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         if not flush.records[index]:
             flush.records[index] = _pack(group, flush)
 
-    def _record(self, ref: GroupRef) -> bytes | None:
-        number, index = divmod(self.packed.find(ref), 1 << INDEX_BITS)
-        flush = self._flushes.get(number)  # There is none of -1.
+    def _record(self, packed: int) -> bytes | None:
+        flush = self._flushes.get(packed >> INDEX_BITS)  # There is none of -1.
+        index = packed & INDEX_MAX
         return flush.records[index] if flush and index < len(flush.records) else None
 
 

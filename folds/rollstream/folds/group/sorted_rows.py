@@ -13,7 +13,7 @@ import numpy as np
 BLOCK_MAX = 1_024  # Rows in a block before it is split.
 NEWEST_MAX = 2_048  # Rows beside the blocks: about 250 bytes each.
 _REBUILT_FROM = 64  # Rows for one block that are merged with its own at once.
-_FEW = 64  # A row is looked up in the time that so many are passed over.
+_FEW = 16  # A row is looked up in the time that so many are passed over.
 _Row = tuple[int, ...]
 
 
@@ -161,9 +161,9 @@ class SortedRows:
                 return older if newest is None else min(older, newest)
         return newest
 
-    def repeated(self, firsts: Collection[int]) -> Collection[int]:
-        """These, without those that only one row begins with, or none; unless they are few. It
-        costs some nanoseconds a row."""
+    def beginning(self, firsts: Collection[int], more_than: int = 0) -> Collection[int]:
+        """Those that more rows than so many begin with; if they are few, all. It costs some
+        nanoseconds a row."""
         if len(firsts) * _FEW < self._size:
             return firsts
         wanted = np.sort(np.fromiter(firsts, np.uint64, len(firsts)))
@@ -172,7 +172,7 @@ class SortedRows:
         counts = np.zeros(len(wanted), np.intp)
         for rising in (np.concatenate([newest[:0], *blocks]), newest):
             counts += np.searchsorted(rising, wanted, "right") - np.searchsorted(rising, wanted)
-        found: list[int] = wanted[counts > 1].tolist()
+        found: list[int] = wanted[counts > more_than].tolist()
         return found
 
     def add(self, *row: int) -> None:

@@ -52,7 +52,8 @@ class ExampleTurns:
     def places_after(self, keys: Sequence[int], without: Set[int]) -> list[TurnOfKey]:
         """When the turns of these keys come without these groups, among which the oldest one of
         each is; of keys that have others."""
-        found = [self.groups.least_but(key, _REF_AT, without) for key in self.groups.repeated(keys)]
+        several = self.groups.beginning(keys, more_than=1)
+        found = [self.groups.least_but(key, _REF_AT, without) for key in several]
         return [self.place(*row[:4]) for row in found if row is not None]
 
     def add(self, key: int, age: int, sealed_ts: int, ref: int, number: int) -> None:
@@ -68,20 +69,25 @@ class ExampleTurns:
 
     def remove(self, groups: Sequence[TurnOfKey]) -> None:
         """Rows of ``groups``."""
-        before = {key: self.groups.least(key) for key in {group[0] for group in groups}}
+        oldest = {group[0]: group for group in sorted(groups, reverse=True)}
         self.groups.remove_all(groups)
         self.ages.remove_all([(sealed_ts, ref) for _, _, sealed_ts, ref, _ in groups])
-        after = {key: self.groups.least(key) for key in before}
-        moved = [key for key in before if before[key] != after[key]]
-        self.order.remove_all([self.place(*row[:4]) for key in moved if (row := before[key])])
-        for key in moved:
-            if (row := after[key]) is not None:
-                self.order.add(*self.place(*row[:4]))
+        left = {key: self.groups.least(key) for key in self.groups.beginning(oldest)}
+        later: list[TurnOfKey] = []
+        for key, row in left.items():
+            if row is not None and row < oldest[key]:
+                del oldest[key]  # It was not the oldest one of its key.
+            elif row is not None:
+                later.append(self.place(*row[:4]))
+        self.order.remove_all([self.place(*row[:4]) for row in oldest.values()])
+        for place in later:
+            self.order.add(*place)
 
     def mark_served(self, served: Sequence[tuple[int, int]]) -> None:
         if len(self.groups):
+            ready = {*self.groups.beginning({key for key, _ in served})}
             for key, turn in served:
-                oldest = self.groups.least(key)
+                oldest = self.groups.least(key) if key in ready else None
                 if oldest is not None and turn > self.turns.get(key):
                     self.order.remove(*self.place(*oldest[:4]))
                     self.turns.serve([(key, turn)])
