@@ -182,7 +182,8 @@ class KnownGroups(MutableMapping[GroupRef, KnownGroup]):
         flush = self._flushes[packed >> INDEX_BITS]
         record = flush.records[packed & INDEX_MAX]
         assert record, self.packed.unpack(packed)
-        return flush.versions[_HEAD.unpack_from(record)[_VERSION_AT]][0]
+        version: int = _HEAD.unpack_from(record)[_VERSION_AT]
+        return flush.versions[version][0]
 
     def key_of(self, ref: GroupRef) -> Key | None:
         """The key of the group alone; None: it is not there."""
