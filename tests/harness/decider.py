@@ -152,7 +152,7 @@ class Decider:
         return batch
 
     def evict(self) -> None:
-        self._apply(after_sealed(self.state, self._now()))
+        self._apply(after_sealed(self.state, self._now(), self.now_us))
 
     def progress(self) -> Progress:
         return self.do(AskProgress())

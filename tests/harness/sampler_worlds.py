@@ -12,7 +12,7 @@ import pytest
 from harness.groups import GroupWriter
 from harness.stores import scratch_store
 from rollstream.consumers import create_deployment
-from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.clock import Clock, SystemClock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler import Sampler, SamplerApi
@@ -188,10 +188,14 @@ def new_name() -> str:
     return f"trainer-{uuid.uuid4().hex[:12]}"
 
 
-def memory_world() -> LocalWorld:
-    """Everything in memory."""
+def memory_world(clock: Clock | None = None) -> LocalWorld:
+    """Everything in memory.
+
+    Args:
+        clock: of the broker, instead of the system's.
+    """
     return LocalWorld(
-        MemoryBroker(MemoryLogs()), scratch_store(), config_of("file:///unused", new_name())
+        MemoryBroker(MemoryLogs(clock)), scratch_store(), config_of("file:///unused", new_name())
     )
 
 

@@ -10,14 +10,18 @@ HOUR_US = 3_600_000_000
 
 
 class WrongClock:
-    """Another machine's clock, which is ahead of the brokers', or behind."""
+    """Another machine's clock, which is ahead of the brokers', or behind.
+
+    Attributes:
+        ahead_us: by how much; whoever sets the machine's clock changes it.
+    """
 
     def __init__(self, inner: Clock, ahead_us: int) -> None:
         self._inner = inner
-        self._ahead_us = ahead_us
+        self.ahead_us = ahead_us
 
     def now_us(self) -> int:
-        return self._inner.now_us() + self._ahead_us
+        return self._inner.now_us() + self.ahead_us
 
     def monotonic_s(self) -> float:
         return self._inner.monotonic_s()

@@ -21,6 +21,7 @@ class Alarm(StrEnum):
     SETTLES_NOTHING = "settles_nothing"
     SEALS_NOTHING = "seals_nothing"
     FAILS_BESIDE = "fails_beside"
+    WRONG_CLOCK = "wrong_clock"
     PUT_ASIDE = "put_aside"
     RECORDS_LOST = "records_lost"
     UNREADABLE_SHARE = "unreadable_share"

@@ -59,6 +59,7 @@ class DecisionCounts:
         decided_ts: log time of the newest decision, or of the first claim.
         served_ts: log times of the batches of the minute up to the newest.
         dropped_since: groups that were dropped since the newest decision, by reason.
+        clock_ahead_us: how far its owner's clock was ahead of the brokers' at its newest cursor.
     """
 
     batches: int = 0
@@ -67,15 +68,20 @@ class DecisionCounts:
     decided_ts: int | None = None
     served_ts: list[int] = field(default_factory=list)
     dropped_since: dict[str, int] = field(default_factory=dict)
+    clock_ahead_us: int = 0
 
     def apply(self, timestamp_us: int, event: Event) -> None:
         """Counts the next event."""
         match event:
             case Claimed():
+                self.clock_ahead_us = 0
                 if self.decided_ts is None:
                     self.decided_ts = timestamp_us
                 return
-            case Adopted() | CursorRecorded() | Requested():
+            case CursorRecorded():
+                self.clock_ahead_us = event.now_ts - timestamp_us
+                return
+            case Adopted() | Requested():
                 return
             case Dropped():
                 # No trainer gets further by a drop: where every group is dropped, it waits.

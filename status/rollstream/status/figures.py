@@ -146,6 +146,7 @@ class SamplerFigures:
         lost: how the log holds less than the store's root knows of, in words; empty: it does not,
             or the root was not looked at.
         aside: why the log cannot be read on, with the offset; empty: it can.
+        clock_ahead_s: how far its machine's clock was ahead of the brokers', as it said last.
     """
 
     name: str
@@ -171,6 +172,7 @@ class SamplerFigures:
     wanted: int = 0
     lost: str = ""
     aside: str = ""
+    clock_ahead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

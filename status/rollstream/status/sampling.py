@@ -133,6 +133,7 @@ class SamplerReading:
             wanted=counts.wanted,
             lost=self._lost,
             aside=self.aside,
+            clock_ahead_s=counts.clock_ahead_us / 1e6,
         )
 
 

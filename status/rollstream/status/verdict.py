@@ -18,6 +18,7 @@ from rollstream.status.figures import (
     PartitionFigures,
     SamplerFigures,
 )
+from rollstream.streams.troubles import CLOCK, wrong_clock
 
 QUIET_S = 60.0  # A stage that has work and did nothing for this long counts as stuck.
 NAMED_MAX = 8  # Partitions that one sentence names.
@@ -78,7 +79,11 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
             continue
         section = config.samplers[sampler.name]
         choosing = choosing_of(section, config.environments)
-        found = (_unacked(sampler, section), _sampling(sampler, figures, choosing))
+        found = (
+            _wrong_clock(sampler),
+            _unacked(sampler, section),
+            _sampling(sampler, figures, choosing),
+        )
         verdicts += filter(None, found)
     verdicts += filter(None, (_untold(one, figures, config) for one in figures.admission))
     return tuple(verdicts)
@@ -97,6 +102,10 @@ def _sealing(
             told = f"nothing of {_names(those)} is sealed; {_owners(those)} says why: {trouble}"
             yield Verdict("sealers", told, Alarm.SEALS_NOTHING)
         for trouble, those in _by_text(mine, attrgetter("beside")):
+            if trouble.startswith(CLOCK):
+                told = f"{_owners(those)} seals {_names(those)}, and {trouble}"
+                yield Verdict("sealers", told, Alarm.WRONG_CLOCK, WARNING)
+                continue
             told = f"{_names(those)} is sealed; {_owners(those)} says what else fails: {trouble}"
             yield Verdict("sealers", told, Alarm.FAILS_BESIDE, WARNING)
     lost = [p for p in partitions if p.lost]
@@ -230,6 +239,14 @@ def _untold(
         "(admission_idle_s)",
         Alarm.NO_SHARES,
     )
+
+
+def _wrong_clock(sampler: SamplerFigures) -> Verdict | None:
+    trouble = wrong_clock(sampler.clock_ahead_s)
+    if sampler.over or not trouble:
+        return None
+    told = f"{sampler.owner} decides for {sampler.name}, and {trouble}"
+    return Verdict("sampler", told, Alarm.WRONG_CLOCK, WARNING)
 
 
 def _unacked(sampler: SamplerFigures, config: SamplerConfig) -> Verdict | None:

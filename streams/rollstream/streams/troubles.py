@@ -11,6 +11,8 @@ from typing import NamedTuple
 TEXT_BYTES_MAX = 2000  # Kafka takes 4,096 bytes.
 PUT_ASIDE = "put aside: "  # How the trouble of a partition begins that its sealer put aside.
 BESIDE = "beside sealing: "  # How it begins where sealing goes on.
+CLOCK_OFF_S = 30.0  # An answer of the broker may be as late: less is no wrong clock.
+CLOCK = "its machine's clock is "
 
 
 class CommitNote(NamedTuple):
@@ -47,3 +49,14 @@ def note_in(metadata: str) -> CommitNote:
     """What was committed; anything else, as of another program, says nothing."""
     claim, _, trouble = metadata.partition(" ")
     return CommitNote(int(claim) if claim.isdecimal() else None, trouble)
+
+
+def wrong_clock(ahead_s: float) -> str:
+    """Returns what is wrong with a machine's clock that is so far ahead; empty: nothing."""
+    if abs(ahead_s) < CLOCK_OFF_S:
+        return ""
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"{CLOCK}about {abs(round(ahead_s, -1)):.0f} s {way} the brokers'. It decides by the "
+        "brokers' clock all the same. Keep the machine's clock with NTP"
+    )

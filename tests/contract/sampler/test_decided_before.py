@@ -120,7 +120,8 @@ def test_a_makers_steps_are_made_again_and_their_reservoir_is_carried(
 
 @pytest.mark.proves("A15", "F2")
 def test_what_a_step_carried_and_was_made_too_long_ago_is_still_trained_on_in_it() -> None:
-    with closing(memory_world()) as world:
+    clock = StillClock(CREATED_TS)
+    with closing(memory_world(clock)) as world:
         world.configure(max_policy_lag=-1, max_rollout_timestamp_delay=60.0)
         made = [
             {"rollout_uid": uid, "created_ts": CREATED_TS - round(ago_s * 1e6)}
@@ -130,7 +131,6 @@ def test_what_a_step_carried_and_was_made_too_long_ago_is_still_trained_on_in_it
             GroupSpec(rewards=(0.0, 1.0, 0.5, 0.25), extras=made),
             *(GroupSpec(example_id=f"e-{n}") for n in range(3)),
         )
-        clock = StillClock(CREATED_TS)
         sampler = Sampler(
             world.name, config=world.config, broker=world.broker(), store=world.store, clock=clock
         )

@@ -7,10 +7,10 @@ import threading
 from unittest.mock import patch
 
 from harness.wrong_clock import HOUR_US, WrongClock
-from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.consumers.sealing.offsets import CommittedOffset
 from rollstream.consumers.sealing.partition import Partition
 from rollstream.streams.owned.appends import Appends
+from rollstream.streams.owned.log_clock import LogClock
 from simulation.consumers.silences import Silences
 
 # By these names: an exception within a world counts as a defect that was caught.

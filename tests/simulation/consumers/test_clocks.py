@@ -7,13 +7,18 @@ import pytest
 from harness.failing_blobs import PassingBlobs
 from harness.history import problems_of
 from harness.retention import RetentionWorld
-from harness.sealing import SealWorld
+from harness.sealing import TIMEOUT_S, SealWorld
 from harness.wrong_clock import HOUR_US, WrongClock
 from rollstream.consumers.retention.owner import SCHEDULE_EVERY_S
+from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.runtime.metrics.catalogue import STUCK
+from rollstream.status import Alarm, Figures, Verdict, measure, samples, stuck_stages
 from rollstream.store import Blobs
 
 SEAL_TIMEOUT_S = 60.0
 HOUR_S = 3_600.0
+NAMED_WITHIN_S = 60.0
 
 
 @pytest.mark.proves("F24")
@@ -97,3 +102,60 @@ class AskedForStaged(PassingBlobs):
     def delete_staged(self, before_us: int) -> int:
         self.before_us.append(before_us)
         return super().delete_staged(before_us)
+
+
+@pytest.mark.proves("F24")
+def test_status_names_a_sealer_whose_clock_goes_wrong_while_it_does_and_nobody_else() -> None:
+    world = SealWorld(partitions=1)
+    clock = WrongClock(world.clock, 0)
+    with world.sealer(clock=clock) as sealer:
+        world.publish("first")
+        world.run(sealer, seconds=5)
+        assert stuck(world) == []
+        clock.ahead_us = HOUR_US
+        world.run(sealer, seconds=NAMED_WITHIN_S)
+        (told,) = stuck(world)
+        assert told.alarm is Alarm.WRONG_CLOCK
+        assert told.reason.startswith("sealer-1 seals math[0], and its machine's clock is about ")
+        assert "3600 s ahead of the brokers'" in told.reason
+        assert STUCK.sample(1, "sealers", "wrong_clock", "warning") in samples(Figures(), [told])
+        clock.ahead_us = 0
+        world.run(sealer, seconds=NAMED_WITHIN_S)
+        assert stuck(world) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_machine_that_slept_has_a_right_clock_and_its_sealer_learns_the_time() -> None:
+    """Its monotonic clock stood still meanwhile, and nothing arrives afterwards."""
+    world = SealWorld(
+        partitions=1, target_group_size=3, min_group_size=1, seal_timeout_s=SEAL_TIMEOUT_S
+    )
+    clock = Sleeping(world.clock)
+    with world.sealer(clock=clock) as sealer:
+        world.publish("alone")
+        world.run(sealer, seconds=5)
+        clock.sleep(HOUR_S)
+        world.run(sealer, seconds=NAMED_WITHIN_S / 2)
+        assert world.groups() == [("alone",)]
+        assert stuck(world) == []
+
+
+def stuck(world: SealWorld) -> list[Verdict]:
+    figures = measure(world.broker, world.config, Deadline(TIMEOUT_S, world.clock))
+    return list(stuck_stages(figures, world.config))
+
+
+class Sleeping(WrongClock):
+    """The clock of a machine that may sleep."""
+
+    def __init__(self, inner: ManualClock) -> None:
+        super().__init__(inner, 0)
+        self._manual = inner
+        self._slept_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self._manual.advance(seconds)
+        self._slept_s += seconds
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() - self._slept_s

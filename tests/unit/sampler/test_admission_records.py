@@ -49,7 +49,6 @@ class World(Decider):
         super().__init__(**self.config)
         self.seconds = 0.0
         self.lacking: set[str] = set()
-        self.decided_us = 0  # By the sampler's clock, when log time was ``LOG_US``.
         self.restart(claimed_at=0)
 
     def restart(self, claimed_at: int) -> None:
@@ -59,7 +58,6 @@ class World(Decider):
 
     def publish(self, step: int = 0) -> None:
         self.log_us = LOG_US + round(self.seconds * SECOND_US)
-        self.decided_us = len(self.events) - round(self.seconds * SECOND_US)
         self.do(PublishPolicy(step=step, policy_version=f"v{step}"))
 
     def produce(self, *figures: tuple[str, int, int, int]) -> None:
@@ -80,8 +78,7 @@ class World(Decider):
         return {one.producer_id: one.total for one in self.look()["math"].shares}
 
     def observe(self, requests: Sequence[Sequence[Quota]] = ()) -> Observed:
-        # Its own clock, which shows the number of decisions when it decides, and 0 at first.
-        self.now_us = self.decided_us + round(self.seconds * SECOND_US)
+        self.now_us = LOG_US + round(self.seconds * SECOND_US)
         return self.granting.observe(self.state, lambda: self.reported, self.now_us, requests)
 
     def totals(self) -> dict[str, int]:

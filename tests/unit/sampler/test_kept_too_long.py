@@ -43,7 +43,8 @@ def opened(world: LocalWorld, clock: StillClock) -> Sampler:
 
 @pytest.mark.proves("E2", "A15")
 def test_it_is_not_trained_on_and_whoever_asks_later_has_the_same() -> None:
-    with closing(memory_world()) as world:
+    clock = StillClock(CREATED_TS)
+    with closing(memory_world(clock)) as world:
         world.configure(max_policy_lag=-1, max_rollout_timestamp_delay=LIMIT_S)
         first = [
             member("late", 70),  # In no batch: the others' rows stand elsewhere.
@@ -56,7 +57,6 @@ def test_it_is_not_trained_on_and_whoever_asks_later_has_the_same() -> None:
             GroupSpec(rewards=(0.0, 1.0, 0.0, 1.0, 0.5, 0.25), extras=first),
             *(GroupSpec(example_id=f"e-{n}") for n in range(2)),
         )
-        clock = StillClock(CREATED_TS)
         with closing(opened(world, clock)) as sampler:
             sampler.resume(None)
             batches = made_by(sampler, RlooBatchMaker(), num_groups=1, batch_size=1)
@@ -75,11 +75,11 @@ def test_it_is_not_trained_on_and_whoever_asks_later_has_the_same() -> None:
 
 @pytest.mark.proves("E2", "C6")
 def test_it_leaves_the_queue_of_ready_packs() -> None:
-    with closing(memory_world()) as world:
+    clock = StillClock(CREATED_TS)
+    with closing(memory_world(clock)) as world:
         world.configure(max_policy_lag=-1, max_rollout_timestamp_delay=LIMIT_S)
         made = [member("a", 50), member("b"), member("c")]
         world.writer().flush(GroupSpec(rewards=(0.0, 1.0, 0.5), extras=made))
-        clock = StillClock(CREATED_TS)
         with closing(opened(world, clock)) as sampler:
             sampler.resume(None)
             config = ReadyPacksConfig.model_validate(

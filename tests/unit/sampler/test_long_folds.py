@@ -23,7 +23,7 @@ from rollstream.sampler.actor.sampler_actor import SamplerActor, Why
 from rollstream.sampler.decide.queries.looks import Flush
 from rollstream.sampler.engine import snapshots
 from rollstream.sampler.engine.in_process import OwnerInProcess
-from rollstream.sampler.engine.logs import READ_TIMEOUT_S_MIN
+from rollstream.sampler.engine.reading import READ_TIMEOUT_S_MIN
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import IDLE_S, Broker, LogReader, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable

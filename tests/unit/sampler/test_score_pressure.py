@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from harness.groups import GroupSpec
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.folds.scores import early_scores
 from rollstream.producers import ScoreProducer
-from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.clock import Clock, ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.engine import logs, score_pressure, snapshots
 from rollstream.sampler.history import replay_step
@@ -70,11 +71,10 @@ class World:
         self.writers = [self.local.writer("math", partition) for partition in range(2)]
 
     @contextmanager
-    def sampler(self) -> Iterator[Sampler]:
+    def sampler(self, clock: Clock | None = None) -> Iterator[Sampler]:
         world = self.local
-        with Sampler(
-            world.name, config=world.config, broker=world.broker(), store=world.store
-        ) as made:
+        parts: dict[str, Any] = {"broker": world.broker(), "store": world.store, "clock": clock}
+        with Sampler(world.name, config=world.config, **parts) as made:
             yield made
 
     def damage(self, partition: int) -> TopicPartition:
@@ -141,9 +141,8 @@ def test_a_log_that_is_read_no_further_for_now_is_not_being_folded(world: World)
 
 
 def test_no_time_out_runs_where_a_score_may_be_in_the_log_and_it_is_said(world: World) -> None:
-    # These groups were sealed at a time long ago.
     world.local.configure(score_timeout_s=60.0, admission=False)
-    with world.sampler() as sampler:
+    with world.sampler(world.clock) as sampler:
         sampler.resume(None)
         world.useless(20, "nobody")
         assert ready(sampler) == 0
@@ -161,6 +160,7 @@ def test_no_time_out_runs_where_a_score_may_be_in_the_log_and_it_is_said(world: 
         assert sampler.stats().scores_behind == ()
         world.writers[0].flush(LATE)
         assert ready(sampler) == 9
+        world.clock.advance(61.0)
         assert sampler.stats().outcomes == {"unscored": 1}
 
 

@@ -12,7 +12,6 @@
 - ``intake``        what it reads: records, those that cannot be sealed, log time, losses, the pause
 - ``budget``        ``MemoryBudget``: one bound in bytes for all partitions, and who may read
 - ``scratch``       payloads that have no room in memory, in temporary files
-- ``log_clock``     log time between two records
 - ``newer``         a record of a newer producer, which stops its partition
 - ``cadence``       when flushes begin
 - ``reports``       which groups were dispatched, as the seal log says between flushes

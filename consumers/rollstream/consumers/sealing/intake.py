@@ -11,7 +11,6 @@ from functools import partial
 from rollstream.consumers.assembling import Assembler
 from rollstream.consumers.beside.asked import Asked
 from rollstream.consumers.sealing.context import SealerContext
-from rollstream.consumers.sealing.log_clock import LogClock
 from rollstream.consumers.sealing.newer import newer_record
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError, UnreadableEvent
@@ -29,8 +28,10 @@ from rollstream.streams.errors import (
 )
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.owned.log_clock import LogClock
 from rollstream.streams.owned.reading import upgrade_remedy
 from rollstream.streams.partitioning import partition_of
+from rollstream.streams.troubles import wrong_clock
 
 # Objects of a record that is kept, and of each entry if each has a group of its own. Measured with
 # Python 3.11: 4.4 KiB a record, 0.6 KiB an entry, 1.2 KiB a group.
@@ -226,6 +227,20 @@ class Intake:
         if end is not None and self.assembler.position >= end:
             self._tick = None
             self.assembler.tick(now_us)
+
+    def time_jumped(self, confirmed_us: int) -> bool:
+        """Returns whether a claim is to tell the time anew: by this machine's clock another time
+        passed than log time has it.
+
+        Args:
+            confirmed_us: LogAppendTime of the newest confirmed event.
+        """
+        self.log_clock.confirmed(confirmed_us)
+        return self.log_clock.jumped
+
+    def wrong_clock(self) -> str:
+        """Returns what is wrong with this machine's clock; empty: nothing."""
+        return wrong_clock(self.log_clock.ahead_us / 1e6)
 
     @property
     def asks(self) -> bool:

@@ -225,9 +225,9 @@ class Partition:
             self._try_again_if_asked()
         if self.state in STOPPED_STATES:
             return
+        jumped = self.intake is not None and self.intake.time_jumped(self._log.confirmed_us)
         if self.intake is not None:
             # Before anything that waits: records come all the while.
-            self.intake.log_clock.saw(self._log.confirmed_us)
             self.intake.pause_or_resume()
             self._cadence.waiting(*self._waiting_entries(), self._context.clock.monotonic_s())
             self._drop_queued_look(self.intake.assembler.decided.entries)
@@ -244,7 +244,7 @@ class Partition:
             case State.PROJECTING:
                 claimers = self._context.threads.claimers
                 self._job = claimers.submit(self._claims.complete_manifests)
-            case State.READING if self._log.should_reclaim():
+            case State.READING if jumped or self._log.should_reclaim():
                 self._enter(State.CLAIMING)
             case State.READING:
                 assert self.intake is not None, "reading"
@@ -471,7 +471,8 @@ class Partition:
             return self._lasting.told(self._store_step(), claims=self.state in CLAIM_STATES)
         if self.intake is None:
             return ""
-        beside = first_trouble(*(chores.trouble for chores in self._chores), self._beside)
+        tell = (chores.trouble for chores in self._chores)
+        beside = first_trouble(*tell, self._beside, self.intake.wrong_clock)
         return self.intake.trouble() or (beside and f"{BESIDE}{beside}")
 
     def unended(self) -> Iterator[str]:

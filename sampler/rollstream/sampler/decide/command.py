@@ -40,7 +40,7 @@ class ResultContext(NamedTuple):
         groups_read: by it, without those that its cache had.
         cached_bytes: in that cache.
         calls_waiting: calls that wait for groups there.
-        now_us: microseconds since 1970, UTC.
+        now_us: log time, in microseconds.
         sample_times_ms: of the newest calls for batches that were answered there.
         capacity: groups that may be begun of each environment, and its living producers.
     """

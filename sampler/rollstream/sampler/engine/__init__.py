@@ -4,6 +4,7 @@
 - ``answers``  what calls are answered with
 - ``asked_calls``  asks the broker for calls that append nothing, while others decide
 - ``calls``  calls under way, and those that wait for groups
+- ``decision_clock``  log time of decisions, and what the log says of this machine's clock
 - ``ends``  where logs end, as the broker is asked by any thread
 - ``in_process``  an owner whose commands are executed in the threads that ask
 - ``latencies``  how long calls for batches took

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping
 
-from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.decide.command import Command, FromStore, R, Reply, ResultContext, Unread
 from rollstream.sampler.engine.calls import Call, WaitingCalls
@@ -35,7 +34,6 @@ class Answers:
         payloads: Payloads,
         waiting: WaitingCalls,
         latencies: Latencies,
-        clock: Clock,
         capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]],
     ) -> None:
         self._config = config
@@ -44,7 +42,6 @@ class Answers:
         self._payloads = payloads
         self._waiting = waiting
         self._latencies = latencies
-        self._clock = clock
         self._capacity = capacity
         self.decided: set[Hashable] = set()
 
@@ -70,7 +67,7 @@ class Answers:
             self._delivery.groups_read,
             self._payloads.cached_bytes,
             len(self._waiting),
-            self._clock.now_us(),
+            self._logs.log_clock.now_us(),
             self._latencies.took_ms,
             self._capacity,
         )

@@ -29,10 +29,16 @@ from rollstream.sampler.configuration import (
 )
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
+from rollstream.sampler.engine.decision_clock import DecisionClock
 from rollstream.sampler.engine.ends import Ends
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
 from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, Ownership
-from rollstream.sampler.engine.reading import FOLLOW_RECORDS_MAX, Arrived, Reading
+from rollstream.sampler.engine.reading import (
+    FOLLOW_RECORDS_MAX,
+    Arrived,
+    Reading,
+    reading_deadline,
+)
 from rollstream.sampler.engine.score_pressure import Questions, ScorePressure
 from rollstream.sampler.engine.snapshots import Snapshots
 from rollstream.schemas.events import SamplerEvent, Scored
@@ -50,14 +56,6 @@ from rollstream.streams.topics.layout import Layout
 
 _log = logging.getLogger("rollstream.sampler")
 TRY_AGAIN_S = 60.0  # How often a log that is put aside is read again: somebody may have mended it.
-# Whole logs are read from a broker that answers, for as long as it takes: these count only while
-# nothing is folded.
-READ_TIMEOUT_FACTOR = 4.0
-READ_TIMEOUT_S_MIN = 120.0
-NEXT_START = (
-    ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
-    "start the sampler again once the log can be read"
-)
 ANSWER_S = 10.0  # A broker that does not answer by then lets others have their turn.
 
 
@@ -76,6 +74,7 @@ class SamplerLogs:
 
     Attributes:
         ends: asks where the logs end.
+        log_clock: of decisions.
         state: of all that was folded; another object after a claim or a read that began anew.
         ownership: of the decision log; once it is over it stays so.
         changed: whether the state or the claim changed since somebody last set it to False.
@@ -94,6 +93,7 @@ class SamplerLogs:
         self._name, self._config, self._broker = name, config, broker
         self._store = bounded(store, config.kafka.timeout_s, clock)  # Calls wait for the lock.
         self._clock = clock
+        self.log_clock = DecisionClock(clock)
         self._addresses = seal_logs_of(name, config)
         self._score_logs: dict[TopicPartition, PartitionAddress] = {}  # Once they were looked for.
         self._pressure = ScorePressure(self._addresses, self._score_logs, clock)
@@ -156,8 +156,8 @@ class SamplerLogs:
         return next(self._numbers)
 
     def now(self) -> Now:
-        """The claim and the time, for the events of a decision."""
-        return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self._clock.now_us())
+        """The claim and log time, for the events of a decision."""
+        return Now(epoch=self._log.epoch, nonce=self._log.nonce, now_ts=self.log_clock.now_us())
 
     def check_deployment(self, deadline: Deadline) -> None:
         """Checks topics and root against the configuration, until they were found to be right.
@@ -208,6 +208,8 @@ class SamplerLogs:
                 self._become(UNCLAIMED)
             raise
         self._owned_at = number
+        self.log_clock.confirmed(self._log.confirmed_us)
+        self.log_clock.told(events)
         return True
 
     def claim(self, deadline: Deadline) -> None:
@@ -228,6 +230,7 @@ class SamplerLogs:
         if behind or self._log.fold is not self.state:
             self._fold_to_ends(self.reading_deadline())
         self._become(OWNER)
+        self.log_clock.claimed(self._log.confirmed_us)
         self.changed = True
         given_up = given_up_without_bound({self._name: self.state.choosing})
         if given_up and not self._said_unbounded:
@@ -278,7 +281,9 @@ class SamplerLogs:
         self._note_aside()
         self.changed = self.changed or bool(arrived.sealed)
         self._pressure.settle(self.state, self._follower, arrived.answers)
-        events = after_sealed(self.state, self.now())
+        clock = self.log_clock
+        now = self.now(), clock.machine_us()
+        events = after_sealed(self.state, *now, tells_clock=clock.is_untold)
         return not events or self.confirm(events, deadline)
 
     def save(self) -> None:
@@ -311,8 +316,8 @@ class SamplerLogs:
         return self._reports.reported
 
     def seen(self) -> tuple[SamplerState, Callable[[], ReportedNow], int]:
-        """The state, what sealers report when it is called, and microseconds since 1970, UTC."""
-        return self.state, self.reported, self._clock.now_us()
+        """The state, what sealers report when it is called, and log time in microseconds."""
+        return self.state, self.reported, self.log_clock.now_us()
 
     def begin_reading(self) -> Reading:
         """What is sealed next, for a thread to poll until it calls ``end_reading``."""
@@ -358,9 +363,8 @@ class SamplerLogs:
         self._snapshots.close()
 
     def reading_deadline(self) -> Deadline:
-        """For reads of whole logs, while nothing is folded."""
-        timeout_s = self._config.kafka.timeout_s * READ_TIMEOUT_FACTOR
-        return Deadline(max(timeout_s, READ_TIMEOUT_S_MIN), self._clock)
+        """As the function of this name, by ``kafka.timeout_s``."""
+        return reading_deadline(self._config.kafka.timeout_s, self._clock)
 
     def _look(self, deadline: Deadline, ends: Deadline, *, files: bool) -> None:
         """Folds the decision log up to its end, which is to be known by ``ends``; with ``files`` it
@@ -422,12 +426,9 @@ class SamplerLogs:
         if aside and not self.state.aside:
             self._try_at_s = self._clock.monotonic_s() + TRY_AGAIN_S
         logs = [self._addresses[where] for where, _ in aside if where in self._addresses]
-        passed_over = self._pressure.passed_over
-        reasons = {
-            str(where): f"{one.error}{NEXT_START if where in passed_over else ''}"
-            for where, one in aside
-        }
-        self.state.put_aside(reasons)
+        self.state.put_aside(
+            {str(where): f"{one.error}{self._pressure.told_of(where)}" for where, one in aside}
+        )
         self._reports.reported.in_flight.aside = frozenset(logs)
 
     def _try_aside(self, follower: Follower) -> None:

@@ -126,7 +126,6 @@ class Owner:
             self._payloads,
             self._waiting,
             Latencies(name, clock, metrics.observe),
-            clock,
             lambda: self._granting.capacity(*self._logs.seen()),
         )
         self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
@@ -292,7 +291,8 @@ class Owner:
             arrived = reading.poll(timeout_s)
             with self._lock:
                 ended = True
-                if self._end_reading(reading) and any(arrived):
+                news = any(arrived) or self._logs.log_clock.is_untold
+                if self._end_reading(reading) and news:
                     deadline = self._logs.attempt()
                     self._answers.decided.clear()
                     if not self._logs.fold(arrived, deadline):

@@ -11,6 +11,15 @@ from rollstream.sampler.engine.score_pressure import ANSWERS_S, Answers, Questio
 from rollstream.streams.owned.follow import ConfirmedEvent, Follower
 
 FOLLOW_RECORDS_MAX = 256  # Flushes that are folded at a time.
+# Whole logs are read from a broker that answers, for as long as it takes: these count only while
+# nothing is folded.
+READ_TIMEOUT_FACTOR = 4.0
+READ_TIMEOUT_S_MIN = 120.0
+
+
+def reading_deadline(timeout_s: float, clock: Clock) -> Deadline:
+    """For reads of whole logs, while nothing is folded."""
+    return Deadline(max(timeout_s * READ_TIMEOUT_FACTOR, READ_TIMEOUT_S_MIN), clock)
 
 
 class Arrived(NamedTuple):

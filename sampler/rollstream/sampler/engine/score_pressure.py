@@ -17,6 +17,10 @@ from rollstream.streams.owned.follow import Follower
 ASK_EVERY_S = 1.0
 ANSWERS_S = 2.0  # For all that one look asks: who polls the logs waits for it, and nobody else.
 UNANSWERED_S = 10.0  # A broker that did not answer by then is left alone for so long.
+NEXT_START = (
+    ". Scores that may be of its groups were forgotten meanwhile, so that all others were read: "
+    "start the sampler again once the log can be read"
+)
 _log = logging.getLogger("rollstream.sampler")
 
 
@@ -97,6 +101,10 @@ class ScorePressure:
         self._read_to = dict.fromkeys(seal_logs, 0)  # Log times up to which they were read.
         self._ends: dict[TopicPartition, int] = {}  # Of logs that are behind, once they go on.
         self.passed_over: set[TopicPartition] = set()
+
+    def told_of(self, seal_log: TopicPartition) -> str:
+        """Returns what is to be said of this log that is put aside; empty: nothing."""
+        return NEXT_START if seal_log in self.passed_over else ""
 
     def look(self, state: SamplerState, follower: Follower) -> None:
         """Asks, and settles, for who reads whole logs."""

@@ -14,7 +14,7 @@ from rollstream.schemas.events.owned import OwnedEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(OwnedEvent):
-    """What a sampler decided, and when: ``now_ts``, microseconds since 1970, UTC."""
+    """What a sampler decided, and when: ``now_ts``, log time in microseconds since 1970, UTC."""
 
     now_ts: int
 
@@ -218,6 +218,7 @@ class Finished(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorRecorded(Decision):
-    """How far the seal logs were applied; it decides nothing."""
+    """How far the seal logs were applied; it decides nothing. ``now_ts`` is the time by the
+    machine's clock, so that its own LogAppendTime shows whether that clock is wrong."""
 
     cursor: tuple[LogPosition, ...]

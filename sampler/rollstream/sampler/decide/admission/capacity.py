@@ -51,15 +51,9 @@ class Load(NamedTuple):
 def takes_part(state: SamplerState, config: SamplerConfig, now_us: int) -> bool:
     """Whether the sampler says how many groups may be begun: its trainer published a policy within
     ``admission_idle_s``, and the run is not over."""
-    age_us = log_now(state, now_us) - state.published.newest_ts
+    age_us = now_us - state.published.newest_ts
     lately = state.published.newest_ts > 0 and age_us <= config.admission_idle_s * 1e6
     return config.admission and lately and not state.over
-
-
-def log_now(state: SamplerState, now_us: int) -> int:
-    """Log time, by the broker's clock: however wrong the sampler's own is, the two differed by as
-    much when the newest policy was published."""
-    return now_us + state.published.clock_behind_us
 
 
 class Loads:
@@ -93,8 +87,7 @@ class Loads:
             requests: those that wait for groups.
         """
         names = state.choosing.names()
-        in_log = log_now(state, now_us)
-        living = {name: reported.in_flight.living(name, in_log) for name in names}
+        living = {name: reported.in_flight.living(name, now_us) for name in names}
         self._look_for_rewind(state, living)
         begun = Counter({name: self._begun(name, living[name]) for name in names})
         ready = state.ready.counts()

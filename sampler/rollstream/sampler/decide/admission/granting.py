@@ -11,7 +11,7 @@ import numpy as np
 
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.decide.admission.capacity import Load, Loads, Quota, log_now, takes_part
+from rollstream.sampler.decide.admission.capacity import Load, Loads, Quota, takes_part
 from rollstream.sampler.decide.admission.records import ShareRecords, Written
 from rollstream.sampler.decide.admission.shares import Ints, Shares
 from rollstream.schemas.events import SharesGranted, SharesValid
@@ -98,22 +98,21 @@ class Granting:
             reported: what sealers report of now; asked for only where shares depend on it.
             requests: those that wait for groups.
         """
-        in_log = log_now(state, now_us)
         if state.over or not self._config.admission:
             loads = dict.fromkeys(self._config.environments, _NO_LOAD)
-            return Observed(state.claimed_at, loads, NO_PART_S, in_log)
+            return Observed(state.claimed_at, loads, NO_PART_S, now_us)
         if state.published.newest_ts <= 0:
-            return Observed(state.claimed_at, {}, LEFT_S, in_log)
+            return Observed(state.claimed_at, {}, LEFT_S, now_us)
         now = reported()
         if not now.reads.issuperset(self._config.environments):
             # Who holds back would wait for shares of what nobody knows.
             loads = dict.fromkeys(self._config.environments, _NO_LOAD)
-            return Observed(state.claimed_at, loads, LEFT_S, in_log)
+            return Observed(state.claimed_at, loads, LEFT_S, now_us)
         loads = self._loads.now(state, now, now_us, requests)
         # A trainer that waits cannot publish a policy meanwhile.
         part = bool(requests) or takes_part(state, self._config, now_us)
         valid_s = VALID_S if part else LEFT_S
-        return Observed(state.claimed_at, loads, valid_s, in_log)
+        return Observed(state.claimed_at, loads, valid_s, now_us)
 
     def capacity(
         self, state: SamplerState, reported: Callable[[], ReportedNow], now_us: int

@@ -166,21 +166,29 @@ def unfit_groups(drops: Drops) -> set[int]:
     return refs_of({why: refs for why, refs in drops.items() if why.value not in WERE_READY})
 
 
-def after_sealed(state: SamplerState, now: Now) -> list[SamplerEvent]:
+def after_sealed(
+    state: SamplerState, now: Now, machine_us: int, *, tells_clock: bool = False
+) -> list[SamplerEvent]:
     """The events that what was sealed calls for, though nobody asks for anything: those that drop
     groups whose age will never be known, where there is a limit, those of another lineage than a
     pool's trainer has, groups that waited for a score for too long, those that earned too little
     or too much, and the oldest of the others beyond ``capacity_groups`` and ``capacity``; and the
     cursor, where files were retired since it was recorded. Sealers wait for that before they
-    delete these."""
+    delete these.
+
+    Args:
+        machine_us: the time by this machine's clock, which a cursor has instead of log time.
+        tells_clock: records the cursor for that alone.
+    """
     drops: Drops = {}
     if state.choosing.bounds_lag:
         unknown = _ready_with(state, lambda policy: policy.step == UNKNOWN_STEP)
         drops[DropReason.NO_WEIGHT_STEP] = dict.fromkeys(unknown, _ALL)
     _add_at_any_step(drops, state, state.choosing, now["now_ts"], all_equal=False)
     events = drop_events(state, drops, now)
-    if state.cursor_is_due:
-        events.append(CursorRecorded(**now, cursor=state.cursor()))
+    if state.cursor_is_due or tells_clock:
+        told: Now = {**now, "now_ts": machine_us}
+        events.append(CursorRecorded(**told, cursor=state.cursor()))
     return events
 
 
