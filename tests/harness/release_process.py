@@ -40,6 +40,9 @@ flush_interval_s = 0.15
 [samplers.trainer-a]
 environments = ["math"]
 max_policy_lag = 100
+[samplers.trainer-b]
+environments = ["math"]
+max_policy_lag = 100
 """
 TURNS = 30  # A sealer joins its group and reads a few records in fewer.
 RECORDS_MAX = 1_000_000
@@ -121,13 +124,18 @@ def seal(world: World, *, dead_letter: bool = False) -> Any:
     return {"segments": stats.segments, "groups": stats.groups, "aside": aside}
 
 
-def serve(world: World, step: int, groups: int, checkpointed: int | None = None) -> Any:
+def serve(
+    world: World,
+    step: int,
+    groups: int,
+    checkpointed: int | None = None,
+    sampler: str = "trainer-a",
+) -> Any:
     """Resumes and trains one step; the batch, and its rollouts as records."""
-    with Sampler(
-        "trainer-a", config=world.config, broker=world.broker(), store=world.blobs
-    ) as sampler:
-        sampler.resume(checkpointed)
-        batch = sampler.next_batch(step, groups, timeout_s=TIMEOUT_S)
+    parts: dict[str, Any] = {"broker": world.broker(), "store": world.blobs, "clock": world.clock}
+    with Sampler(sampler, config=world.config, **parts) as trainer:
+        trainer.resume(checkpointed)
+        batch = trainer.next_batch(step, groups, timeout_s=TIMEOUT_S)
         records = [record for group in range(groups) for record in batch.records(group)]
         found = {
             "uids": list(batch.uids),
@@ -135,8 +143,8 @@ def serve(world: World, step: int, groups: int, checkpointed: int | None = None)
             "tokens": batch.tokens.tolist(),
             "records": {record.rollout_uid: _shown(record) for record in records},
         }
-        sampler.ack(batch)
-        sampler.checkpointed(step)
+        trainer.ack(batch)
+        trainer.checkpointed(step)
     return found
 
 

@@ -152,7 +152,7 @@ def test_dead_letters_of_newer_producers_come_back_after_the_upgrade(
     assert batch["records"]["new-0"]["notes"] == ADDED["notes"]
 
 
-@pytest.mark.proves("F19")
+@pytest.mark.proves("F19", "F24")
 def test_readers_stop_at_a_newer_event_of_a_partition_and_say_which_release_reads_it(
     older: Release, newer: Release, tmp_path: Path
 ) -> None:
@@ -182,7 +182,7 @@ def test_readers_stop_at_a_newer_event_of_a_partition_and_say_which_release_read
     assert len(newer.run(tmp_path, "serve", step=0, groups=2)["uids"]) == 4
 
 
-@pytest.mark.proves("F19")
+@pytest.mark.proves("F19", "F24")
 def test_an_older_sampler_does_not_take_over_from_a_newer_one(
     older: Release, newer: Release, tmp_path: Path
 ) -> None:
@@ -194,6 +194,26 @@ def test_an_older_sampler_does_not_take_over_from_a_newer_one(
     assert stopped["error"] == "NewerEvent"
     assert "rollstream 0.2.0). Where a newer version wrote it, upgrade" in stopped["message"]
     assert older.run(tmp_path, "ends") == ends
+    assert len(newer.run(tmp_path, "serve", step=1, groups=1, checkpointed=0)["uids"]) == 2
+
+
+@pytest.mark.proves("F24")
+def test_an_older_sampler_stops_for_its_own_log_alone_and_status_names_it(
+    older: Release, newer: Release, tmp_path: Path
+) -> None:
+    """The newer sampler beside it goes on, as does an older one of another name."""
+    older.run(tmp_path, "publish", rollouts=[*group("a"), *group("b")])
+    older.run(tmp_path, "seal")
+    newer.run(tmp_path, "serve", step=0, groups=1)
+    assert older.run(tmp_path, "serve", step=1, groups=1)["error"] == "NewerEvent"
+    assert len(older.run(tmp_path, "serve", step=0, groups=2, sampler="trainer-b")["uids"]) == 4
+    looked = older.run(tmp_path, "command", arguments=["status", "--check"])
+    told = " ".join(looked["stdout"].split())
+    assert looked["exit_code"] == 2
+    assert "trainer-a decides nothing, since its log cannot be read" in told
+    assert "rollstream 0.2.0). Where a newer version wrote it, upgrade" in told
+    assert "trainer-b decides nothing" not in told
+    assert newer.run(tmp_path, "command", arguments=["status", "--check"])["exit_code"] == 0
     assert len(newer.run(tmp_path, "serve", step=1, groups=1, checkpointed=0)["uids"]) == 2
 
 
