@@ -140,16 +140,18 @@ class HangingBlobs(CalledBlobs):
     """A mount without its server once ``hangs`` is set, until ``free`` is.
 
     Attributes:
+        only: calls of this path hang, and no others; empty: all do.
         begun: how many calls hung.
     """
 
     def __init__(self, inner: Blobs) -> None:
         super().__init__(inner)
         self.hangs, self.free = threading.Event(), threading.Event()
+        self.only = ""
         self.begun = 0
 
     def _call(self, name: str, path: str, run: Callable[[], T]) -> T:
-        if self.hangs.is_set():
+        if self.hangs.is_set() and self.only in ("", path):
             self.begun += 1
             self.free.wait(HANGS_S)
         return run()

@@ -19,7 +19,7 @@ IDLE_MAX = 4  # Threads that are kept: starting one takes five times as long as 
 T = TypeVar("T")
 _Call = tuple[Future[Any], int, str]  # When it began, in microseconds, and its name.
 _Jobs = SimpleQueue[Callable[[], bool]]  # Of one thread.
-_unended: dict[str, _Call] = {}  # By root. The thread of a call alone takes it out.
+_unended: dict[str, _Call] = {}  # By root and ``beside``. The thread of a call alone takes it out.
 _idle: list[_Jobs] = []
 _thread = threading.local()  # ``calls`` is set in the threads of calls.
 
@@ -30,6 +30,9 @@ def in_time(
     deadline: Deadline,
     name: str = "a look",
     stopping: threading.Event | None = None,
+    *,
+    beside: str = "",
+    went_on: Callable[[], object] = lambda: None,
 ) -> T:
     """Returns what ``ask`` returns, or raises what it raises. It runs in another thread, which is
     left behind if it hangs. No second call of a root begins while its first one hangs.
@@ -40,6 +43,8 @@ def in_time(
         deadline: real time is waited, whatever its clock does.
         name: of the call, for errors.
         stopping: once it is set, the deadline is over.
+        beside: calls that name something else wait for none of these calls.
+        went_on: the whole time is left again once it returns another value.
 
     Raises:
         StoreHangs: no answer by the deadline.
@@ -48,15 +53,16 @@ def in_time(
         return ask()
     answer: Future[T] = Future()
     call = answer, deadline.clock.now_us(), name
-    while (hanging := _unended.setdefault(root, call)) is not call:
+    of = f"{root} {beside}"
+    while (hanging := _unended.setdefault(of, call)) is not call:
         _wait(root, hanging, deadline, stopping)
     try:
         jobs = _idle_thread()
     except BaseException:  # No thread is left to be had.
-        del _unended[root]
+        del _unended[of]
         raise
-    jobs.put(lambda: _run(ask, root, answer, jobs))
-    _wait(root, call, deadline, stopping)
+    jobs.put(lambda: _run(ask, of, answer, jobs))
+    _wait(root, call, deadline, stopping, went_on)
     return answer.result()
 
 
@@ -77,14 +83,14 @@ def _serve(jobs: _Jobs) -> None:
         pass
 
 
-def _run(ask: Callable[[], T], root: str, answer: Future[T], jobs: _Jobs) -> bool:
+def _run(ask: Callable[[], T], of: str, answer: Future[T], jobs: _Jobs) -> bool:
     """Makes the call; returns whether its thread is kept for others."""
     error: BaseException | None = None
     try:
         found = ask()
     except BaseException as raised:  # noqa: BLE001 - it is raised where the answer is waited for.
         error = raised
-    del _unended[root]
+    del _unended[of]
     is_kept = len(_idle) < IDLE_MAX
     if is_kept:  # Before the answer, so that the next call of who has it finds the thread.
         _idle.append(jobs)
@@ -95,14 +101,22 @@ def _run(ask: Callable[[], T], root: str, answer: Future[T], jobs: _Jobs) -> boo
     return is_kept
 
 
-def _wait(root: str, call: _Call, deadline: Deadline, stopping: threading.Event | None) -> None:
+def _wait(
+    root: str,
+    call: _Call,
+    deadline: Deadline,
+    stopping: threading.Event | None,
+    went_on: Callable[[], object] = lambda: None,
+) -> None:
     """Returns once the call of the root has ended."""
-    (answer, begun_us, name), left_s = call, deadline.left_s()
+    (answer, begun_us, name), left_s, seen = call, deadline.left_s(), went_on()
     while True:
         with suppress(TimeoutError):
             answer.exception(min(left_s, LOOK_S))
             return
         left_s -= LOOK_S
+        if (now := went_on()) != seen:
+            left_s, seen = deadline.timeout_s, now
         deadline.log_waiting(lambda: f"the store at {root} to answer")
         if left_s <= 0 or (stopping is not None and stopping.is_set()):
             raise StoreHangs(

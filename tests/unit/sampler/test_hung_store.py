@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +25,7 @@ from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.schemas import codec
 from rollstream.schemas.events import BatchServed
 from rollstream.store.errors import StoreHangs
+from rollstream.store.layout import ROOT_ID
 from rollstream.store.local import LocalBlobs
 from rollstream.streams.memory import MemoryBroker, MemoryLogs
 
@@ -73,11 +75,12 @@ def test_a_sampler_whose_root_hangs_at_its_start_says_so(
         Sampler(world.name, config=world.config, broker=world.broker(), store=store)
 
 
-def test_a_file_that_hangs_keeps_one_batch_and_no_decision_and_healthz_names_it(
+def test_a_file_that_hangs_ends_its_batchs_call_and_keeps_no_decision_and_healthz_names_it(
     world: LocalWorld, store: HangingBlobs
 ) -> None:
     clock = ManualClock()
     world.writer().flush(GroupSpec(example_id="ex-0"))
+    world.writer(partition=1).flush(GroupSpec(example_id="ex-1"))
     with (
         Sampler(
             world.name, config=world.config, broker=world.broker(), store=store, clock=clock
@@ -86,14 +89,21 @@ def test_a_file_that_hangs_keeps_one_batch_and_no_decision_and_healthz_names_it(
     ):
         sampler.publish_policy(0, policy_version="step-0")
         store.hangs.set()
-        waiting = caller.submit(sampler.next_batch, 0, 1)
+        waiting = caller.submit(sampler.next_batch, 0, 1, timeout_s=TIMEOUT_S)
         wait_for(store)
         clock.advance(world.config.metrics.stalled_after_s + 1)
         sampler.publish_policy(1, policy_version="step-1")
         status, told = get("/healthz")
+        with pytest.raises(StoreHangs, match=r"UTC \(read row files\): does the store hang"):
+            waiting.result(WAIT_S)
+        begun_s = time.monotonic()
+        with pytest.raises(StoreHangs):
+            sampler.next_batch(1, 1, timeout_s=0.0)
+        assert time.monotonic() - begun_s < WAIT_S / 2
+        assert store.begun <= 2, "one that reads rows, and one that writes batch files"
         store.hangs.clear()
         store.free.set()
-        assert waiting.result(WAIT_S).num_groups == 1
+        assert [sampler.next_batch(step, 1).num_groups for step in (0, 1)] == [1, 1]
         assert get("/healthz")[0] == 200
     assert status == 503
     assert "has not ended for 61 s: does the store hang?" in told
@@ -153,6 +163,26 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
     monkeypatch.setattr(SamplerLogs, "claim", counted)
     return found
+
+
+def test_a_lost_file_is_not_replaced_while_the_root_hangs_and_is_once_it_is_back(
+    world: LocalWorld, store: HangingBlobs
+) -> None:
+    lost, there = (world.writer(partition=partition) for partition in range(2))
+    flushed = lost.flush(GroupSpec(example_id="lost"))
+    there.flush(GroupSpec(example_id="there"))
+    with Sampler(world.name, config=world.config, broker=world.broker(), store=store) as sampler:
+        sampler.publish_policy(0, policy_version="step-0")
+        store.delete(flushed.files[0].path)
+        store.only = ROOT_ID
+        store.hangs.set()
+        with pytest.raises(StoreHangs, match=r"UTC \(read root_id.json\): does the store hang"):
+            sampler.next_batch(0, 2, timeout_s=TIMEOUT_S)
+        there.flush(GroupSpec(example_id="in its place"))
+        sampler.publish_policy(1, policy_version="step-1")
+        store.hangs.clear()
+        store.free.set()
+        assert {*sampler.next_batch(0, 2).example_ids} == {"there", "in its place"}
 
 
 def wait_for(store: HangingBlobs) -> None:

@@ -98,7 +98,7 @@ class Owner:
         self._clock = clock
         self._logs = SamplerLogs(name, config, broker, self._store, clock, entropy)
         self.folding = self._logs.folding  # Waits for nobody.
-        self._payloads = Payloads(self._store, sampler.cache_bytes)
+        self._payloads = Payloads(self._store, sampler.cache_bytes, config.kafka.timeout_s)
         self._ahead = MakesAhead(self._payloads, self._likely_next, keep, clock)
         self._projector = Projector(self._store, name)
         layout, timeout_s = Layout.of(config.kafka), config.kafka.timeout_s

@@ -68,7 +68,7 @@ class Delivery:
         reader: Executor | None = None,
     ) -> None:
         self._payloads = payloads
-        self._past = Payloads(store, 0)
+        self._past = Payloads(store, 0, payloads.timeout_s)
         self._ahead = ahead
         self._recorded = recorded
         self._wait_written = wait_written

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollstream.folds.group.known import KnownGroup
+from rollstream.runtime.clock import SystemClock
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.requested import FIELDS, MIXED_FIELDS, ON_REQUEST, token_array_names
@@ -24,6 +25,7 @@ from rollstream.schemas.columns import ArraySignature, Columns
 from rollstream.schemas.events import SealedFile
 from rollstream.schemas.ids import MIXED_POLICY
 from rollstream.store import BlobMissing, Blobs, CorruptFile, StoreError, token_array_signatures
+from rollstream.store.bounded import bounded
 from rollstream.store.file_rows import FileRows, GroupColumns
 from rollstream.store.group_file import GroupFile, read_group
 from rollstream.store.layout import ROOT_ID
@@ -36,6 +38,7 @@ FILE_BYTES_MAX = 128 * 1024 * 1024  # Of what is kept of files: footers, and tex
 # rows, some 140 bytes a row; beyond it the least recently used are read again. Where batches are
 # drawn from more files than fit, most of each batch's are.
 FILES_SERVED_MAX = 4_096  # Of which it is remembered what was served; beyond it, pages stay cached.
+HANGS_S = 30.0  # A mounted store that does not answer for so long hangs.
 TEXT_BYTES = 64  # A text as a Python object, besides its characters, about.
 _Asked = tuple[GroupRef, frozenset[str]]  # A group, and the columns that a batch has besides.
 _AskedFile = tuple[str, frozenset[str]]
@@ -75,10 +78,14 @@ class Payloads:
         cached_bytes: what the cache holds of files in memory, and what was made of it ahead.
         local: whether the store is on this machine.
         handed_out: of which batches a share was.
+
+    Args:
+        timeout_s: a mounted store that does not answer for so long hangs: ``StoreHangs``.
     """
 
-    def __init__(self, blobs: Blobs, cache_bytes: int) -> None:
-        self._blobs = blobs
+    def __init__(self, blobs: Blobs, cache_bytes: int, timeout_s: float = HANGS_S) -> None:
+        self.timeout_s = timeout_s
+        self._blobs = bounded(blobs, timeout_s, SystemClock())  # What is rarely read besides.
         self._cache_bytes = cache_bytes
         self._groups: OrderedDict[_Asked, _Held] = OrderedDict()
         self._whole: OrderedDict[_AskedFile, _HeldFile] = OrderedDict()
@@ -89,7 +96,7 @@ class Payloads:
         self._step = -1
         self.handed_out = HandedOut()
         self.local = blobs.local_path(ROOT_ID) is not None
-        self._files_read = Reading(blobs)
+        self._files_read = Reading(blobs, timeout_s)
         self._reading = threading.Lock()  # Nobody who decides waits for it.
         self.groups_read = 0
         self.cached_bytes = 0

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 from rollstream.folds.group.known import KnownGroup
-from rollstream.store import Blobs
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
+from rollstream.store import Blobs, StoreError
+from rollstream.store.errors import StoreHangs
 from rollstream.store.file_rows import FileRows, GroupColumns, StoredGroup
 from rollstream.store.group_file import GroupFile
+from rollstream.store.in_time import in_time
+from rollstream.store.layout import ROOT_ID
 
+AGAIN_S = 0.1  # After a call that hung, for the end of that call.
+READS = "read row files"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -40,23 +47,55 @@ class Read(NamedTuple):
 
 
 class Reading:
-    """Keeps nothing. May be shared between threads."""
+    """Keeps nothing. May be shared between threads.
 
-    def __init__(self, blobs: Blobs) -> None:
+    Args:
+        timeout_s: a mounted store that reads no file to its end for so long hangs.
+    """
+
+    def __init__(self, blobs: Blobs, timeout_s: float) -> None:
         self._blobs = blobs
+        self._timeout_s = timeout_s
+        self._is_mounted = blobs.local_path(ROOT_ID) is not None  # Others have own time-outs.
+        self._hangs = False  # By the newest call.
 
     def read(self, wanted: Collection[Wanted]) -> Iterator[Read]:
         """Yields what was read of each file, in order.
 
         Raises:
-            BlobMissing, CorruptFile: rows are not those that were sealed.
+            BlobMissing, CorruptFile: rows are not those that were sealed. StoreHangs.
         """
         return self.for_each(self._read, wanted)
 
     def for_each(self, call: Callable[[_T], _R], of: Collection[_T]) -> Iterator[_R]:
         """Yields what the call, which asks the store, returns for each, in order."""
+        if self._is_mounted and of:
+            return self._in_time(call, of)
         alone = self._blobs.requests_at_once == 1 or len(of) <= 1
         return map(call, of) if alone else self._threads.map(call, of)
+
+    def _in_time(self, call: Callable[[_T], _R], of: Collection[_T]) -> Iterator[_R]:
+        """Makes the calls in one thread, which is left behind if the store hangs. While it hangs,
+        others that read in turn wait for ``AGAIN_S`` each."""
+        clock, root, found = SystemClock(), self._blobs.address(""), list[_R]()
+
+        def read() -> None:
+            for one in of:
+                found.append(call(one))
+
+        wait = partial(in_time, root=root, name=READS, beside=f"{READS} of {id(self)}")
+        try:
+            if self._hangs:
+                wait(lambda: None, deadline=Deadline(AGAIN_S, clock))
+            self._hangs = False
+            wait(read, deadline=Deadline(self._timeout_s, clock), went_on=lambda: len(found))
+        except StoreHangs:
+            self._hangs = True
+            raise
+        except StoreError:
+            yield from found
+            raise
+        yield from found
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
