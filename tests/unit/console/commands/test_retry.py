@@ -10,6 +10,7 @@ import pytest
 
 from harness.beside_readers import BesideReaders
 from harness.command_line import CommandLine
+from harness.failing_blobs import HangingBlobs
 from harness.rollouts import encode_record, make_entry
 from rollstream.consumers import InlineExecutor, Sealer
 from rollstream.runtime.deadline import Deadline
@@ -70,6 +71,16 @@ def test_a_log_that_still_cannot_be_read_is_named_and_not_written_to(line: Line)
     assert f"{line.log}, offset {line.offset}" in done.stdout.replace("\n", "")
     assert "math[0]: still cannot be read, and nothing was written" in done.stdout
     assert line.logs.bounds(line.log)[1] == line.offset + 1
+
+
+def test_a_root_that_hangs_ends_it_and_nobody_is_asked(line: Line) -> None:
+    line.logs.cut_back(line.log, line.offset)  # It was mended.
+    blobs = line.opened = HangingBlobs(line.blobs)
+    blobs.hangs.set()
+    done = line.run("seal", "--retry", "--timeout", "3", columns="400")
+    blobs.free.set()
+    assert (done.exit_code, "has not answered since" in done.output) == (1, True), done.output
+    assert line.logs.bounds(line.log)[1] == line.offset
 
 
 def test_a_log_that_was_lost_is_named_and_not_written_to(line: Line) -> None:
