@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.examples import PROFILE, SHARE, SHARE_EXAMPLES
-from harness.kafka import KafkaFactory, own_brokers, start_kafka, topics_deleted_after
+from harness.kafka import KafkaFactory, own_brokers, start_shared_kafka, topics_deleted_after
 from harness.s3_server import S3Server, s3_server
 from rollstream.console.broker import EmbeddedKafka
 
@@ -57,7 +57,7 @@ def _own_folder_for_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """A real broker that is started once, by each process of a run on several cores; tests make
     their own topics on it."""
-    with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
+    with start_shared_kafka(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 
