@@ -6,11 +6,13 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.brokers import until
-from harness.kafka import KafkaFactory
 from harness.sealing import SealWorld
+from rollstream.console.broker import EmbeddedKafka
+from rollstream.console.broker.properties import LOG_DIR
 from rollstream.consumers.sealing.retrying import RetryAnswer, request_retry
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
@@ -24,15 +26,19 @@ TIMEOUT_S = 120.0
 
 
 @pytest.fixture
-def world(own_kafka: KafkaFactory, tmp_path: Path) -> SealWorld:
-    return SealWorld(
-        kafka=own_kafka().bootstrap, root=tmp_path / "root", target_group_size=1, min_group_size=1
-    )
+def world(kafka_bootstrap: str, tmp_path: Path) -> SealWorld:
+    return SealWorld(kafka=kafka_bootstrap, root=tmp_path, target_group_size=1, min_group_size=1)
 
 
-def flip(folder: Path, topic: str, partition: int, text: bytes) -> None:
+@pytest.fixture
+def logs(kafka: EmbeddedKafka) -> Path:
+    """The broker's folder of logs; the broker runs in its data folder."""
+    return Path(psutil.Process(kafka.pid).cwd()) / LOG_DIR
+
+
+def flip(logs: Path, topic: str, partition: int, text: bytes) -> None:
     """One bit of this text, in the broker's file of the partition."""
-    file = folder / "kafka-1" / "log" / f"{topic}-{partition}" / f"{0:020d}.log"
+    file = logs / f"{topic}-{partition}" / f"{0:020d}.log"
     at = file.read_bytes().index(text)
     with file.open("r+b") as opened:
         opened.seek(at)
@@ -51,12 +57,12 @@ def letters(world: SealWorld) -> list[DeadLetter]:
 
 
 def test_records_that_are_damaged_are_lost_and_all_others_are_sealed(
-    world: SealWorld, tmp_path: Path
+    world: SealWorld, logs: Path
 ) -> None:
     for uid in ("first", "second", "third", "fourth"):
         world.publish(uid, partition=0)
     world.publish("elsewhere", partition=1)
-    flip(tmp_path, world.layout.rollouts("math"), 0, b"second")
+    flip(logs, world.layout.rollouts("math"), 0, b"second")
     with world, world.sealer() as sealer:
         world.until(sealer)
         assert world.groups() == [("elsewhere",), ("first",), ("fourth",), ("third",)]
@@ -68,14 +74,14 @@ def test_records_that_are_damaged_are_lost_and_all_others_are_sealed(
 
 
 def test_a_damaged_seal_log_puts_its_partition_aside_and_nothing_is_skipped(
-    world: SealWorld, tmp_path: Path
+    world: SealWorld, logs: Path
 ) -> None:
     with world:
         for partition in range(2):
             world.publish(f"first-{partition}", partition=partition)
         with world.sealer() as sealer:
             world.until(sealer)
-        flip(tmp_path, world.layout.groups("math"), 0, b"first-0")
+        flip(logs, world.layout.groups("math"), 0, b"first-0")
         for partition in range(2):
             world.publish(f"second-{partition}", partition=partition)
         with world.sealer() as sealer:
@@ -89,14 +95,14 @@ def test_a_damaged_seal_log_puts_its_partition_aside_and_nothing_is_skipped(
 
 
 def test_a_partition_whose_seal_log_was_mended_is_sealed_again_on_request(
-    world: SealWorld, tmp_path: Path
+    world: SealWorld, logs: Path
 ) -> None:
     topic, stopping = world.layout.groups("math"), threading.Event()
     with world:
         world.publish("first", partition=0)
         with world.sealer() as sealer:
             world.until(sealer)
-        flip(tmp_path, topic, 0, b"first")
+        flip(logs, topic, 0, b"first")
         world.publish("second", partition=0)
         sealer = world.sealer()
         running = threading.Thread(target=sealer.run, args=(stopping,))
@@ -104,7 +110,7 @@ def test_a_partition_whose_seal_log_was_mended_is_sealed_again_on_request(
         try:
             until(lambda: bool(retry(world)))
             assert "damaged" in retry(world)[0].detail
-            flip(tmp_path, topic, 0, b"girst")  # Back, as where another replica is copied.
+            flip(logs, topic, 0, b"girst")  # Back, as where another replica is copied.
             assert [(one.sealed, one.detail) for one in retry(world)] == [(True, "")]
         finally:
             stopping.set()
