@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.groups import EVERY_COLUMN, GroupSpec, every_extra, routed_experts
-from harness.sampler_worlds import LocalWorld, SamplerWorld, log_end, memory_world
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld, log_end, memory_world
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     Batch,
@@ -74,6 +74,7 @@ def test_a_restart_goes_on_where_it_stood_with_the_same_bytes(world: SamplerWorl
     assert sampler.stats().newest_policy_step == 1
 
 
+@WITHOUT_RAY
 def test_ranks_share_the_one_recorded_batch_remainder_included(world: SamplerWorld) -> None:
     world.writer().flush(*specs(5))
     sampler = world.open()
@@ -179,15 +180,7 @@ def test_too_few_groups_in_time_say_why(world: SamplerWorld) -> None:
     assert raised.value.waiting == {"reward": 1, "eval": 2}
 
 
-def test_a_wait_ends_when_the_groups_arrive(world: SamplerWorld) -> None:
-    writer = world.writer()
-    sampler = world.open()
-    with pytest.raises(NotEnoughGroups):
-        sampler.next_batch(0, 2, timeout_s=0.05)
-    writer.flush(*specs(2))
-    assert len(sampler.next_batch(0, 2, timeout_s=WAIT_S)) == 4
-
-
+@WITHOUT_RAY
 @pytest.mark.proves("F3")
 def test_resume_with_replay_serves_later_steps_again(world: SamplerWorld) -> None:
     world.writer().flush(*specs(6))
@@ -251,6 +244,7 @@ def test_a_client_joins_the_trainer_epoch_in_effect_at_its_first_call_that_decid
     assert early.trainer_epoch == trainer.trainer_epoch
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F20")
 def test_looking_at_a_sampler_that_was_never_used_writes_nothing(world: SamplerWorld) -> None:
     world.writer().flush(*specs(3))
@@ -265,6 +259,7 @@ def test_looking_at_a_sampler_that_was_never_used_writes_nothing(world: SamplerW
     assert sampler.stats().epoch == 0
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F20")
 def test_looking_disturbs_no_trainer_and_sees_what_it_decides(world: SamplerWorld) -> None:
     world.writer().flush(*specs(4))
@@ -312,6 +307,7 @@ def test_a_call_that_decides_takes_the_name_over(call: Callable[[SamplerApi, Bat
     world.close()
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("A15")
 def test_published_policies_set_the_lag(world: SamplerWorld) -> None:
     world.configure(max_policy_lag=1)
@@ -380,6 +376,7 @@ def test_leaving_after_the_last_checkpoint_ends_the_run_until_it_goes_on(
     assert is_over(world)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F13")
 def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     writer = world.writer()
@@ -403,6 +400,7 @@ def test_replace_changes_slots_and_is_recorded(world: SamplerWorld) -> None:
     sampler.ack(new)
 
 
+@WITHOUT_RAY
 def test_replace_by_step_a_second_time_is_a_repeated_call_until_the_batch_is_final(
     world: SamplerWorld,
 ) -> None:
@@ -418,6 +416,7 @@ def test_replace_by_step_a_second_time_is_a_repeated_call_until_the_batch_is_fin
         sampler.replace(0, [1], "too easy", timeout_s=WAIT_S)
 
 
+@WITHOUT_RAY
 def test_a_step_that_is_open_again_is_not_called_final(world: SamplerWorld) -> None:
     world.writer().flush(*specs(6))
     sampler = world.open()
@@ -465,8 +464,8 @@ def test_environments_mix_by_share(world: SamplerWorld) -> None:
     assert sorted(batch.environments) == ["code"] * 2 + ["math"] * 6
 
 
+@WITHOUT_RAY
 def test_a_second_owner_takes_over_and_the_first_is_fenced(world: SamplerWorld) -> None:
-    assert isinstance(world, LocalWorld)
     world.writer().flush(*specs(4))
     first = world.open()
     batch = first.next_batch(0, 2, timeout_s=WAIT_S)

@@ -71,6 +71,7 @@ def test_prompts_come_as_they_became_ready_each_once_and_then_none(
     assert fetched(pool) == "d"
 
 
+@WITHOUT_RAY
 def test_a_pool_gives_trajectories_the_names_of_their_writers(
     world: SamplerWorld, sampler: SamplerApi
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_pool_gives_trajectories_the_names_of_their_writers(
     assert found.batch.trajectory_uids == ("t", whole)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3", "F2")
 def test_a_crash_gives_the_same_group_again_and_none_that_was_acknowledged(
     world: SamplerWorld, sampler: SamplerApi
@@ -112,6 +114,7 @@ def test_a_sampler_that_crashed_goes_on_under_the_same_reader(
         assert fetched(later) == "b"
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("B3")
 def test_a_pool_has_one_reader_the_one_that_began_last(
     world: SamplerWorld, sampler: SamplerApi

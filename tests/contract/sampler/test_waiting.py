@@ -10,7 +10,7 @@ import pytest
 
 from harness.brokers import until
 from harness.groups import GroupSpec
-from harness.sampler_worlds import SamplerWorld
+from harness.sampler_worlds import WITHOUT_RAY, SamplerWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import (
     Batch,
@@ -126,6 +126,7 @@ def test_groups_go_to_the_call_that_has_waited_longest(
     assert not set(following.result(WAIT_S).uids) & set(replaced.result().uids)
 
 
+@WITHOUT_RAY
 def test_a_call_that_waits_learns_that_its_step_was_served_to_other_arguments(
     world: SamplerWorld, callers: Callers
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_call_that_waits_learns_that_its_step_was_served_to_other_arguments(
         greedy.result(WAIT_S)
 
 
+@WITHOUT_RAY
 def test_a_successors_resume_ends_the_waits_of_the_trainer_before(
     world: SamplerWorld, callers: Callers
 ) -> None:
@@ -157,6 +159,7 @@ def test_closing_ends_the_calls_that_wait(world: SamplerWorld, callers: Callers)
         left.result(WAIT_S)
 
 
+@WITHOUT_RAY
 @pytest.mark.proves("F24")
 def test_a_seal_log_that_cannot_be_read_holds_up_none_that_wait(
     world: SamplerWorld, callers: Callers
