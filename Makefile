@@ -41,10 +41,10 @@ multi-turn: install ## an agent of many turns learns FrozenLake, step by step th
 grpo: $(TORCH_STAMP) ## a transformer learns with GRPO on two ranks (SEED=1; KILL=1 kills one with -9, and compares)
 	$(TORCH_BIN)/python -m examples.grpo_torch $(if $(SEED),--seed $(SEED) --folder runs/grpo-$(SEED)) $(if $(KILL),--kill-rank-at 20)
 
-# A test that needs Kafka, Ray or another process waits for it two thirds of its time: it takes five of
-# them to keep two cores busy. Each has a Kafka of its own, and needs 1 GiB of memory with it.
+# Most tests that need Kafka, Ray or another process wait for it: two for each core keep them busy. Each
+# process has a Kafka of its own, and needs 1 GiB of memory with it.
 test: install ## every test, on all cores
-	$(PYTEST) --numprocesses=$$(( ($$(getconf _NPROCESSORS_ONLN) * 5 + 1) / 2 ))
+	$(PYTEST) --numprocesses=$$(( $$(getconf _NPROCESSORS_ONLN) * 2 ))
 
 test-fast: install ## the tests that need no process and no socket, on all cores
 	$(PYTEST) tests/unit tests/architecture
