@@ -128,15 +128,15 @@ class ExampleCounts:
         self._of(key.environment).add(name, count << self._shift(kind))
         self._totals[kind] += count
 
-    def add_all(self, environment: str, ended: Sequence[tuple[str, Sequence[str]]]) -> None:
+    def add_all(self, environment: str, ended: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         """``add`` for examples of one environment, each with the kinds of one of its groups."""
         if not ended:
             return
         examples = self._of(environment)
+        distinct = dict.fromkeys(map(itemgetter(1), ended))  # Most have the same.
+        counts = {kinds: sum(1 << self._shift(kind) for kind in kinds) for kinds in distinct}
         for named, kinds in ended:
-            examples.add(
-                named if self._by_example else "", sum(1 << self._shift(kind) for kind in kinds)
-            )
+            examples.add(named if self._by_example else "", counts[kinds])
         self._totals.update(chain.from_iterable(map(itemgetter(1), ended)))
 
     def by_kind(self) -> dict[str, dict[str, dict[str, int]]]:

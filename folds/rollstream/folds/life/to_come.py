@@ -62,7 +62,13 @@ class GroupsToCome:
         ]
 
     def _of_flush(self, ref: GroupRef) -> Decided:
-        return self._logs.setdefault(ref[:3], {}).setdefault(ref[3], Decided({}, {}))
+        flushes = self._logs.get(ref[:3])
+        if flushes is None:
+            flushes = self._logs[ref[:3]] = {}
+        found = flushes.get(ref[3])
+        if found is None:
+            found = flushes[ref[3]] = Decided({}, {})
+        return found
 
 
 _NOTHING = Decided({}, {})
