@@ -127,7 +127,7 @@ class Decider:
             ahead.close()
         if isinstance(command, FromStore):
             store = payloads._blobs
-            delivery = Delivery(store, payloads, ahead, NoRecord(), lambda: None)
+            delivery = Delivery(store, payloads, ahead, NoRecord(), lambda: lambda: None)
             found: R = read(delivery.result(command, self.state))
             return found
         before = (0, CONFIG, 0, 0, 0, self.now_us, tuple)
