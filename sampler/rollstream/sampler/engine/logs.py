@@ -29,10 +29,9 @@ from rollstream.sampler.configuration import (
 )
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Now
-from rollstream.sampler.engine.decision_clock import DecisionClock
 from rollstream.sampler.engine.ends import Ends
 from rollstream.sampler.engine.lost_logs import newest_written, require_log_of
-from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, Ownership
+from rollstream.sampler.engine.ownership import OWNER, UNCLAIMED, DecisionClock, Ownership
 from rollstream.sampler.engine.reading import (
     FOLLOW_RECORDS_MAX,
     Arrived,
