@@ -71,8 +71,8 @@ BEGIN = {
     "silences/ending_for_one": 3,
     "admission/losing_reports": 2,
     "admission/ignoring_epochs": 2,
-    "admission/keeping_the_dead": 14,
-    "admission/deaf_to_requests": 22,
+    "admission/keeping_the_dead": 80,
+    "admission/deaf_to_requests": 16,
 }
 
 
