@@ -17,7 +17,8 @@ from rollstream.store.errors import StoreHangs
 LOOK_S = 1.0  # How often a wait may log, and looks whether it is to end.
 IDLE_MAX = 4  # Threads that are kept: starting one takes five times as long as handing it a call.
 T = TypeVar("T")
-_Call = tuple[Future[Any], int, str]  # When it began, in microseconds, and its name.
+# When it began, in microseconds, its name, and what changes while it goes on, if that is known.
+_Call = tuple[Future[Any], int, str, Callable[[], object] | None]
 _Jobs = SimpleQueue[Callable[[], bool]]  # Of one thread.
 _unended: dict[str, _Call] = {}  # By root and ``beside``. The thread of a call alone takes it out.
 _idle: list[_Jobs] = []
@@ -32,7 +33,7 @@ def in_time(
     stopping: threading.Event | None = None,
     *,
     beside: str = "",
-    went_on: Callable[[], object] = lambda: None,
+    went_on: Callable[[], object] | None = None,
 ) -> T:
     """Returns what ``ask`` returns, or raises what it raises. It runs in another thread, which is
     left behind if it hangs. No second call of a root begins while its first one hangs.
@@ -44,7 +45,8 @@ def in_time(
         name: of the call, for errors.
         stopping: once it is set, the deadline is over.
         beside: calls that name something else wait for none of these calls.
-        went_on: the whole time is left again once it returns another value.
+        went_on: the whole time is left again once it returns another value, also to those that
+            wait for the call's end.
 
     Raises:
         StoreHangs: no answer by the deadline.
@@ -52,7 +54,7 @@ def in_time(
     if getattr(_thread, "calls", False):
         return ask()
     answer: Future[T] = Future()
-    call = answer, deadline.clock.now_us(), name
+    call = answer, deadline.clock.now_us(), name, went_on
     of = f"{root} {beside}"
     while (hanging := _unended.setdefault(of, call)) is not call:
         _wait(root, hanging, deadline, stopping)
@@ -62,7 +64,7 @@ def in_time(
         del _unended[of]
         raise
     jobs.put(lambda: _run(ask, of, answer, jobs))
-    _wait(root, call, deadline, stopping, went_on)
+    _wait(root, call, deadline, stopping)
     return answer.result()
 
 
@@ -101,21 +103,17 @@ def _run(ask: Callable[[], T], of: str, answer: Future[T], jobs: _Jobs) -> bool:
     return is_kept
 
 
-def _wait(
-    root: str,
-    call: _Call,
-    deadline: Deadline,
-    stopping: threading.Event | None,
-    went_on: Callable[[], object] = lambda: None,
-) -> None:
+def _wait(root: str, call: _Call, deadline: Deadline, stopping: threading.Event | None) -> None:
     """Returns once the call of the root has ended."""
-    (answer, begun_us, name), left_s, seen = call, deadline.left_s(), went_on()
+    answer, begun_us, name, went_on = call
+    left_s = deadline.left_s() if went_on is None else deadline.timeout_s
+    seen = went_on and went_on()
     while True:
         with suppress(TimeoutError):
             answer.exception(min(left_s, LOOK_S))
             return
         left_s -= LOOK_S
-        if (now := went_on()) != seen:
+        if (now := went_on and went_on()) != seen:
             left_s, seen = deadline.timeout_s, now
         deadline.log_waiting(lambda: f"the store at {root} to answer")
         if left_s <= 0 or (stopping is not None and stopping.is_set()):

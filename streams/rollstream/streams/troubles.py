@@ -57,6 +57,6 @@ def wrong_clock(ahead_s: float) -> str:
         return ""
     way = "ahead of" if ahead_s > 0 else "behind"
     return (
-        f"{CLOCK}about {abs(round(ahead_s, -1)):.0f} s {way} the brokers'. It decides by the "
-        "brokers' clock all the same. Keep the machine's clock with NTP"
+        f"{CLOCK}about {abs(round(ahead_s, -1)):.0f} s {way} the brokers', or a broker's is wrong. "
+        "It decides by the brokers' clock all the same. Keep clocks with NTP"
     )

@@ -14,7 +14,8 @@ from rollstream.runtime.clock import ManualClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.metrics.catalogue import STUCK
 from rollstream.status import Alarm, Figures, Verdict, measure, samples, stuck_stages
-from rollstream.store import Blobs
+from rollstream.store import BlobInfo, Blobs
+from rollstream.store.errors import StoreAway
 
 SEAL_TIMEOUT_S = 60.0
 HOUR_S = 3_600.0
@@ -137,6 +138,57 @@ def test_a_machine_that_slept_has_a_right_clock_and_its_sealer_learns_the_time()
         clock.sleep(HOUR_S)
         world.run(sealer, seconds=NAMED_WITHIN_S / 2)
         assert world.groups() == [("alone",)]
+        assert stuck(world) == []
+
+
+@pytest.mark.proves("F24")
+def test_a_sealer_whose_store_was_away_when_it_took_over_has_a_right_clock_and_is_not_late() -> (
+    None
+):
+    world = SealWorld(
+        partitions=1, target_group_size=3, min_group_size=1, seal_timeout_s=2 * SEAL_TIMEOUT_S
+    )
+    broker = world.new_broker()
+    for uid in ("a", "b", "c"):
+        world.publish(uid, example_id="one")
+    world.run(world.sealer(broker=broker), seconds=5)
+    broker.close()
+    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
+    blobs = NoManifests(world.blobs)
+    with world.sealer(store=blobs) as successor:
+        world.run(successor, seconds=SEAL_TIMEOUT_S)
+        blobs.away = False
+        world.publish("alone")
+        world.run(successor, seconds=2 * SEAL_TIMEOUT_S - 5)
+        assert stuck(world) == []
+        assert ("alone",) not in world.groups()
+        world.run(successor, seconds=10)
+        assert ("alone",) in world.groups()
+
+
+class NoManifests(PassingBlobs):
+    """The store is away for whoever looks for manifests."""
+
+    away = True
+
+    def info(self, path: str) -> BlobInfo | None:
+        if self.away and "manifest" in path:
+            raise StoreAway("the test's store is away")
+        return super().info(path)
+
+
+@pytest.mark.proves("F24")
+def test_status_names_no_sealer_whose_clock_is_almost_right_again() -> None:
+    world = SealWorld(partitions=1)
+    clock = WrongClock(world.clock, 0)
+    with world.sealer(clock=clock) as sealer:
+        world.publish("first")
+        world.run(sealer, seconds=5)
+        clock.ahead_us = 31_000_000
+        world.run(sealer, seconds=NAMED_WITHIN_S / 2)
+        assert [told.alarm for told in stuck(world)] == [Alarm.WRONG_CLOCK]
+        clock.ahead_us = 1_500_000
+        world.run(sealer, seconds=NAMED_WITHIN_S)
         assert stuck(world) == []
 
 

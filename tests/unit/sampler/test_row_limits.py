@@ -297,12 +297,16 @@ def test_a_rollout_is_as_old_as_its_seal_at_least_and_where_its_time_is_unknown(
     assert late != (kept and sealed_us == NOW_US - 1_000_000)
 
 
-@given(sealed=st.lists(ROLLOUTS, min_size=1, max_size=6), late_s=st.sampled_from([-1.0, 1.5]))
+@given(
+    sealed=st.lists(ROLLOUTS, min_size=1, max_size=6),
+    steps=st.sampled_from([-1, 2]),
+    late_s=st.sampled_from([-1.0, 1.5]),
+)
 @settings(max_examples=examples(60), deadline=None)
 def test_what_goes_by_both_limits_is_what_a_look_at_each_group_finds(
-    sealed: list[list[tuple[int, int]]], late_s: float
+    sealed: list[list[tuple[int, int]]], steps: int, late_s: float
 ) -> None:
-    sampler = begun_at(5, max_rollout_step_delay=2, max_rollout_timestamp_delay=late_s)
+    sampler = begun_at(5, max_rollout_step_delay=steps, max_rollout_timestamp_delay=late_s)
     made = [
         group(
             *(step for step, _ in one), example=str(at), made=tuple(10**6 * s - 1 for _, s in one)

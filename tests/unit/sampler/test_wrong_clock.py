@@ -98,6 +98,38 @@ def test_status_names_the_machine_and_no_longer_once_its_clock_is_right(run: One
         assert run.told() == []
 
 
+def test_status_names_no_clock_that_is_almost_right_again(run: OneMachine) -> None:
+    run.publish("a", "b", "c")
+    run.seal(3)
+    with run.sampler() as sampler:
+        sampler.next_batch(0, 1)
+        run.clock.ahead_us = 31_000_000
+        run.line.clock.advance(1.0)
+        sampler.next_batch(1, 1)
+        assert "about 30 s ahead of the brokers'" in run.told()[0]
+        run.clock.ahead_us = 2_000_000
+        run.line.clock.advance(1.0)
+        sampler.next_batch(2, 1)
+        assert run.read("status", "--check", exit_code=0)["stuck"] == []
+
+
+def test_a_broker_whose_clock_was_ahead_for_one_event_makes_no_later_group_old(
+    run: OneMachine,
+) -> None:
+    run.publish("first")
+    run.seal(1)
+    brokers = run.line.logs.clock = WrongClock(run.line.clock, 0)
+    with run.sampler() as sampler:
+        sampler.publish_policy(0, policy_version="step-0")
+        brokers.ahead_us = HOUR_US
+        sampler.next_batch(0, 1)
+        brokers.ahead_us = 0
+        run.line.clock.advance(5.0)
+        run.publish("fresh", weight_step=0)
+        run.seal(1)
+        assert set(sampler.next_batch(1, 1).example_ids) == {"fresh"}
+
+
 @pytest.mark.parametrize("ahead_us", [HOUR_US, -HOUR_US], ids=["ahead", "behind"])
 def test_a_worker_with_a_wrong_clock_makes_only_its_own_rollouts_look_older(
     run: OneMachine, ahead_us: int

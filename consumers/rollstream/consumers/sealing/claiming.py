@@ -11,6 +11,7 @@ from rollstream.runtime.metrics.timings import timed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
+from rollstream.streams.owned.log_clock import LogClock
 
 ANSWER_S = 3.0  # A leader that is not silent says sooner where its log ends.
 
@@ -21,6 +22,7 @@ class Claims:
 
     Attributes:
         address: of the partition.
+        log_clock: log time, since the newest claim.
         store_step: which of its steps calls the store now; empty: none does.
         went_on: another number than before where a job got to such a step, or behind it.
     """
@@ -32,6 +34,7 @@ class Claims:
         self.went_on = 0
         self._context = context
         self.address = address
+        self.log_clock = LogClock(context.clock)
         self._log = log
         self._answer_s = ANSWER_S
 
@@ -56,6 +59,7 @@ class Claims:
                 require_log_of(newest, reader, self._log.where, deadline)
         with timed(context.observe, context.clock, catalogue.SEALER_CLAIM, context.environment):
             self._log.claim(context.deadline(), hint=hint)
+        self.log_clock = LogClock(context.clock, self._log.confirmed_us)
         self._answer_s = ANSWER_S
 
     def complete_manifests(self) -> None:

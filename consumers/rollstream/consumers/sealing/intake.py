@@ -66,9 +66,10 @@ class Intake:
         reader: GroupReader,
         source: TopicPartition,
         log: OwnedLog[SealFold],
+        log_clock: LogClock,
     ) -> None:
         fold = log.fold
-        self.log_clock = LogClock(context.clock, log.confirmed_us)
+        self.log_clock = log_clock
         self.assembler = Assembler(
             *(context.environment, context.config, fold.seen_among),
             watermark=fold.watermark,

@@ -245,7 +245,8 @@ class Partition:
                 claimers = self._context.threads.claimers
                 self._job = claimers.submit(self._claims.complete_manifests)
             case State.READING if jumped or self._log.should_reclaim():
-                self._enter(State.CLAIMING)
+                # It may have slept, and another sealer has the partition.
+                self._enter(State.ASKING_GROUP if jumped else State.CLAIMING)
             case State.READING:
                 assert self.intake is not None, "reading"
                 self.intake.settle_markers()
@@ -345,7 +346,8 @@ class Partition:
         self._flush = None
         self._cadence = FlushCadence(self._context.config)
         self._rollups = RollUps(self._context.blobs, self.address)
-        self.intake = Intake(self._context, self._reader, self.source, self._log)
+        clock = self._claims.log_clock
+        self.intake = Intake(self._context, self._reader, self.source, self._log, clock)
         self._abandon_chores()
         self._requests = FlushRequests(self._context, self.address, self._log)
         self._chores = owned_chores(

@@ -226,10 +226,10 @@ class SamplerLogs:
             self._log.claim(deadline, retake=False)
         except Fenced as error:
             raise self._stop_for_good(error) from error
+        self.log_clock.claimed(self._log.confirmed_us)
         if behind or self._log.fold is not self.state:
             self._fold_to_ends(self.reading_deadline())
         self._become(OWNER)
-        self.log_clock.claimed(self._log.confirmed_us)
         self.changed = True
         given_up = given_up_without_bound({self._name: self.state.choosing})
         if given_up and not self._said_unbounded:

@@ -47,11 +47,11 @@ OWNER = Ownership("owner")
 class DecisionClock(LogClock):
     """The log time of decisions, so that the same is decided whatever this machine's clock says.
 
-    The newest cursor of a claim tells ``status`` how wrong that clock is. None: it is right.
+    The newest cursor of a claim tells ``status`` how wrong that clock is; without one it is right.
     """
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
+        super().__init__(clock, may_go_back=True)  # No decision needs it to rise.
         self.machine_us = clock.now_us
         self._told_us = 0
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rollstream.runtime.clock import Clock
 from rollstream.streams.troubles import CLOCK_OFF_S
 
+BACK_US = 300_000_000  # No event is confirmed so long after its LogAppendTime.
+
 
 class LogClock:
     """The newest LogAppendTime that was seen, and what passed since then on the monotonic clock. So
@@ -17,12 +19,17 @@ class LogClock:
         ahead_us: this machine's clock was as far ahead when an event was last confirmed.
 
     Args:
+        may_go_back: a confirmed event that is ``BACK_US`` older than log time sets it back: a
+            broker's clock was ahead.
         confirmed_us: the owner's claim has this LogAppendTime. None: there is no claim yet, and
             this machine's clock is all there is.
     """
 
-    def __init__(self, clock: Clock, confirmed_us: int | None = None) -> None:
+    def __init__(
+        self, clock: Clock, confirmed_us: int | None = None, *, may_go_back: bool = False
+    ) -> None:
         self._clock = clock
+        self._may_go_back = may_go_back
         self._seen: tuple[int, float] | None = None
         self._confirmed_us: int | None = None
         self.ahead_us = 0
@@ -38,6 +45,8 @@ class LogClock:
         """The owner's newest event has this LogAppendTime. Idempotent."""
         if timestamp_us != self._confirmed_us:
             self._confirmed_us = timestamp_us
+            if self._may_go_back and timestamp_us <= self.now_us() - BACK_US:
+                self._seen = None
             self.saw(timestamp_us)
             self.ahead_us = self._clock.now_us() - self.now_us()
 
@@ -55,5 +64,6 @@ class LogClock:
         return self.is_off(self.ahead_us)
 
     def is_off(self, ahead_us: int) -> bool:
-        """Returns whether this machine's clock is not as far ahead as that."""
-        return abs(self._clock.now_us() - self.now_us() - ahead_us) >= CLOCK_OFF_S * 1e6
+        """Returns whether this machine's clock is not as far ahead as that, or right again."""
+        off_us, now_us = CLOCK_OFF_S * 1e6, self._clock.now_us() - self.now_us()
+        return abs(now_us - ahead_us) >= off_us or abs(ahead_us) >= off_us > 2 * abs(now_us)

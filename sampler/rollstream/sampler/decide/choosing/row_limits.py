@@ -69,8 +69,10 @@ class RowLimits:
             made_late: how many rollouts it has, if all were made too long ago.
         """
         first = self._oldest_step
-        if first is None:
+        if first is None and made_late:
             return _gone(0, made_late, DropReason.TOO_OLD)
+        if first is None:
+            return self.kept(ready.at(packed))
         lineage, _, rows = ready.aged(packed)
         steps = rows.steps() if lineage == self._lineage else (UNKNOWN_STEP,)
         oldest, newest = min(steps), max(steps)
