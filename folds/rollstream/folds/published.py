@@ -28,6 +28,7 @@ class PublishedPolicies:
         kept: of the policies that were published last, where their weights are.
         offset: of the newest decision that published a policy, or began a branch; -1: none did.
         newest_ts: log time, microseconds, when one was published last; 0: none was.
+        clock_behind_us: for older versions, which may go on from a snapshot of this state.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class PublishedPolicies:
         self.kept: dict[tuple[int, int], Described] = {}
         self.offset = -1
         self._newest: dict[int, int] = {}
-        self.newest_ts = 0
+        self.newest_ts = self.clock_behind_us = 0
 
     def apply(self, offset: int, timestamp_us: int, event: Event) -> None:
         """Applies an event of the decision log; most change nothing here."""
@@ -44,7 +45,7 @@ class PublishedPolicies:
             self.offset = offset
         if not isinstance(event, PolicyPublished):
             return
-        self.newest_ts = timestamp_us
+        self.newest_ts, self.clock_behind_us = timestamp_us, timestamp_us - event.now_ts
         policy = (event.policy_epoch, event.step)
         self.versions[policy] = event.policy_version
         self.policies[event.policy_version] = policy
