@@ -10,8 +10,11 @@ import argparse
 from harness.faults import Append, Fate, FaultyBroker, write_now
 from harness.kill_points import kill_process
 from rollstream.producers import RolloutProducer
+from rollstream.producers.engine import engine
 from rollstream.streams.broker import Broker
 from rollstream.streams.kafka import KafkaBroker
+
+LINGER_S = 60.0
 
 
 def uids_of(groups: int) -> list[str]:
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--written", action="store_true")
     args = parser.parse_args()
     broker: Broker = KafkaBroker(args.bootstrap)
+    engine.LINGER_S = LINGER_S  # However slowly it publishes, the flush sends a record a partition.
     if args.die_at:
         broker = dying_at(broker, args.die_at, written=args.written)
     with RolloutProducer(

@@ -245,8 +245,8 @@ class Partition:
                 claimers = self._context.threads.claimers
                 self._job = claimers.submit(self._claims.complete_manifests)
             case State.READING if jumped or self._log.should_reclaim():
-                # It may have slept, and another sealer has the partition.
-                self._enter(State.ASKING_GROUP if jumped else State.CLAIMING)
+                # The group is not asked: its coordinator may be silent, and a claim harms nobody.
+                self._enter(State.CLAIMING)
             case State.READING:
                 assert self.intake is not None, "reading"
                 self.intake.settle_markers()
