@@ -46,10 +46,7 @@ def test_a_takeover_postpones_no_time_out() -> None:
         partitions=1, target_group_size=3, min_group_size=1, seal_timeout_s=SEAL_TIMEOUT_S
     )
     world.publish("alone")
-    broker = world.new_broker()
-    world.run(world.sealer(broker=broker), seconds=SEAL_TIMEOUT_S - 20)
-    broker.close()
-    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
+    seal_and_die(world, seconds=SEAL_TIMEOUT_S - 20)
     successor = world.sealer(clock=WrongClock(world.clock, -HOUR_US))
     world.run(successor, seconds=18)
     assert world.groups() == []
@@ -148,12 +145,9 @@ def test_a_sealer_whose_store_was_away_when_it_took_over_has_a_right_clock_and_i
     world = SealWorld(
         partitions=1, target_group_size=3, min_group_size=1, seal_timeout_s=2 * SEAL_TIMEOUT_S
     )
-    broker = world.new_broker()
     for uid in ("a", "b", "c"):
         world.publish(uid, example_id="one")
-    world.run(world.sealer(broker=broker), seconds=5)
-    broker.close()
-    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
+    seal_and_die(world, seconds=5)
     blobs = NoManifests(world.blobs)
     with world.sealer(store=blobs) as successor:
         world.run(successor, seconds=SEAL_TIMEOUT_S)
@@ -190,6 +184,14 @@ def test_status_names_no_sealer_whose_clock_is_almost_right_again() -> None:
         clock.ahead_us = 1_500_000
         world.run(sealer, seconds=NAMED_WITHIN_S)
         assert stuck(world) == []
+
+
+def seal_and_die(world: SealWorld, seconds: float) -> None:
+    """A sealer seals for so long, and its group takes its partitions away."""
+    broker = world.new_broker()
+    world.run(world.sealer(broker=broker), seconds=seconds)
+    broker.close()
+    world.logs.group(world.layout.sealer_group("math")).leave(0, world.logs.partition_counts())
 
 
 def stuck(world: SealWorld) -> list[Verdict]:
