@@ -245,7 +245,7 @@ class Partition:
                 claimers = self._context.threads.claimers
                 self._job = claimers.submit(self._claims.complete_manifests)
             case State.READING if jumped or self._log.should_reclaim():
-                # The group is not asked: its coordinator may be silent, and a claim harms nobody.
+                # The group may be silent, and is not asked: an owner that is fenced asks it.
                 self._enter(State.CLAIMING)
             case State.READING:
                 assert self.intake is not None, "reading"

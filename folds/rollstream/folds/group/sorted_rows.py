@@ -148,12 +148,12 @@ class SortedRows:
     def least_but(self, first: int, at: int, without: Container[int]) -> _Row | None:
         """The first of these rows of which the integer in column ``at`` is not among ``without``;
         None: there is none."""
-        newest, place = None, bisect_left(self._newest, (first,))
-        while place < len(self._newest) and self._newest[place][0] == first:
-            if self._newest[place][at] not in without:
-                newest = self._newest[place]
+        newest, index = None, bisect_left(self._newest, (first,))
+        while index < len(self._newest) and self._newest[index][0] == first:
+            if self._newest[index][at] not in without:
+                newest = self._newest[index]
                 break
-            place += 1
+            index += 1
         for block, start, stop in self._ranges(first):
             values = block.columns[at]
             for value in filterfalse(without.__contains__, values[start:stop]):
