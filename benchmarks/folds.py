@@ -27,6 +27,7 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Flushed,
+    GroupColumns,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -77,7 +78,9 @@ def flush_at(number: int) -> Flushed:
         **OWNER | {"now_ts": number * FLUSH_US},
         watermark=first + count,
         files=(SealedFile(path=f"groups/{first}", size=1, rows=count, checksum=""),),
-        groups=tuple(_group(first // GROUP_SIZE + index, index) for index in range(groups)),
+        groups=GroupColumns.of(
+            _group(first // GROUP_SIZE + index, index) for index in range(groups)
+        ),
         segments=SealedSegments(
             offsets=offsets,
             entries=zeros,

@@ -95,9 +95,11 @@ def _named(number: int) -> Flushed:
     """The flush of this number, with ids and uids as long as real ones."""
     event = flush_at(number)
     groups, examples, uids = (_raw(number, *of) for of in _NAMED)
-    named = tuple(
-        one._replace(group_id=group.hex(), example_id=example.hex(), digest=group)
-        for one, group, example in zip(event.groups, groups, examples, strict=True)
+    named = replace(
+        event.groups,
+        group_ids=tuple(group.hex() for group in groups),
+        example_ids=tuple(example.hex() for example in examples),
+        digests=tuple(groups),
     )
     segments = replace(event.segments, uids=tuple(uid.hex() for uid in uids))
     return replace(event, groups=named, segments=segments)

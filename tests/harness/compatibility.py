@@ -3,7 +3,7 @@
 ``python -m harness.compatibility`` compares each shipped version with all later ones.
 
 Source: Avro 1.12 specification, "Schema Resolution"; and what Avro does not know: the columns of
-``ingest_record``, and that rows keep their digests.
+``ingest_record``, that rows keep their digests, and that columns are made of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from rollstream.schemas.wire_schemas import shipped
+from rollstream.schemas.wire_schemas import in_rows, shipped
 
 _NAMED = ("components", "attachments", "token_arrays")  # What producers name; each is read apart.
 # Of a field, besides its type: what its bytes mean, and what a row has that does not name it.
@@ -37,7 +37,7 @@ def refused_changes() -> list[str]:
         f"{name}, v{older.version} to v{newer.version}: {found}"
         for name in names
         for older, newer in combinations(shipped().versions(name), 2)
-        for found in incompatibilities(older.source, newer.source)
+        for found in incompatibilities(older.source, in_rows(newer, older))
     ]
 
 

@@ -25,6 +25,7 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Event,
     Flushed,
+    GroupColumns,
     ProducerInFlight,
     Retired,
     SealedFile,
@@ -163,7 +164,7 @@ def flush_of(
     versions = [_version(group) for group in groups]
     stored = [FileGroup(len(group), digest) for group, digest in zip(groups, digests, strict=True)]
     file = _write_file(columns, stored, ids, versions, name, environment, partition, blobs)
-    sealed = tuple(
+    sealed = (
         SealedGroup(
             group_id=ids[i],
             group_uid=group[0].fields["group_uid"],
@@ -189,7 +190,7 @@ def flush_of(
         now_ts=now_ts,
         watermark=watermark,
         files=(file,),
-        groups=sealed,
+        groups=GroupColumns.of(sealed),
         segments=sealed_segments(columns),
         settled=(),
         touched=every_offset(columns),

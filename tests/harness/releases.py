@@ -36,7 +36,7 @@ class Release:
     Args:
         folder: to be made.
         version: which it is installed as.
-        schemas: its own, by file name (``flushed.v2.avsc``), besides those of the sources.
+        schemas: its own, by file name (``flushed.v3.avsc``), besides those of the sources.
         fields: lines that a class has first, by (file, class).
     """
 
@@ -108,24 +108,24 @@ def _add_fields(file: Path, name: str, lines: Sequence[str]) -> None:
 
 
 def first_release(folder: Path) -> Release:
-    """0.1.0: ``flushed.v2`` has a field more, with a value."""
+    """0.1.0: ``flushed.v3`` has a field more, with a value."""
     return Release(
         folder,
         "0.1.0",
-        {"flushed.v2.avsc": changed(shipped_source("flushed"), add=[RETIRED])},
+        {"flushed.v3.avsc": changed(shipped_source("flushed"), add=[RETIRED])},
         {(f"{_EVENTS}/groups.py", "Flushed"): ['retired: str = "by 0.1.0"']},
     )
 
 
 def second_release(folder: Path) -> Release:
-    """0.2.0: version 3 of ``flushed``, 2 of ``batch_served``, 4 of ``ingest_record``. Each has more
+    """0.2.0: version 4 of ``flushed``, 2 of ``batch_served``, 4 of ``ingest_record``. Each has more
     fields, in the middle of what is there; the first and the last lost some as well."""
     return Release(
         folder,
         "0.2.0",
         {
-            "flushed.v2.avsc": changed(shipped_source("flushed"), add=[RETIRED]),
-            "flushed.v3.avsc": changed(shipped_source("flushed"), add=[REGION]),
+            "flushed.v3.avsc": changed(shipped_source("flushed"), add=[RETIRED]),
+            "flushed.v4.avsc": changed(shipped_source("flushed"), add=[REGION]),
             "batch_served.v2.avsc": changed(shipped_source("batch_served"), add=[REGION]),
             "ingest_record.v4.avsc": second_ingest_record(),
         },

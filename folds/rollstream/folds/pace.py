@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollstream.schemas.columns import offsets_of
 from rollstream.schemas.events import Event, Flushed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import SettleReason
@@ -73,7 +74,7 @@ class Pace:
         of.flushes = [one for one in of.flushes if one.logged_ts > since_ts]
         of.flushes.append(FlushedCounts(logged_ts, segments, len(event.groups)))
         if event.groups:
-            starts = np.cumsum([0, *(group.rows for group in event.groups[:-1])])
+            starts = offsets_of(event.groups.rows)[:-1]
             made = np.minimum.reduceat(event.segments.created_ts, starts)
             known = made[made > 0]  # Else the worker did not say when.
             _keep(of.seal_times_ms, np.maximum(logged_ts - known, 0) / 1e3)

@@ -3,8 +3,8 @@
 The first ten bytes name the writer's schema (marker C3 01, CRC-64-AVRO fingerprint), so a reader
 needs nothing besides the bytes. ``decode(encode(event)) == event`` for every event, arrays bit for
 bit. An event of an older version is read as its newest: by field name, with defaults for what was
-added and without what was removed. Records of the ingest log are no events:
-``rollstream.schemas.ingest`` has them.
+added, without what was removed, and with columns made of rows. Records of the ingest log are no
+events: ``rollstream.schemas.ingest`` has them.
 
 Source: Avro 1.12 specification, "Single-object encoding".
 """
@@ -26,6 +26,8 @@ from rollstream.schemas.wire_schemas import (
     PREFIX_BYTES,
     SchemaRegistry,
     WireSchema,
+    in_rows,
+    parse,
     read_avro,
     shipped,
 )
@@ -80,8 +82,9 @@ class EventCodec:
             if schema.name not in self._kinds:
                 raise UnreadableEvent("not_an_event", "a record of an ingest log")
             newest = self._registry.newest(schema.name)
-            converter = EventConverter(self._kinds[schema.name], newest.source)
-            resolved_to = None if schema is newest else newest.parsed
+            source = in_rows(newest, schema)
+            converter = EventConverter(self._kinds[schema.name], source)
+            resolved_to = None if schema is newest else parse(source)
             found = self._read[schema.prefix] = schema, resolved_to, converter
         return found
 

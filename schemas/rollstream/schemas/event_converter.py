@@ -112,10 +112,12 @@ def _converters(
             # Copied: it may be the schema's default, which every older event shares.
             return shape.to_wire, lambda wire: shape.from_wire(dict(wire))
         case {"type": "array", "items": {"type": "record"} as items}:
-            item = EventConverter(get_args(hint)[0], items, named)
+            # Columns are of rows where an older version is read.
+            row, made = (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
+            item = EventConverter(row, items, named)
             return (
                 lambda values: [item.to_wire(value) for value in values],
-                item.all_from_wire,
+                lambda wires: made(item.all_from_wire(wires)),
             )
         case {"type": "array"}:
             return list, tuple

@@ -151,6 +151,20 @@ def _encoded(default: Any, avro_type: Any) -> Any:
     return default
 
 
+def in_rows(newest: WireSchema, older: WireSchema) -> Mapping[str, Any]:
+    """The newest version, but with rows where it has columns and an older one had rows."""
+    rows = {field["name"]: field for field in older.fields if _has_rows(field)}
+    fields = [one if _has_rows(one) else rows.get(one["name"], one) for one in newest.fields]
+    return {**newest.source, "fields": fields}
+
+
+def _has_rows(field: Mapping[str, Any]) -> bool:
+    match field["type"]:
+        case {"type": "array", "items": {"type": "record"}}:
+            return True
+    return False
+
+
 def read_avro(
     schema: WireSchema, parsed: Any, value: bytes, resolved_to: Any = None
 ) -> tuple[dict[str, Any], int]:

@@ -3,13 +3,14 @@
 A manifest is named by its event's generation, partition and offset, so a second write of it gives
 the same bytes. The event's ``now_ts`` is the time at which its groups were sealed. NaN, the reward
 of a rollout that has none yet, is null. A manifest names the version of its schema; one of an older
-version is read as the newest, by field name and with defaults.
+version is read as the newest, by field name and with defaults. Groups are rows in all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -21,17 +22,18 @@ import rollstream
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
-    SealedGroup,
+    ProducerInFlight,
     Settlements,
     UnreadRanges,
 )
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.wire_schemas import packed_dtype, shipped
+from rollstream.schemas.wire_schemas import in_rows, packed_dtype, shipped
 from rollstream.store.blobs import Blobs, create_or_compare
 from rollstream.store.errors import CorruptFile, NewerFile
 from rollstream.store.layout import MANIFESTS, manifest_path, offset_in
 
 _SCHEMA = "flushed"
+_AS_OLDER = {3: 2}  # Version 3 differs from 2 in that groups are columns, which here are rows.
 
 
 class Manifest(NamedTuple):
@@ -92,17 +94,19 @@ def is_manifest_of(data: bytes, manifest: Manifest) -> bool:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON, fields in the order of the schema. Equal ones give equal bytes."""
+    version = shipped().newest(_SCHEMA).version
+    event = {field.name: getattr(manifest.event, field.name) for field in fields(manifest.event)}
     content = {
-        "schema": _label(shipped().newest(_SCHEMA).version),
+        "schema": _label(_AS_OLDER.get(version, version)),
         **manifest.address._asdict(),
         "offset": manifest.offset,
-        "event": manifest.event,
+        "event": {**event, "groups": [group._asdict() for group in manifest.event.groups]},
     }
     return orjson.dumps(content, default=_in_json, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _in_json(value: bytes | SealedGroup) -> str | dict[str, Any]:
-    """Of the types that JSON does not have: digests, and groups, which are tuples."""
+def _in_json(value: bytes | ProducerInFlight) -> str | dict[str, Any]:
+    """Of the types that JSON does not have: digests, and named tuples."""
     return value.hex() if isinstance(value, bytes) else value._asdict()
 
 
@@ -115,7 +119,7 @@ def read_manifest(data: bytes) -> Manifest:
     """
     with _as_corrupt(data):
         content = _content(data)
-        event = _record(Flushed, content["event"], shipped().newest(_SCHEMA).source)
+        event = _record(Flushed, content["event"], _in_rows())
         address = PartitionAddress(
             content["environment"], content["generation"], content["partition"]
         )
@@ -144,10 +148,10 @@ def read_columns(blobs: Blobs, path: str, segments: Sequence[str]) -> FlushColum
         data = blobs.read(path)
         with _as_corrupt(data):
             event = _content(data)["event"]
-            fields = {one["name"]: one for one in shipped().newest(_SCHEMA).source["fields"]}
-            types = {one["name"]: one["type"] for one in fields["segments"]["type"]["fields"]}
+            of = {one["name"]: one["type"] for one in _in_rows()["fields"]}
+            types = {one["name"]: one["type"] for one in of["segments"]["fields"]}
             parts = {
-                name: _value(event[name], fields[name]["type"], _hints(Flushed)[name])
+                name: _value(event[name], of[name], _hints(Flushed)[name])
                 for name in ("settled", "unread", "failed")
                 if name in event
             }
@@ -217,6 +221,12 @@ def _naming(path: str) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from error
 
 
+@cache
+def _in_rows() -> Mapping[str, Any]:
+    """The schema of what a manifest has of an event."""
+    return in_rows(shipped().newest(_SCHEMA), shipped().versions(_SCHEMA)[0])
+
+
 def _label(version: int) -> str:
     return f"{_SCHEMA}.v{version}"
 
@@ -248,8 +258,8 @@ def _value(content: Any, avro_type: Any, hint: Any) -> Any:
         case {"type": "record"}:
             return _record(hint, content, avro_type)
         case {"type": "array", "items": {"type": "record"} as items}:
-            kind = get_args(hint)[0]
-            return tuple(_record(kind, item, items) for item in content)
+            row, made = (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
+            return made(_record(row, item, items) for item in content)
         case {"type": "array"}:
             return tuple(content)
     return content

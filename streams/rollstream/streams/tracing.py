@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import NamedTuple
+
+import numpy as np
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import UnreadableEvent
@@ -149,7 +150,7 @@ def group_origin(
         rollout_uid: the group has the rows of this rollout alone; None: it has all rows.
     """
     group, segments = event.groups[index], event.segments
-    first = sum(one.rows for one in event.groups[:index])
+    first = int(event.groups.rows[:index].sum())
     rows = tuple(
         SegmentOrigin(
             rollout_uid=segments.uids[at],
@@ -360,7 +361,7 @@ class _SealLog:
 def _in_flush(
     address: PartitionAddress, offset: int, event: Flushed, wanted: _Wanted
 ) -> Iterator[TracedEntry]:
-    segments, ends = event.segments, list(accumulate(group.rows for group in event.groups))
+    segments, ends = event.segments, np.cumsum(event.groups.rows).tolist()
     for at, uid in wanted.among(segments.uids):
         yield replace(
             _settled(address, segments, at, uid, SEALED),

@@ -11,7 +11,7 @@ import pytest
 from harness.history import problems_of
 from harness.seal_events import settlements
 from harness.sealing import SealWorld
-from rollstream.schemas.events import Flushed, Settlements
+from rollstream.schemas.events import Flushed, GroupColumns, Settlements
 from rollstream.streams.owned.follow import ConfirmedEvent
 
 UIDS = "abcd"
@@ -65,7 +65,12 @@ def only_settling(event: Flushed, reason: str) -> Flushed:
     """All that it sealed is settled for the reason instead."""
     refs = list(zip(event.segments.offsets.tolist(), [0, 0], strict=True))
     return settling(
-        replace(event, files=(), groups=(), segments=replace(event.segments, **no_segments(event))),
+        replace(
+            event,
+            files=(),
+            groups=GroupColumns.of(()),
+            segments=replace(event.segments, **no_segments(event)),
+        ),
         settlements(reason, refs, uids=event.segments.uids),
     )
 

@@ -75,8 +75,8 @@ REFUSED: dict[str, tuple[Any, Callable[[Any], Any], str, str]] = {
     ),
     "in a record of its own": (
         FLUSHED,
-        lambda s: remove(field_of(s, "groups")["type"]["items"], "digest"),
-        "groups.digest",
+        lambda s: remove(field_of(s, "files")["type"]["items"], "checksum"),
+        "files.checksum",
         "was removed, and has no default",
     ),
     "a type changes": (

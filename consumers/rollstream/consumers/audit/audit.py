@@ -259,6 +259,7 @@ class _Auditor:
                     needed=bool(left) or offset >= retired.below,
                     retired=partial(since.has_all, offset, left),
                 )
+                groups = [*event.groups] if self.digests else []
                 for index, file in enumerate((*event.files, *event.incomplete)):
                     retired_at = retired_by.get(hash_of(file.path))
                     # What the newest event retired, readers may use still.
@@ -269,8 +270,8 @@ class _Auditor:
                     self.deadline.log_waiting(partial("{} to be read".format, file.path))
                     if self.deadline.passed():
                         raise BrokerUnavailable(f"audit: {file.path} was not read within its time")
-                    groups = (one for one in event.groups if self.digests and one.file == index)
-                    problems = file_problems(self.blobs, file, list(groups))
+                    of_file = [group for group in groups if group.file == index]
+                    problems = file_problems(self.blobs, file, of_file)
                     if problems and not since.has(file.path):
                         yield from problems
         for one in retired.up_to(sys.maxsize):

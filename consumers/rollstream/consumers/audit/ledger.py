@@ -165,8 +165,8 @@ class Ledger:
         for uid, idx in zip(segments.uids, segments.segment_idxs.tolist(), strict=True):
             self._repeats.add(f"{idx}/{uid}", place(event_offset, SEGMENT), self._before)
         self._before += len(segments.offsets) + sum(len(one.offsets) for one in event.settled)
-        for group in event.groups:
-            self._repeats.add(group.group_id, place(event_offset, GROUP))
+        for group_id in event.groups.group_ids:
+            self._repeats.add(group_id, place(event_offset, GROUP))
         self.groups += len(event.groups)
         self.sealed += len(segments.offsets)
         self.imported += int((segments.offsets < 0).sum())
@@ -295,7 +295,7 @@ class Ledger:
         for file, rows in zip(event.files, next_rows, strict=True):
             if file.rows != rows:
                 self.problems.append(f"{where}: groups name {rows} of {file.rows} in {file.path}")
-        rows = sum(group.rows for group in event.groups)
+        rows = int(event.groups.rows.sum())
         if rows != len(event.segments.offsets):
             self.problems.append(
                 f"{where}: {rows} rows in groups, {len(event.segments.offsets)} segments"

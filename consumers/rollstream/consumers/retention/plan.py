@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from rollstream.consumers.assembling.fitting import that_fit
 from rollstream.consumers.retention.limits import OverLimits
 from rollstream.folds.group.known import TRAIN
@@ -161,12 +163,12 @@ def describe_held(files: int, held: Mapping[str, HeldGroups]) -> str:
 
 def files_of_flush(offset: int, event: Flushed) -> FlushFiles:
     """A flush with all of its files."""
-    files = []
+    files, groups = [], event.groups
+    splits, versions = groups.column("split"), groups.column("policy_version")
     for number, file in enumerate(event.files):
-        own = [index for index, group in enumerate(event.groups) if group.file == number]
-        trained = tuple(index for index in own if event.groups[index].split == TRAIN)
-        version = event.groups[own[0]].policy_version
-        files.append(FileGroups(file.path, file.size, trained, version, len(own)))
+        own = np.flatnonzero(groups.files == number).tolist()
+        trained = tuple(index for index in own if splits[index] == TRAIN)
+        files.append(FileGroups(file.path, file.size, trained, versions[own[0]], len(own)))
     files += [
         FileGroups(file.path, file.size, (), policy_version_in(file.path), 0)
         for file in event.incomplete

@@ -26,6 +26,7 @@ from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
+    GroupColumns,
     SealedFile,
     SealedGroup,
     SealedSegments,
@@ -99,7 +100,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         now_ts=plan.now_us,
         watermark=plan.watermark,
         files=tuple(sealed.files),
-        groups=tuple(groups),
+        groups=GroupColumns.of(groups),
         segments=_sealed_segments(parts),
         settled=_by_reason(s for decision in plan.decisions for s in decision.settled),
         touched=TouchedOffsets(

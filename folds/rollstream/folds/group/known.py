@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 from rollstream.folds.group.earned import returns_of
 from rollstream.folds.group.packed_rows import PackedRows, pack_rows
 from rollstream.folds.group.score_targets import pack_targets
+from rollstream.schemas.columns import offsets_of
 from rollstream.schemas.events import (
     Flushed,
+    GroupColumns,
     SealedFile,
-    SealedGroup,
     SealedSegments,
     ServedScore,
 )
@@ -44,9 +44,6 @@ class GroupHeader(NamedTuple):
     row_start: int
     rows: int
     digest: bytes
-
-
-_HEADER_OF = attrgetter(*GroupHeader._fields)
 
 
 class KnownGroup(NamedTuple):
@@ -103,8 +100,7 @@ def known_groups(
     """
     if not event.groups:
         return []
-    segments = event.segments
-    bounds = np.cumsum([0, *(group.rows for group in event.groups)])
+    segments, bounds = event.segments, offsets_of(event.groups.rows)
     assert bounds[-1] == len(segments.rewards), (log, offset)
     if wanted is None:
         wanted = range(len(event.groups))
@@ -120,9 +116,10 @@ def known_groups(
     returns, of_group = returns_of(earned, begins), np.searchsorted(np.flatnonzero(begins), starts)
     lowest, highest = (of.reduceat(returns, of_group) for of in (np.minimum, np.maximum))
     all_equal = (lowest == highest).tolist()
-    columns = (segments.weight_steps, segments.created_ts, earned, begins)
-    rows = dict(zip(wanted, pack_rows(starts, *columns, wanted), strict=True))
+    of_rows = (segments.weight_steps, segments.created_ts, earned, begins)
+    rows = pack_rows(starts, *of_rows, wanted)
     edges = bounds.tolist()
+    policies: dict[tuple[str, int, int], tuple[PolicyRef, ...]] = {}
 
     def targets(index: int) -> bytes:
         if has_rewards[index] and not all_targets:
@@ -132,23 +129,40 @@ def known_groups(
         uids = [segments.uids[row] for row in own.tolist()]
         return pack_targets(log.environment, uids, awaited[first:end][lasts[first:end]])
 
+    def policies_of(index: int, header: GroupHeader) -> tuple[PolicyRef, ...]:
+        if header.policy_version == MIXED_POLICY:
+            return _policies(header.lineage, segments, *edges[index : index + 2])
+        name = header.lineage, header.policy_epoch, header.weight_step
+        return policies.get(name) or policies.setdefault(name, (PolicyRef(*name),))
+
     return [
         KnownGroup(
             GroupRef(*log, offset, index),
-            Key(log.environment, group.example_id),
-            GroupHeader._make(_HEADER_OF(group)),
-            event.files[group.file],
+            Key(log.environment, example_id),
+            header,
+            event.files[file],
             event.now_ts,
-            _policies(group, segments, *edges[index : index + 2]),
-            group.split == TRAIN,
+            policies_of(index, header),
+            split == TRAIN,
             has_rewards[index],
             all_equal[index],
-            rows[index],
+            of_group,
             targets(index),
             logged_ts=logged_ts,
         )
-        for index, group in ((index, event.groups[index]) for index in wanted)
+        for index, of_group, example_id, file, split, header in zip(
+            wanted, rows, *_of(event.groups, wanted), strict=True
+        )
     ]
+
+
+def _of(groups: GroupColumns, wanted: Sequence[int]) -> tuple[Iterable[Any], ...]:
+    """Example, file, split and header of those groups."""
+    names = ("example_id", "file", "split", *GroupHeader._fields)
+    columns = [groups.column(name) for name in names]
+    if len(wanted) < len(groups):
+        columns = [[column[index] for index in wanted] for column in columns]
+    return (*columns[:3], map(GroupHeader._make, zip(*columns[3:], strict=True)))
 
 
 def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -159,11 +173,10 @@ def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArr
 
 
 def _policies(
-    group: SealedGroup, segments: SealedSegments, first: int, end: int
+    lineage: str, segments: SealedSegments, first: int, end: int
 ) -> tuple[PolicyRef, ...]:
-    if group.policy_version != MIXED_POLICY:
-        return (PolicyRef(group.lineage, group.policy_epoch, group.weight_step),)
+    """Of a group whose members keep their own."""
     epochs = segments.policy_epochs[first:end].tolist()
     steps = segments.weight_steps[first:end].tolist()
-    distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
+    distinct = {PolicyRef(lineage, *pair) for pair in zip(epochs, steps, strict=True)}
     return tuple(sorted(distinct))

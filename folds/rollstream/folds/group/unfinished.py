@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rollstream.folds.group.known import rollout_begins
+from rollstream.schemas.columns import offsets_of
 from rollstream.schemas.events import Flushed
 
 Unfinished = Literal["failed", "aborted", "truncated"]
@@ -28,15 +29,13 @@ class UnfinishedMembers(NamedTuple):
 def unfinished_members(event: Flushed) -> Iterator[UnfinishedMembers]:
     """Those of each group that the flush sealed; each counts once, however it ended. A group of
     which every member failed is not sealed: it is one of ``Flushed.unsealed``."""
-    for index, group in enumerate(event.groups):
-        if group.failed_members:
-            yield UnfinishedMembers(index, "failed", group.failed_members)
-    segments = event.segments
+    failed, rows, segments = event.groups.failed_members, event.groups.rows, event.segments
+    for index in np.flatnonzero(failed).tolist():
+        yield UnfinishedMembers(index, "failed", int(failed[index]))
     for number, reason in enumerate(segments.stop_reasons):
         kind = STOPPED.get(reason)
         if kind is not None and event.groups:
-            rows = [group.rows for group in event.groups]
-            begins = rollout_begins(segments, np.cumsum([0, *rows[:-1]]))
+            begins = rollout_begins(segments, offsets_of(rows)[:-1])
             lasts = np.append(begins[1:], True)
             stopped = lasts & (segments.stop_reason_idxs == number)
             counts = np.bincount(np.repeat(np.arange(len(rows)), rows)[stopped])

@@ -78,14 +78,13 @@ class DecidedGroups:
     ) -> None:
         """Applies the next event of a seal log, and its groups as ``of_flush`` gave them: whatever
         may raise was done there."""
-        flushed = event.groups if isinstance(event, Flushed) else ()
+        examples = event.groups.example_ids if isinstance(event, Flushed) else ()
         taken, _ = self.taken.of_flush(log, offset)
-        self.taken.apply(log, self._applied[log], offset, len(flushed))
+        self.taken.apply(log, self._applied[log], offset, len(examples))
         self._applied[log] = offset + 1
         if isinstance(event, Retired) and event.files:
             self._retire(log, offset, event)
-        turns, outcomes = self.to_come.arrive(log, offset, len(flushed))
-        examples = [group.example_id for group in flushed]
+        turns, outcomes = self.to_come.arrive(log, offset, len(examples))
         served = [(examples[index], turn) for index, turn in turns.items()]
         self.alive.ready.mark_served(log.environment, served)
         ended = [(examples[index], outcome) for index, outcome in outcomes.items()]

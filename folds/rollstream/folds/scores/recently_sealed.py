@@ -45,8 +45,7 @@ class RecentlySealed:
 
     def add(self, environment: str, event: Flushed) -> None:
         """A flush with groups was sealed."""
-        group_ids = tuple(group.group_id for group in event.groups)
-        names = environment, group_ids, tuple(event.segments.uids)
+        names = environment, event.groups.group_ids, tuple(event.segments.uids)
         self._names.append(names)
         self._size += len(names[1]) + len(names[2])
         while self._size > SEALED_MAX and len(self._flushes) + len(self._names) > 1:

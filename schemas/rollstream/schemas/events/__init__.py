@@ -2,6 +2,7 @@
 
 - ``owned``         claims, in every owned log
 - ``groups``        the seal log
+- ``group_columns`` the groups of one of its events
 - ``sampler``       a sampler's decision log
 - ``reports``       what sealers report of now
 - ``dead_letters``  what could not be read
@@ -22,6 +23,7 @@ from rollstream.schemas.events.admission import (
     share_of,
 )
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
+from rollstream.schemas.events.group_columns import GroupColumns, SealedGroup
 from rollstream.schemas.events.groups import (
     FLUSH_KINDS,
     NOT_INGESTED,
@@ -39,7 +41,6 @@ from rollstream.schemas.events.groups import (
     RetiredFile,
     RootRecorded,
     SealedFile,
-    SealedGroup,
     SealedSegments,
     Settlements,
     TouchedOffsets,
@@ -98,6 +99,7 @@ __all__ = [
     "FailedMembers",
     "Finished",
     "Flushed",
+    "GroupColumns",
     "GroupsBegun",
     "GroupsEvent",
     "InFlight",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.schemas.events.group_columns import GroupColumns
 from rollstream.schemas.events.owned import OwnedEvent
 
 NOT_INGESTED = -1  # Instead of an offset in the ingest log, of rows that came otherwise.
@@ -22,26 +23,6 @@ class SealedFile:
     size: int
     rows: int
     checksum: str
-
-
-class SealedGroup(NamedTuple):
-    """Rows [row_start, row_start + rows) of files[file], in the same order as in ``segments``."""
-
-    group_id: str
-    group_uid: str
-    example_id: str
-    lineage: str
-    policy_version: str
-    policy_epoch: int
-    weight_step: int
-    segment_idx: int
-    split: str
-    seal_reason: str
-    failed_members: int
-    file: int
-    row_start: int
-    rows: int
-    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +127,7 @@ class Flushed(OwnedEvent):
     now_ts: int
     watermark: int
     files: tuple[SealedFile, ...]
-    groups: tuple[SealedGroup, ...]
+    groups: GroupColumns
     segments: SealedSegments
     settled: tuple[Settlements, ...]
     touched: TouchedOffsets

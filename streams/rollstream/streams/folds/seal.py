@@ -192,8 +192,11 @@ class SealFold:
             self._settled += imported
         self._counts["groups"] += len(event.groups)
         segments = _segment_ids(event.segments.uids, event.segments.segment_idxs)
-        named = [prompt_id(one.group_uid, one.seal_reason) for one in event.groups if one.group_uid]
-        segments = [*segments, *named] if named else segments
+        if any(event.groups.group_uids):
+            of_groups = zip(
+                event.groups.group_uids, event.groups.column("seal_reason"), strict=True
+            )
+            segments = [*segments, *(prompt_id(*group) for group in of_groups if group[0])]
         for part in event.settled:
             self._counts[part.reason] += len(part.offsets)
             # A duplicate says nothing of its original, which may be pending still.
