@@ -223,6 +223,8 @@ class Figures:
         sealers: how many run, by environment; one may seal several.
         admission: of the environments that samplers serve and whose topic for it is there.
         unnamed_samplers: that have a decision log and no section in the configuration.
+        scores_aside: logs of scores that cannot be read on, topic and partition, each with the
+            reason.
     """
 
     missing_topics: tuple[str, ...] = ()
@@ -234,6 +236,7 @@ class Figures:
     admission: tuple[AdmissionFigures, ...] = ()
     dead_letters: DeadLetterFigures = DeadLetterFigures(kept=0)
     unnamed_samplers: tuple[str, ...] = ()
+    scores_aside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:

@@ -27,7 +27,7 @@ from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
 from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.owned.adoption import find_starts
-from rollstream.streams.owned.follow import Follower
+from rollstream.streams.owned.follow import Follower, PutAside
 from rollstream.streams.reports import Reports
 from rollstream.streams.topics.check import Difference, differences, joined
 from rollstream.streams.topics.layout import Layout
@@ -89,7 +89,7 @@ def measure(
     )
     partitions = list(read_partitions(sources))
     since = {address: since_us for address, (_, since_us) in zip(starts, partitions, strict=True)}
-    _read_scores(samplers, broker, config, since, present, deadline)
+    scores_aside = _read_scores(samplers, broker, config, since, present, deadline)
     registered = layout.sampler_names(broker.admin(), deadline.left_s())
     return Figures(
         topics_off=tuple(map(str, joined(absent))),
@@ -100,6 +100,7 @@ def measure(
         other_root=tuple(map(str, joined(other_root))),
         dead_letters=measure_letters(broker, layout, now_us, deadline),
         unnamed_samplers=tuple(sorted({*registered} - {*config.samplers})),
+        scores_aside=scores_aside,
     )
 
 
@@ -133,9 +134,9 @@ def _read_scores(
     since: Mapping[PartitionAddress, int],
     present: Collection[str],
     deadline: Deadline,
-) -> None:
+) -> dict[str, str]:
     """Feeds the late scores that may belong to the groups that were read to ``samplers``, if their
-    topics exist.
+    topics exist; returns the logs that cannot be read on, each with the reason.
 
     Args:
         since: the log time of the oldest event that was read of each seal log; 0: of all.
@@ -147,7 +148,7 @@ def _read_scores(
         layout.scores_log(log): log for log in since if layout.scores(log.environment) in present
     }
     if not logs or not samplers:
-        return
+        return {}
     offsets: dict[TopicPartition, int] = {}
     with closing(broker.reader({})) as reader:
         for name, section in config.environments.items():
@@ -157,10 +158,12 @@ def _read_scores(
             oldest_us = min((since[logs[where]] for where in here), default=0)
             waited_us = round(early_scores_s(section) * 1e6)
             offsets |= reader.offsets_at(ends, max(0, oldest_us - waited_us), deadline.left_s())
-    with closing(Follower(broker, offsets, scores=offsets)) as follower:
+    aside: dict[TopicPartition, PutAside] = {}
+    with closing(Follower(broker, offsets, scores=offsets, aside=aside)) as follower:
         for confirmed in follower.read_to_end(deadline):
             for sampler in samplers:
                 sampler.apply_scores(logs[confirmed.where], confirmed)
+    return {str(where): str(one.error) for where, one in sorted(aside.items())}
 
 
 def _notes(

@@ -86,6 +86,8 @@ def stuck_stages(figures: Figures, config: RollstreamConfig) -> tuple[Verdict, .
         )
         verdicts += filter(None, found)
     verdicts += filter(None, (_untold(one, figures, config) for one in figures.admission))
+    if not figures.over:
+        verdicts += map(_scores_aside, figures.scores_aside.items())
     return tuple(verdicts)
 
 
@@ -181,6 +183,15 @@ def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
         Alarm.PUT_ASIDE,
         level,
     )
+
+
+def _scores_aside(log: tuple[str, str]) -> Verdict:
+    where, why = log
+    told = (
+        f"the scores of {where} are read no further: groups that need them wait, and all others "
+        f"are served: {why}"
+    )
+    return Verdict("sampler", told, Alarm.PUT_ASIDE)
 
 
 def _hours(hours: float) -> str:

@@ -18,10 +18,13 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import Flushed, RolloutScore, Scored
 from rollstream.schemas.rules import FLOAT32_MAX
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 60.0
 LATE = GroupSpec(rewards=(None, None))
+REWARDED = GroupSpec(example_id="other", rewards=(0.0, 1.0))
+NEWER = MARKER + bytes(8)  # The beginning of a record whose schema only a newer version knows.
 FOR_EVER_S = 4e9  # These groups were sealed at a time long ago.
 pytestmark = pytest.mark.proves("A18", "F16")
 
@@ -308,6 +311,31 @@ def test_a_group_that_nobody_scores_is_dropped_and_counted(world: SamplerWorld) 
         sampler.next_batch(0, 1, timeout_s=0.5)
     assert short.value.dropped == {"unscored": 1}
     assert sampler.stats().outcomes == {"unscored": 1}
+
+
+@WITHOUT_RAY
+@pytest.mark.proves("F24")
+def test_groups_whose_scores_a_newer_version_wrote_wait_and_all_others_are_served(
+    world: SamplerWorld,
+) -> None:
+    """They have waited for longer than they may, and are not dropped: their score may be there."""
+    world.configure(score_timeout_s=60.0)
+    topic = Layout.of(world.config.kafka).scores("math")
+    writer = world.broker().writer()
+    for partition in range(2):
+        writer.append(topic, NEWER, partition=partition)
+    writer.flush(WAIT_S)
+    world.writer().flush(LATE)
+    sampler = world.open()
+    sampler.resume(None)
+    with pytest.raises(NotEnoughGroups, match="upgrade this process") as short:
+        sampler.next_batch(0, 1, timeout_s=0.5)
+    assert (short.value.dropped, short.value.waiting) == ({}, {"reward": 1})
+    stats = sampler.stats()
+    assert {*stats.aside} == {f"{topic}[0]", f"{topic}[1]"}
+    assert stats.scores_behind == ("math",)
+    world.writer().flush(REWARDED)
+    assert served(sampler).rewards.tolist() == [0.0, 1.0]
 
 
 @WITHOUT_RAY

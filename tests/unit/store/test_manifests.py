@@ -12,7 +12,7 @@ import pytest
 from harness.events import GOLDEN, same
 from harness.rollouts import make_columns, members
 from harness.sealed_files import flushed, seal
-from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.codec import decode_as, encode
 from rollstream.schemas.events import Flushed, SealedFile, Settlements
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store import (
@@ -73,7 +73,9 @@ def test_manifest_is_json_that_any_reader_opens(event: Flushed) -> None:
 @pytest.mark.proves("F19")
 def test_manifest_of_an_older_event_and_of_a_newer_one_are_the_same_bytes() -> None:
     """A sealer may end between an event and its manifest; the next one, newer, projects it."""
-    older, newer = (decode((GOLDEN / f"flushed.v{of}.bin").read_bytes()) for of in (2, 3))
+    older, newer = (
+        decode_as(Flushed, (GOLDEN / f"flushed.v{of}.bin").read_bytes()) for of in (2, 3)
+    )
     shipped = (GOLDEN / "manifest.v2.json").read_bytes()
     assert encode_manifest(Manifest(ADDRESS, 99, older)) == shipped
     assert encode_manifest(Manifest(ADDRESS, 99, newer)) == shipped

@@ -420,15 +420,16 @@ class SamplerLogs:
         self._follower = follower
 
     def _note_aside(self) -> None:
-        """Tells the state which logs are read no more."""
+        """Tells the state which logs are read no more. Groups whose scores are there may wait."""
         aside = sorted(self._aside.items())
         if aside and not self.state.aside:
             self._try_at_s = self._clock.monotonic_s() + TRY_AGAIN_S
-        logs = [self._addresses[where] for where, _ in aside if where in self._addresses]
         self.state.put_aside(
             {str(where): f"{one.error}{self._pressure.told_of(where)}" for where, one in aside}
         )
-        self._reports.reported.in_flight.aside = frozenset(logs)
+        of, late = self._reports.reported.in_flight, self.state.late
+        of.aside = frozenset(self._addresses[one] for one in self._aside.keys() & self._addresses)
+        late.behind |= {self._score_logs[one] for one in self._aside.keys() & self._score_logs}
 
     def _try_aside(self, follower: Follower) -> None:
         """Reads the logs again that were put aside, where it is time."""

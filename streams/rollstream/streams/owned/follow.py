@@ -20,12 +20,13 @@ from rollstream.streams.errors import (
     CorruptLog,
     DamagedRecord,
     LogLost,
+    NewerEvent,
     OffsetLost,
     UnreadableLog,
     lost_message,
 )
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.reading import event_in
+from rollstream.streams.owned.reading import event_in, upgrade_remedy
 from rollstream.streams.reading import HowFar, all_bounds_in_time, how_far
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
@@ -103,7 +104,8 @@ class Follower:
 
     Args:
         scores: the logs of scores, which nobody owns. Each score counts. A record that is no score
-            is passed over, with a log message. These logs start anywhere.
+            is passed over, with a log message; a newer one than this version knows is not, since it
+            may be one. These logs start anywhere.
         aside: gets the logs that cannot be read on; all others are read. A log that is in it
             already is not read. None: a log that cannot be read on is an error of every call.
 
@@ -358,12 +360,16 @@ def _where(record: Record) -> TopicPartition:
 
 
 def _score_in(where: TopicPartition, record: Record) -> Scored | None:
-    """Returns the score in the record; None: it holds no usable score."""
+    """Returns the score in the record; None: it holds no usable score. ``NewerEvent``: a newer
+    version may have written one."""
     try:
         event = codec.decode_as(Scored, record.value)
         broken = why_unusable(event)
     except UnreadableEvent as error:
         broken = str(error)
+        if error.reason == "unknown_schema":
+            found = f"{where}, offset {record.offset}: {error}: {upgrade_remedy()}"
+            raise NewerEvent(found) from error
     if not broken:
         return event
     _log.warning("%s, offset %d is no score and is passed over: %s", where, record.offset, broken)
