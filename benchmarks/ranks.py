@@ -59,7 +59,7 @@ class Bench:
         log = TopicPartition(Layout().groups("math"), 0)
         epoch = logs.append(log, None, encode(Claimed(owner="bench", nonce="bench"))).offset
         for event in flushes((STEPS + 1) * BATCH_GROUPS * GROUP_SIZE):
-            groups = tuple(one._replace(example_id=one.group_id) for one in event.groups)
+            groups = replace(event.groups, example_ids=event.groups.group_ids)
             store.create(event.files[0].path, bytes(event.files[0].size))
             logs.append(log, None, encode(replace(event, epoch=epoch, groups=groups)))
         self.actor = SamplerActor("trainer", config, broker, store)

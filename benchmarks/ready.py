@@ -89,12 +89,14 @@ class Start(NamedTuple):
 def sealed(groups: int) -> Iterator[Flushed]:
     """Flushes with ids and uids as long as real ones, and examples that come once."""
     for event in flushes(groups * GROUP_SIZE):
-        named = tuple(
-            one._replace(group_id=_hex(one.group_id), example_id=_hex(f"of {one.group_id}"))
-            for one in event.groups
+        names = event.groups.group_ids
+        groups = replace(
+            event.groups,
+            group_ids=tuple(map(_hex, names)),
+            example_ids=tuple(_hex(f"of {name}") for name in names),
         )
         uids = tuple(map(_hex, event.segments.uids))
-        yield replace(event, groups=named, segments=replace(event.segments, uids=uids))
+        yield replace(event, groups=groups, segments=replace(event.segments, uids=uids))
 
 
 def _hex(text: str) -> str:
@@ -142,9 +144,9 @@ def measure_filtered() -> Iterator[tuple[str, float]]:
         state.choosing = replace(state.choosing, **settings)
         state._life.next_step = AGES
         for offset, event in enumerate(flushes(FILTERED * GROUP_SIZE)):
-            named = enumerate(event.groups)
-            few = tuple(one._replace(example_id=str(n % EXAMPLES)) for n, one in named)
-            state.apply_groups(LOG, offset, replace(event, groups=few))
+            few = tuple(str(number % EXAMPLES) for number in range(len(event.groups)))
+            groups = replace(event.groups, example_ids=few)
+            state.apply_groups(LOG, offset, replace(event, groups=groups))
         took_s = []
         for _ in range(DECISIONS):
             begun_s = time.process_time()
