@@ -86,9 +86,9 @@ class Start(NamedTuple):
     resident_mib: float
 
 
-def sealed(groups: int) -> Iterator[Flushed]:
+def sealed(count: int) -> Iterator[Flushed]:
     """Flushes with ids and uids as long as real ones, and examples that come once."""
-    for event in flushes(groups * GROUP_SIZE):
+    for event in flushes(count * GROUP_SIZE):
         names = event.groups.group_ids
         groups = replace(
             event.groups,

@@ -12,6 +12,8 @@ import pytest
 from harness.groups import GroupSpec
 from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld
 from rollstream.producers import Score, ScoreProducer
+from rollstream.runtime.clock import SystemClock
+from rollstream.runtime.deadline import Deadline
 from rollstream.sampler import Batch, NotEnoughGroups, SamplerApi
 from rollstream.sampler.history import check_from_files, replay_step
 from rollstream.schemas import codec
@@ -19,6 +21,7 @@ from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import Flushed, RolloutScore, Scored
 from rollstream.schemas.rules import FLOAT32_MAX
 from rollstream.schemas.wire_schemas import MARKER
+from rollstream.status import Alarm, measure, stuck_stages
 from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 60.0
@@ -334,6 +337,10 @@ def test_groups_whose_scores_a_newer_version_wrote_wait_and_all_others_are_serve
     stats = sampler.stats()
     assert {*stats.aside} == {f"{topic}[0]", f"{topic}[1]"}
     assert stats.scores_behind == ("math",)
+    figures = measure(world.broker(), world.config, Deadline(WAIT_S, SystemClock()))
+    told = [one for one in stuck_stages(figures, world.config) if one.alarm == Alarm.PUT_ASIDE]
+    assert [one.stage for one in told] == ["sampler", "sampler"]
+    assert f"the scores of {topic}[0] are read no further" in told[0].reason
     world.writer().flush(REWARDED)
     assert served(sampler).rewards.tolist() == [0.0, 1.0]
 

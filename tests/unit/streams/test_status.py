@@ -39,15 +39,12 @@ from rollstream.schemas.events import (
     Resumed,
     Retried,
 )
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.status import (
-    Alarm,
     DeadLetterFigures,
     Figures,
     PartitionFigures,
     SamplerFigures,
     measure,
-    stuck_stages,
 )
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.layout import Layout
@@ -87,8 +84,8 @@ class Logs:
         event = replace(flush, epoch=epoch, nonce="n", segments=segments, touched=touched)
         self.say(LAYOUT.groups("math"), event)
 
-    def config(self, *environments: str) -> RollstreamConfig:
-        return RollstreamConfig(
+    def measure(self, *environments: str) -> Figures:
+        config = RollstreamConfig(
             kafka=KafkaConfig(bootstrap="memory", namespace=LAYOUT.namespace),
             store=StoreConfig(root="file:///nowhere"),
             environments=dict.fromkeys(("math", *environments), EnvironmentConfig(partitions=1)),
@@ -96,9 +93,7 @@ class Logs:
                 "t": SamplerConfig(environments=("math",), max_policy_lag=self.max_policy_lag)
             },
         )
-
-    def measure(self, *environments: str) -> Figures:
-        return measure(self.broker, self.config(*environments), Deadline(10, self.clock))
+        return measure(self.broker, config, Deadline(10, self.clock))
 
 
 @pytest.fixture
@@ -221,21 +216,6 @@ def test_entries_of_the_backlog_are_those_known_and_the_mean_for_what_was_not_re
     assert (figures.backlog, figures.unread) == (5, 3)
     assert (figures.settled, figures.touched, figures.touched_entries) == (7, 3, 15)
     assert figures.waiting == 3 + 5 + 3 * 5
-
-
-@pytest.mark.proves("F24")
-def test_scores_that_cannot_be_read_are_named_and_all_else_is_measured(logs: Logs) -> None:
-    logs.say(LAYOUT.groups("math"), Claimed(owner="a", nonce="n"))
-    logs.seal(GroupSpec())
-    logs.append(LAYOUT.scores("math"), MARKER + bytes(8))
-    figures = logs.measure()
-    assert figures.partitions[0].groups == 1
-    [(where, why)] = figures.scores_aside.items()
-    assert where == f"{LAYOUT.scores('math')}[0]"
-    assert "upgrade this process" in why
-    told = [one for one in stuck_stages(figures, logs.config()) if one.alarm == Alarm.PUT_ASIDE]
-    assert [one.stage for one in told] == ["sampler"]
-    assert f"the scores of {where} are read no further" in told[0].reason
 
 
 def test_zombie_is_not_counted(logs: Logs) -> None:

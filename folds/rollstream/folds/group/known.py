@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +120,6 @@ def known_groups(
     of_rows = (segments.weight_steps, segments.created_ts, earned, begins)
     rows = pack_rows(starts, *of_rows, wanted)
     edges = bounds.tolist()
-    policies: dict[tuple[str, int, int], tuple[PolicyRef, ...]] = {}
 
     def targets(index: int) -> bytes:
         if has_rewards[index] and not all_targets:
@@ -129,12 +129,6 @@ def known_groups(
         uids = [segments.uids[row] for row in own.tolist()]
         return pack_targets(log.environment, uids, awaited[first:end][lasts[first:end]])
 
-    def policies_of(index: int, header: GroupHeader) -> tuple[PolicyRef, ...]:
-        if header.policy_version == MIXED_POLICY:
-            return _policies(header.lineage, segments, *edges[index : index + 2])
-        name = header.lineage, header.policy_epoch, header.weight_step
-        return policies.get(name) or policies.setdefault(name, (PolicyRef(*name),))
-
     return [
         KnownGroup(
             GroupRef(*log, offset, index),
@@ -142,7 +136,7 @@ def known_groups(
             header,
             event.files[file],
             event.now_ts,
-            policies_of(index, header),
+            _policies(header, segments, *edges[index : index + 2]),
             split == TRAIN,
             has_rewards[index],
             all_equal[index],
@@ -173,10 +167,16 @@ def rollout_begins(segments: SealedSegments, starts: NDArray[np.int64]) -> NDArr
 
 
 def _policies(
-    lineage: str, segments: SealedSegments, first: int, end: int
+    group: GroupHeader, segments: SealedSegments, first: int, end: int
 ) -> tuple[PolicyRef, ...]:
-    """Of a group whose members keep their own."""
+    if group.policy_version != MIXED_POLICY:
+        return _one_policy(group.lineage, group.policy_epoch, group.weight_step)
     epochs = segments.policy_epochs[first:end].tolist()
     steps = segments.weight_steps[first:end].tolist()
-    distinct = {PolicyRef(lineage, *pair) for pair in zip(epochs, steps, strict=True)}
+    distinct = {PolicyRef(group.lineage, *pair) for pair in zip(epochs, steps, strict=True)}
     return tuple(sorted(distinct))
+
+
+@lru_cache(maxsize=1_024)  # Most groups of a flush have the same.
+def _one_policy(lineage: str, epoch: int, step: int) -> tuple[PolicyRef, ...]:
+    return (PolicyRef(lineage, epoch, step),)
