@@ -27,9 +27,9 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Flushed,
-    GroupColumns,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     TouchedOffsets,
 )
@@ -78,7 +78,7 @@ def flush_at(number: int) -> Flushed:
         **OWNER | {"now_ts": number * FLUSH_US},
         watermark=first + count,
         files=(SealedFile(path=f"groups/{first}", size=1, rows=count, checksum=""),),
-        groups=GroupColumns.of(
+        groups=SealedGroupColumns.of(
             _group(first // GROUP_SIZE + index, index) for index in range(groups)
         ),
         segments=SealedSegments(

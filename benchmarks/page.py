@@ -28,9 +28,9 @@ from rollstream.schemas.columns import Columns, Ragged, offsets_of
 from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Flushed,
-    GroupColumns,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     TouchedOffsets,
 )
@@ -106,7 +106,7 @@ def _write_flush(store: Blobs, flush: int) -> None:
         now_ts=sealed_us,
         watermark=(flush + 1) * rows,
         files=(SealedFile(path=path, size=data.size, rows=rows, checksum=data.checksum()),),
-        groups=GroupColumns.of(
+        groups=SealedGroupColumns.of(
             SealedGroup(
                 group_id=ids[start],
                 group_uid=ids[start],

@@ -20,9 +20,9 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Event,
     Flushed,
-    GroupColumns,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     TouchedOffsets,
 )
@@ -113,7 +113,7 @@ class SealedBacklog:
             files=(
                 SealedFile(path=path, size=data.size, rows=columns.rows, checksum=data.checksum()),
             ),
-            groups=GroupColumns.of(
+            groups=SealedGroupColumns.of(
                 _group(first + number, start, digest)
                 for number, (start, digest) in enumerate(zip(starts, digests, strict=True))
             ),

@@ -25,11 +25,11 @@ from rollstream.schemas.digest import row_digests
 from rollstream.schemas.events import (
     Event,
     Flushed,
-    GroupColumns,
     ProducerInFlight,
     Retired,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     TouchedOffsets,
 )
@@ -190,7 +190,7 @@ def flush_of(
         now_ts=now_ts,
         watermark=watermark,
         files=(file,),
-        groups=GroupColumns.of(sealed),
+        groups=SealedGroupColumns.of(sealed),
         segments=sealed_segments(columns),
         settled=(),
         touched=every_offset(columns),

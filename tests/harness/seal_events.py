@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rollstream.schemas.events import (
     Flushed,
-    GroupColumns,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     Settlements,
     TouchedOffsets,
@@ -50,7 +50,7 @@ def flushed(
         now_ts=now_ts,
         watermark=watermark,
         files=(),
-        groups=GroupColumns.of(()),
+        groups=SealedGroupColumns.of(()),
         segments=SealedSegments(
             offsets=offsets,
             entries=entries,
@@ -112,7 +112,7 @@ def one_group(
         digest=b"",
     )
     file = SealedFile(path=f"{name}.parquet", size=size, rows=rows, checksum=checksum)
-    return replace(flush, groups=GroupColumns.of([group]), files=(file,))
+    return replace(flush, groups=SealedGroupColumns.of([group]), files=(file,))
 
 
 def settlements(reason: str, refs: Sequence[EntryRef], *, uids: Sequence[str] = ()) -> Settlements:

@@ -11,7 +11,7 @@ from harness.groups import every_offset, sealed_segments
 from harness.rollouts import make_columns
 from rollstream.schemas.columns import Columns
 from rollstream.schemas.digest import row_digests
-from rollstream.schemas.events import Flushed, GroupColumns, SealedFile, SealedGroup
+from rollstream.schemas.events import Flushed, SealedFile, SealedGroup, SealedGroupColumns
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Entry
 from rollstream.store import Blobs, Provenance, encode_rows, project
@@ -59,7 +59,7 @@ def flushed(path: str, columns: Columns, size: int, sum_of_bytes: str) -> Flushe
         now_ts=1_700_000_000_000_000,
         watermark=columns.rows,
         files=(file,),
-        groups=GroupColumns.of([group]),
+        groups=SealedGroupColumns.of([group]),
         segments=sealed_segments(columns),
         settled=(),
         touched=every_offset(columns),

@@ -188,8 +188,8 @@ def _aside(partition: PartitionFigures, retention_hours: float) -> Verdict:
 def _scores_aside(log: tuple[str, str]) -> Verdict:
     where, why = log
     told = (
-        f"the scores of {where} are read no further: groups that need them wait, and all others "
-        f"are served: {why}"
+        f"the scores of {where} are read no further: groups of its environment that lack a score "
+        f"wait, and all others are served: {why}"
     )
     return Verdict("sampler", told, Alarm.PUT_ASIDE)
 

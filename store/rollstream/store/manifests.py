@@ -19,6 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 import rollstream
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
@@ -184,7 +185,7 @@ def _as_corrupt(data: bytes) -> Iterator[None]:
     """What is raised in the block by bytes that are no manifest is a CorruptFile."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, UnreadableEvent) as error:
         raise CorruptFile(
             f"no manifest: {error!r} in {data[:80]!r}; restore the file from a copy, "
             "`rollstream audit` compares it with the seal log"

@@ -18,6 +18,7 @@ from rollstream.consumers.sealing import score_files as sealing_score_files
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.schemas.ids import PartitionAddress
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.store import (
     BlobInfo,
     Blobs,
@@ -360,6 +361,23 @@ def test_no_scores_are_told_as_deleted_where_the_log_holds_what_is_none(
         world.run_now_and_then(sealer, seconds=3 * EVERY_S)
     assert any("is no score" in one for one in caplog.messages)
     assert not any("no file has them" in one for one in caplog.messages)
+
+
+@pytest.mark.proves("F24")
+def test_scores_before_a_newer_record_have_files_and_status_learns_why_no_others_do(
+    world: SealWorld,
+) -> None:
+    score(world, 1.0, 2.0)
+    written(world)
+    score(world, 3.0)
+    world.logs.append(world.layout.scores_log(ADDRESS), None, MARKER + bytes(8))
+    score(world, 4.0)
+    for _ in range(2):  # A restart changes nothing.
+        with world.sealer() as sealer:
+            passing(world, sealer, EVERY_S + 5.0)
+            assert [row["reward"] for row in rows(world)] == [1.0, 2.0, 3.0]
+            (aside,) = [one.scores_aside for one in sealer.stats().partitions]
+            assert "upgrade this process" in aside
 
 
 def test_files_are_listed_once_and_superseded_ones_deleted_after_a_while(

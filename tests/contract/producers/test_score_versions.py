@@ -22,10 +22,12 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.scoring import NewestVersions
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, NewerEvent
 from rollstream.streams.kafka import KafkaBroker
 from rollstream.streams.owned.follow import Follower
+from rollstream.streams.partitioning import partition_of
 from rollstream.streams.topics.layout import Layout
 
 GROUP, OTHER = "0f" * 16, "1f" * 16
@@ -74,6 +76,28 @@ def newest(world: World, layout: Layout, group: str, uid: str) -> tuple[float, i
     follower.close()
     assert last is not None
     return last.reward, last.version
+
+
+@pytest.mark.proves("F24")
+def test_only_where_a_newer_version_wrote_it_is_not_known_what_counts(
+    world: World, layout: Layout, make: Make
+) -> None:
+    one, (mine, theirs) = make(), two_groups_apart()
+    topic, writer = layout.scores("math"), world.broker().writer()
+    at = partition_of(theirs.encode(), PARTITIONS)
+    writer.append(topic, MARKER + bytes(8), partition=at)
+    writer.flush(TIMEOUT_S)
+    one.upsert_scores(mine, {"u": 1.0}, expect_version=0)
+    with pytest.raises(NewerEvent, match="upgrade this process"):
+        one.upsert_scores(theirs, {"u": 1.0}, expect_version=0)
+    one.upsert_scores(mine, {"u": 2.0}, expect_version=1)
+
+
+def two_groups_apart() -> tuple[str, str]:
+    """Ids of groups whose scores are in different partitions."""
+    ids = [f"{number:032x}" for number in range(64)]
+    other = partition_of(ids[0].encode(), PARTITIONS)
+    return ids[0], next(one for one in ids if partition_of(one.encode(), PARTITIONS) != other)
 
 
 def test_a_score_counts_where_the_version_is_the_expected_one(

@@ -11,7 +11,7 @@ import pytest
 from harness.history import problems_of
 from harness.seal_events import settlements
 from harness.sealing import SealWorld
-from rollstream.schemas.events import Flushed, GroupColumns, Settlements
+from rollstream.schemas.events import Flushed, SealedGroupColumns, Settlements
 from rollstream.streams.owned.follow import ConfirmedEvent
 
 UIDS = "abcd"
@@ -68,7 +68,7 @@ def only_settling(event: Flushed, reason: str) -> Flushed:
         replace(
             event,
             files=(),
-            groups=GroupColumns.of(()),
+            groups=SealedGroupColumns.of(()),
             segments=replace(event.segments, **no_segments(event)),
         ),
         settlements(reason, refs, uids=event.segments.uids),

@@ -14,7 +14,7 @@ from harness.seal_events import one_group as event
 from rollstream.consumers.audit.ledger import NAMED_MAX, Ledger, Repeated, repeated
 from rollstream.consumers.audit.repeats import Again, Repeats
 from rollstream.consumers.audit.spilled import BUCKETS, BUFFER_BYTES_MAX
-from rollstream.schemas.events import Flushed, GroupColumns, Retired, TouchedOffsets
+from rollstream.schemas.events import Flushed, Retired, SealedGroupColumns, TouchedOffsets
 
 
 def ledger_of(*events: Flushed | Retired) -> Ledger:
@@ -155,7 +155,7 @@ def test_a_problem_names_the_first_ones_and_counts_the_rest() -> None:
 def test_groups_that_do_not_cover_their_file_are_named() -> None:
     flush = event("a", [0, 1], 2)
     (group,) = flush.groups
-    ledger = ledger_of(replace(flush, groups=GroupColumns.of([group._replace(row_start=1)])))
+    ledger = ledger_of(replace(flush, groups=SealedGroupColumns.of([group._replace(row_start=1)])))
     assert any("begins at row 1" in found for found in ledger.problems)
 
 

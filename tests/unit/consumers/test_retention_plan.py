@@ -23,7 +23,7 @@ from rollstream.consumers.retention.plan import (
     parts,
     plan_retention,
 )
-from rollstream.schemas.events import GroupColumns, RetiredFile
+from rollstream.schemas.events import RetiredFile, SealedGroupColumns
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef
 
@@ -183,7 +183,7 @@ def test_nothing_is_read_behind_the_first_flush_that_is_too_young() -> None:
 def test_nobody_trains_on_groups_of_split_eval() -> None:
     event = one_group("a", [0], 1)
     (group,) = event.groups
-    evaluated = replace(event, groups=GroupColumns.of([group._replace(split="eval")]))
+    evaluated = replace(event, groups=SealedGroupColumns.of([group._replace(split="eval")]))
     assert [file.groups for file in files_of_flush(3, event).files] == [(0,)]
     (file,) = files_of_flush(3, evaluated).files
     assert (file.groups, file.policy_version, file.stored) == ((), group.policy_version, 1)

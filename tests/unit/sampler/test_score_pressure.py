@@ -19,6 +19,7 @@ from rollstream.runtime.clock import Clock, ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.engine import logs, score_pressure, snapshots
 from rollstream.sampler.history import replay_step
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -38,16 +39,19 @@ class DamagedLogs(MemoryLogs):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.damaged: set[tuple[TopicPartition, int]] = set()
+        self.newer: set[tuple[TopicPartition, int]] = set()  # A newer version wrote them.
 
     def read_on(
         self, where: TopicPartition, offset: int, records_max: int
     ) -> tuple[list[Record], int]:
         records, end = super().read_on(where, offset, records_max)
-        torn = [
-            one._replace(value=one.value[:-1]) if (where, one.offset) in self.damaged else one
-            for one in records
-        ]
-        return torn, end
+        return [self._as_read(where, one) for one in records], end
+
+    def _as_read(self, where: TopicPartition, record: Record) -> Record:
+        at = where, record.offset
+        if at in self.newer:
+            return record._replace(value=MARKER + bytes(8))
+        return record._replace(value=record.value[:-1]) if at in self.damaged else record
 
 
 class World:
@@ -68,6 +72,7 @@ class World:
             namespace=self.local.config.kafka.namespace,
             broker=broker,
         )
+        self.scores_topic = Layout.of(self.local.config.kafka).scores("math")
         self.writers = [self.local.writer("math", partition) for partition in range(2)]
 
     @contextmanager
@@ -263,6 +268,83 @@ def test_a_seal_log_that_is_put_aside_stops_no_scores_of_the_others(
     for step in range(2):
         (replayed,) = replay_step(name, step, config=config, broker=world.local.broker())
         assert replayed.same
+
+
+@pytest.mark.proves("F24")
+@pytest.mark.parametrize("paused_before", [False, True])
+@pytest.mark.parametrize("is_cut_back", [False, True])
+def test_no_group_is_dropped_as_unscored_while_a_log_of_scores_is_put_aside(
+    world: World, *, paused_before: bool, is_cut_back: bool
+) -> None:
+    world.local.configure(score_timeout_s=60.0, admission=False)
+    of_scores = [TopicPartition(world.scores_topic, partition) for partition in range(2)]
+    with world.sampler(world.clock) as sampler:
+        sampler.resume(None)
+        world.scored(0)
+        world.useless(20 if paused_before else 4, "nobody")
+        assert ready(sampler) == 1
+        if paused_before:
+            assert sampler.stats().scores_behind == ("math",)
+            world.clock.advance(HOUR_S + 180.0)
+            world.writers[1].flush(GroupSpec(rewards=(0.0,)))
+            assert ready(sampler) == 2
+            assert sampler.stats().scores_behind == ()
+        for where in of_scores:
+            if is_cut_back:
+                world.logs.cut_back(where, 0)
+            else:
+                world.logs.append(where, None, MARKER + bytes(8))
+        ready(sampler)
+        world.writers[0].flush(LATE)
+        world.clock.advance(HOUR_S)
+        ready(sampler)
+        stats = sampler.stats()
+        assert {*stats.aside} == {str(where) for where in of_scores}
+        assert (stats.outcomes, stats.scores_behind) == ({}, ("math",))
+
+
+@pytest.mark.proves("F24")
+def test_a_log_of_scores_that_is_read_again_is_behind_until_it_is_read_to_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_scores, "EARLY_MAX", 10_000)
+    monkeypatch.setattr(logs, "TRY_AGAIN_S", 1.0)
+    world.local.configure(score_timeout_s=60.0, admission=False)
+    with world.sampler(world.clock) as sampler:
+        sampler.resume(None)
+        for partition in range(2):
+            where = TopicPartition(world.scores_topic, partition)
+            world.logs.newer.add((where, world.logs.bounds(where)[1]))
+        world.useless(6, "before")
+        ready(sampler)
+        late = [world.writers[number % 2].flush(LATE) for number in range(4)]
+        world.useless(6_000, "behind")  # More than four polls return.
+        for flushed in late:
+            world.scores.publish(rollout_uid=flushed.segments.uids[0], reward=1.0)
+        world.scores.flush()
+        world.clock.advance(61.0)
+        assert ready(sampler) == 0
+        world.logs.newer.clear()
+        world.clock.advance(2.0)
+        while sampler.stats().scores_behind:
+            ready(sampler)
+        assert ready(sampler) == 4
+        assert sampler.stats().outcomes == {}
+
+
+@pytest.mark.proves("F24")
+def test_a_step_is_replayed_whatever_a_newer_version_writes_later(world: World) -> None:
+    with world.sampler() as sampler:
+        sampler.resume(None)
+        world.scored()
+        assert ready(sampler) == 1
+        sampler.next_batch(0, 1)
+    for partition in range(2):
+        where = TopicPartition(world.scores_topic, partition)
+        world.logs.append(where, None, MARKER + bytes(8))
+    name, config = world.local.name, world.local.config
+    (replayed,) = replay_step(name, 0, config=config, broker=world.local.broker())
+    assert replayed.same
 
 
 def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: World) -> None:

@@ -26,9 +26,9 @@ from rollstream.schemas.columns import Columns
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
-    GroupColumns,
     SealedFile,
     SealedGroup,
+    SealedGroupColumns,
     SealedSegments,
     Settlements,
     TouchedOffsets,
@@ -100,7 +100,7 @@ def draft_flush(plan: Plan, target: FlushTarget, put: Callable[[str, Pieces], ob
         now_ts=plan.now_us,
         watermark=plan.watermark,
         files=tuple(sealed.files),
-        groups=GroupColumns.of(groups),
+        groups=SealedGroupColumns.of(groups),
         segments=_sealed_segments(parts),
         settled=_by_reason(s for decision in plan.decisions for s in decision.settled),
         touched=TouchedOffsets(

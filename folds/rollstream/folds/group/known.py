@@ -15,8 +15,8 @@ from rollstream.folds.group.score_targets import pack_targets
 from rollstream.schemas.columns import offsets_of
 from rollstream.schemas.events import (
     Flushed,
-    GroupColumns,
     SealedFile,
+    SealedGroupColumns,
     SealedSegments,
     ServedScore,
 )
@@ -150,7 +150,7 @@ def known_groups(
     ]
 
 
-def _of(groups: GroupColumns, wanted: Sequence[int]) -> tuple[Iterable[Any], ...]:
+def _of(groups: SealedGroupColumns, wanted: Sequence[int]) -> tuple[Iterable[Any], ...]:
     """Example, file, split and header of those groups."""
     names = ("example_id", "file", "split", *GroupHeader._fields)
     columns = [groups.column(name) for name in names]

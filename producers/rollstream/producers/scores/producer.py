@@ -180,7 +180,7 @@ class ScoreProducer(Blocking):
         two callers who saw the same version succeeds. Such a call returns when its scores are the
         newest versions. It reads the environment's scores, from their beginning the first time, so
         this process needs the right to read them. Meanwhile calls of other threads wait. Repeat the
-        call after any error but ``VersionConflict``: it counts once.
+        call after any error but ``VersionConflict`` and ``NewerEvent``: it counts once.
 
         Args:
             group_id: the id of the sealed group.
@@ -197,6 +197,8 @@ class ScoreProducer(Blocking):
             VersionConflict: rollouts have another version, or this version is of the same attempt.
                 It names the rollouts whose scores do not count, and those whose scores do.
             BrokerUnavailable: the broker did not confirm the scores within ``timeout_s``.
+            NewerEvent: the scores are in the log, behind a record of a newer version. Only that
+                version can tell whether they count: upgrade this process.
             InvalidRollout, UnknownTopic, BufferFull, ScoresNotDelivered: as for ``publish``.
         """
         if not group_id:

@@ -8,7 +8,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.scoring import NewestVersions, repeats, says_same, version_of
 from rollstream.streams.broker import Broker, TopicPartition
-from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower
+from rollstream.streams.owned.follow import READ_RECORDS_MAX, READ_SLICE_S, Follower, PutAside
 
 
 class LoggedVersions:
@@ -18,7 +18,8 @@ class LoggedVersions:
     def __init__(self, broker: Broker, topic: str, partitions: int) -> None:
         logs = [TopicPartition(topic, number) for number in range(partitions)]
         self._newest = [NewestVersions() for _ in logs]
-        self._follower = Follower(broker, dict.fromkeys(logs, 0), logs)
+        self._aside: dict[TopicPartition, PutAside] = {}
+        self._follower = Follower(broker, dict.fromkeys(logs, 0), logs, aside=self._aside)
 
     def lost(
         self, where: TopicPartition, offset: int, deadline: Deadline
@@ -29,12 +30,15 @@ class LoggedVersions:
         read in time; go on with another record.
 
         Raises:
-            As ``Follower.poll``.
+            NewerEvent: a newer version wrote a record before it, which may be a score. Others as
+                ``Follower.poll``.
         """
         found: Mapping[str, int] = {}
         while self._follower.next_offsets()[where] <= offset:
             if deadline.passed():
                 return None
+            if where in self._aside:
+                raise self._aside[where].error
             deadline.log_waiting(lambda: f"{where} to be read up to offset {offset}")
             for one in self._follower.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S)):
                 assert isinstance(one.event, Scored), one

@@ -420,7 +420,7 @@ class SamplerLogs:
         self._follower = follower
 
     def _note_aside(self) -> None:
-        """Tells the state which logs are read no more. Groups whose scores are there may wait."""
+        """Tells the state which logs are read no more: who lacks a score of theirs waits."""
         aside = sorted(self._aside.items())
         if aside and not self.state.aside:
             self._try_at_s = self._clock.monotonic_s() + TRY_AGAIN_S

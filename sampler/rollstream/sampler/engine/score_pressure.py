@@ -133,7 +133,7 @@ class ScorePressure:
         ends = [
             where
             for where, log in self._score_logs.items()
-            if log in late.behind and where not in follower.paused and where not in self._ends
+            if log in late.behind and where not in self._ends and _is_read(follower, where)
         ]
         return self.questions_of(state, follower, overdue, ends) if overdue or ends else None
 
@@ -159,9 +159,9 @@ class ScorePressure:
         late = state.late
         if answers is not None:
             self._settle_answers(state, follower, answers)
+        self._catch_up(state, follower)
         if not (late.early or late.behind or follower.paused):
             return
-        self._catch_up(state, follower)
         for where, log in self._score_logs.items():
             if not late.is_full(log):
                 follower.go_on(where)
@@ -195,14 +195,24 @@ class ScorePressure:
                 state.late.seal_logs_read(environment, passed_ts)
 
     def _catch_up(self, state: SamplerState, follower: Follower) -> None:
-        """Takes note of the logs that were paused, and since were read to where they ended when
-        they went on."""
+        """Takes note of the logs that were paused or put aside, and since were read to where they
+        ended when they went on; and of those that are not there any more."""
         behind = state.late.behind
+        if not behind:
+            self._ends.clear()
+            return
+        behind &= {*self._score_logs.values()}
         for where, log in self._score_logs.items():
-            if log not in behind or where in follower.paused:
+            if log not in behind or not _is_read(follower, where):
                 self._ends.pop(where, None)
             elif where in self._ends and follower.next_offsets()[where] >= self._ends[where]:
                 behind.discard(log)
+                del self._ends[where]
 
     def _logs_of(self, environment: str) -> list[TopicPartition]:
         return [at for at, log in self._seal_logs.items() if log.environment == environment]
+
+
+def _is_read(follower: Follower, where: TopicPartition) -> bool:
+    """Whether the log is neither paused nor put aside."""
+    return where not in follower.paused and not follower.is_aside(where)

@@ -191,7 +191,10 @@ def replay_step(
             }
             scored: Iterable[ConfirmedEvent] = ()
             if scores:
-                scored = read_logs(used, scores, Deadline(timeout_s, clock), scores=scores)
+                until = {where: last[log].scores_next_offset for where, log in scores.items()}
+                scored = read_logs(
+                    used, scores, Deadline(timeout_s, clock), scores=scores, needed=until
+                )
             every = {**addresses, **scores}
             replayed += _decided_again(made, state, every, sealed, scored, decided)
     return replayed

@@ -2,7 +2,7 @@
 
 - ``owned``         claims, in every owned log
 - ``groups``        the seal log
-- ``group_columns`` the groups of one of its events
+- ``sealed_group_columns``  the groups of one of its events
 - ``sampler``       a sampler's decision log
 - ``reports``       what sealers report of now
 - ``dead_letters``  what could not be read
@@ -23,7 +23,6 @@ from rollstream.schemas.events.admission import (
     share_of,
 )
 from rollstream.schemas.events.dead_letters import DeadLetter, Retried
-from rollstream.schemas.events.group_columns import GroupColumns, SealedGroup
 from rollstream.schemas.events.groups import (
     FLUSH_KINDS,
     NOT_INGESTED,
@@ -70,6 +69,7 @@ from rollstream.schemas.events.sampler import (
     ServedScore,
 )
 from rollstream.schemas.events.scores import RolloutScore, Scored
+from rollstream.schemas.events.sealed_group_columns import SealedGroup, SealedGroupColumns
 
 GroupsEvent = Claimed | OwnedEvent | Requested
 SamplerEvent = Claimed | Adopted | Decision
@@ -99,7 +99,6 @@ __all__ = [
     "FailedMembers",
     "Finished",
     "Flushed",
-    "GroupColumns",
     "GroupsBegun",
     "GroupsEvent",
     "InFlight",
@@ -126,6 +125,7 @@ __all__ = [
     "Scored",
     "SealedFile",
     "SealedGroup",
+    "SealedGroupColumns",
     "SealedSegments",
     "ServedScore",
     "Settlements",

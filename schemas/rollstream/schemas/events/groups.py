@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.events.group_columns import GroupColumns
 from rollstream.schemas.events.owned import OwnedEvent
+from rollstream.schemas.events.sealed_group_columns import SealedGroupColumns
 
 NOT_INGESTED = -1  # Instead of an offset in the ingest log, of rows that came otherwise.
 
@@ -127,7 +127,7 @@ class Flushed(OwnedEvent):
     now_ts: int
     watermark: int
     files: tuple[SealedFile, ...]
-    groups: GroupColumns
+    groups: SealedGroupColumns
     segments: SealedSegments
     settled: tuple[Settlements, ...]
     touched: TouchedOffsets

@@ -68,7 +68,7 @@ _STORED = dict(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupColumns(Sequence[SealedGroup]):
+class SealedGroupColumns(Sequence[SealedGroup]):
     """Columns over the groups of a flush. It is also the sequence of these groups, of which each is
     made when it is looked at.
 
@@ -111,8 +111,8 @@ class GroupColumns(Sequence[SealedGroup]):
                     raise UnreadableEvent("inconsistent", finding)
 
     @classmethod
-    def of(cls, groups: Iterable[SealedGroup]) -> GroupColumns:
-        """These groups, in their order."""
+    def of(cls, groups: Iterable[SealedGroup]) -> SealedGroupColumns:
+        """These groups, in their order. ``UnreadableEvent``: a number of one is too large."""
         rows = tuple(groups)
         made: dict[str, Any] = {}
         for at, stored in enumerate(_STORED.values()):
@@ -121,7 +121,7 @@ class GroupColumns(Sequence[SealedGroup]):
                 numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
                 made[stored.idxs] = np.array([numbers[value] for value in values], np.int32)
                 values = tuple(numbers)
-            made[stored.name] = np.array(values, stored.dtype) if stored.dtype else values
+            made[stored.name] = values if stored.dtype is None else _numbers(values, stored)
         return cls(**made)
 
     def column(self, field: str) -> Sequence[Any]:
@@ -155,3 +155,10 @@ class GroupColumns(Sequence[SealedGroup]):
         if stored.idxs:
             return values[getattr(self, stored.idxs)[at]]
         return values[at] if stored.dtype is None else values[at].item()
+
+
+def _numbers(values: Sequence[int], stored: _Stored) -> NDArray[Any]:
+    try:
+        return np.array(values, stored.dtype)
+    except OverflowError as error:
+        raise UnreadableEvent("inconsistent", f"{stored.name}: {error}") from error

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.events import events, example, same
 from rollstream.schemas.codec import EventCodec, decode, encode
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Flushed, GroupColumns, SealedGroup
+from rollstream.schemas.events import Flushed, SealedGroup, SealedGroupColumns
 from rollstream.schemas.wire_schemas import SchemaRegistry, shipped
 
 GROUPS = st.lists(events(SealedGroup), max_size=5)
@@ -22,7 +22,7 @@ ONE = example(SealedGroup)
 
 @given(GROUPS)
 def test_columns_are_the_groups_that_they_were_made_of(groups: list[SealedGroup]) -> None:
-    columns = GroupColumns.of(groups)
+    columns = SealedGroupColumns.of(groups)
     assert [*columns] == groups
     assert [columns[index] for index in range(len(columns))] == groups
     assert columns[1:3] == tuple(groups[1:3])
@@ -33,13 +33,13 @@ def test_columns_are_the_groups_that_they_were_made_of(groups: list[SealedGroup]
 @given(st.lists(events(SealedGroup), min_size=1, max_size=3))
 def test_a_group_has_values_of_python(groups: list[SealedGroup]) -> None:
     """So that what is made of it is the same JSON and the same bytes of a snapshot."""
-    columns = GroupColumns.of(groups)
+    columns = SealedGroupColumns.of(groups)
     for group in (columns[0], next(iter(columns))):
         assert [type(value) for value in group] == [type(value) for value in groups[0]]
 
 
 def test_no_group_is_past_the_last_one() -> None:
-    columns = GroupColumns.of([ONE])
+    columns = SealedGroupColumns.of([ONE])
     assert columns[-1] == ONE
     with pytest.raises(IndexError):
         columns[1]
@@ -54,7 +54,7 @@ def test_an_event_with_rows_is_read_as_one_with_columns(event: Flushed) -> None:
 
 
 def test_columns_that_are_no_groups_cannot_be_read() -> None:
-    columns = GroupColumns.of([ONE, ONE])
+    columns = SealedGroupColumns.of([ONE, ONE])
     with pytest.raises(UnreadableEvent, match="1 rows of 2 groups"):
         replace(columns, rows=columns.rows[:1])
     with pytest.raises(UnreadableEvent, match="split_idxs up to 1 of 1 splits"):
@@ -64,7 +64,7 @@ def test_columns_that_are_no_groups_cannot_be_read() -> None:
 
 
 def test_bytes_whose_columns_are_no_groups_are_no_event() -> None:
-    event = replace(example(Flushed), groups=GroupColumns.of([ONE]))
+    event = replace(example(Flushed), groups=SealedGroupColumns.of([ONE]))
     value = encode(event)
     uids = b"\x02" + bytes([2 * len(b"group_uid-\xc3\xa9")]) + "group_uid-é".encode() + b"\x00"
     assert value.count(uids) == 1
