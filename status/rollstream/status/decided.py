@@ -60,6 +60,7 @@ class DecisionCounts:
         served_ts: log times of the batches of the minute up to the newest.
         dropped_since: groups that were dropped since the newest decision, by reason.
         clock_ahead_us: how far its owner's clock was ahead of the brokers' at its newest cursor.
+        scores_read: of its newest cursor, each log of scores with the offset up to which it read.
     """
 
     batches: int = 0
@@ -69,9 +70,15 @@ class DecisionCounts:
     served_ts: list[int] = field(default_factory=list)
     dropped_since: dict[str, int] = field(default_factory=dict)
     clock_ahead_us: int = 0
+    scores_read: Sequence[tuple[str, int, int, int]] = ()
 
     def apply(self, timestamp_us: int, event: Event) -> None:
         """Counts the next event."""
+        if cursor := getattr(event, "cursor", ()):
+            self.scores_read = [
+                (one.environment, one.generation, one.partition, one.scores_next_offset)
+                for one in cursor
+            ]
         match event:
             case Claimed():
                 self.clock_ahead_us = 0

@@ -23,11 +23,13 @@ from rollstream.status.figures import AdmissionFigures, Figures
 from rollstream.status.letters import measure_letters
 from rollstream.status.partitions import PartitionSources, read_partitions
 from rollstream.status.sampling import SamplerReading
-from rollstream.streams.broker import Broker, GroupMembers, TopicPartition
+from rollstream.streams.broker import Broker, GroupMembers, LogReader, TopicPartition
 from rollstream.streams.errors import UnreadableLog
 from rollstream.streams.folds.reported import ReportedNow
 from rollstream.streams.owned.adoption import find_starts
 from rollstream.streams.owned.follow import Follower, PutAside
+from rollstream.streams.owned.reading import score_in
+from rollstream.streams.reading import read_windows
 from rollstream.streams.reports import Reports
 from rollstream.streams.topics.check import Difference, differences, joined
 from rollstream.streams.topics.layout import Layout
@@ -151,19 +153,50 @@ def _read_scores(
         return {}
     offsets: dict[TopicPartition, int] = {}
     with closing(broker.reader({})) as reader:
+        firsts: dict[TopicPartition, int] = {}
         for name, section in config.environments.items():
             here = [where for where, log in logs.items() if log.environment == name]
             bounds = reader.all_bounds(here, deadline.left_s())
+            firsts |= {where: first for where, (first, _) in bounds.items()}
             ends = {where: end for where, (_, end) in bounds.items()}
             oldest_us = min((since[logs[where]] for where in here), default=0)
             waited_us = round(early_scores_s(section) * 1e6)
             offsets |= reader.offsets_at(ends, max(0, oldest_us - waited_us), deadline.left_s())
-    aside: dict[TopicPartition, PutAside] = {}
+        kept = {where: (first, offsets[where]) for where, first in firsts.items()}
+        aside = _where_samplers_stopped(reader, samplers, logs, kept, deadline)
     with closing(Follower(broker, offsets, scores=offsets, aside=aside)) as follower:
         for confirmed in follower.read_to_end(deadline):
             for sampler in samplers:
                 sampler.apply_scores(logs[confirmed.where], confirmed)
     return {str(where): str(one.error) for where, one in sorted(aside.items())}
+
+
+def _where_samplers_stopped(
+    reader: LogReader,
+    samplers: Sequence[SamplerReading],
+    logs: Mapping[TopicPartition, PartitionAddress],
+    kept: Mapping[TopicPartition, tuple[int, int]],
+    deadline: Deadline,
+) -> dict[TopicPartition, PutAside]:
+    """Logs of scores of which the next record for a sampler cannot be read: it is older than what
+    ``_read_scores`` reads where the sampler stopped there long ago.
+
+    Args:
+        kept: of each log the first offset that it holds, and that from which on scores are read.
+    """
+    windows = {
+        where: (at, at + 1)
+        for sampler in samplers
+        for where, (first, stop) in kept.items()
+        if first <= (at := sampler.scores_read.get(logs[where], stop)) < stop
+    }
+    aside = {}
+    for record in read_windows(reader, windows, deadline):
+        try:
+            score_in(record)
+        except UnreadableLog as error:
+            aside[TopicPartition(record.topic, record.partition)] = PutAside(record.offset, error)
+    return aside
 
 
 def _notes(

@@ -98,6 +98,12 @@ class SamplerReading:
         """Those that it serves."""
         return self._state.choosing.names()
 
+    @property
+    def scores_read(self) -> Mapping[PartitionAddress, int]:
+        """Of each log of scores the offset up to which the sampler has read it, as it said last."""
+        read = self.decided.counts.scores_read
+        return {PartitionAddress(*one[:3]): one[3] for one in read}
+
     def figures(self, now_us: int) -> SamplerFigures:
         """The figures once all logs were read."""
         state, counts = self._state, self.decided.counts

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.groups import GroupSpec, flush_of
+from harness.groups import GroupSpec
 from harness.newer_records import newer
 from harness.seal_events import flushed
-from rollstream.runtime.clock import ManualClock
-from rollstream.runtime.config.sections import (
-    EnvironmentConfig,
-    KafkaConfig,
-    RollstreamConfig,
-    SamplerConfig,
-)
-from rollstream.runtime.config.store import StoreConfig
-from rollstream.runtime.deadline import Deadline
+from harness.status_logs import CLAIM, DECISION, LAYOUT, Logs
 from rollstream.schemas.codec import encode
 from rollstream.schemas.events import (
     Acked,
@@ -29,71 +20,24 @@ from rollstream.schemas.events import (
     Checkpointed,
     ChosenGroup,
     Claimed,
+    CursorRecorded,
     DeadLetter,
     Dropped,
     DroppedGroup,
     Event,
     Finished,
+    LogPosition,
     PolicyPublished,
     Replaced,
     Resumed,
     Retried,
 )
+from rollstream.schemas.wire_schemas import MARKER
 from rollstream.status import (
     DeadLetterFigures,
-    Figures,
     PartitionFigures,
     SamplerFigures,
-    measure,
 )
-from rollstream.streams.memory import MemoryBroker
-from rollstream.streams.topics.layout import Layout
-from rollstream.streams.topics.specs import specs_for
-
-LAYOUT = Layout("test")
-CLAIM: dict[str, Any] = {"epoch": 0, "nonce": "n"}
-DECISION: dict[str, Any] = {**CLAIM, "now_ts": 0, "trainer_epoch": 0}
-
-
-class Logs:
-    """The topics of one environment and one sampler, and what tests append to them."""
-
-    def __init__(
-        self, max_policy_lag: int = -1, topics: Callable[[str], bool] = lambda name: True
-    ) -> None:
-        self.max_policy_lag = max_policy_lag
-        self.clock = ManualClock()
-        self.broker = MemoryBroker(clock=self.clock)
-        specs = specs_for(LAYOUT, {"math": 1}, ["t"])
-        self.broker.admin().create([spec for spec in specs if topics(spec.name)], 10)
-
-    def append(self, topic: str, *values: bytes) -> None:
-        writer = self.broker.writer()
-        for value in values:
-            writer.append(topic, value, partition=0)
-        assert writer.flush(10) == 0
-
-    def say(self, topic: str, *events: Event) -> None:
-        self.append(topic, *map(encode, events))
-
-    def seal(self, *specs: GroupSpec, offset: int = 0, epoch: int = 0) -> None:
-        """One flush whose source offsets begin at ``offset``."""
-        flush = flush_of(specs, name=f"flush-{offset}", watermark=offset + 2 * len(specs))
-        segments = replace(flush.segments, offsets=flush.segments.offsets + offset)
-        touched = replace(flush.touched, offsets=flush.touched.offsets + offset)
-        event = replace(flush, epoch=epoch, nonce="n", segments=segments, touched=touched)
-        self.say(LAYOUT.groups("math"), event)
-
-    def measure(self, *environments: str) -> Figures:
-        config = RollstreamConfig(
-            kafka=KafkaConfig(bootstrap="memory", namespace=LAYOUT.namespace),
-            store=StoreConfig(root="file:///nowhere"),
-            environments=dict.fromkeys(("math", *environments), EnvironmentConfig(partitions=1)),
-            samplers={
-                "t": SamplerConfig(environments=("math",), max_policy_lag=self.max_policy_lag)
-            },
-        )
-        return measure(self.broker, config, Deadline(10, self.clock))
 
 
 @pytest.fixture
@@ -216,6 +160,18 @@ def test_entries_of_the_backlog_are_those_known_and_the_mean_for_what_was_not_re
     assert (figures.backlog, figures.unread) == (5, 3)
     assert (figures.settled, figures.touched, figures.touched_entries) == (7, 3, 15)
     assert figures.waiting == 3 + 5 + 3 * 5
+
+
+@pytest.mark.proves("F24")
+def test_scores_at_which_a_sampler_stopped_long_ago_are_named(logs: Logs) -> None:
+    logs.append(LAYOUT.scores("math"), MARKER + bytes(8))
+    stopped = LogPosition(environment="math", generation=1, partition=0, groups_next_offset=0)
+    cursor = CursorRecorded(**CLAIM, now_ts=0, cursor=(stopped,))
+    logs.say(LAYOUT.sampler("t"), Claimed(owner="t", nonce="n"), cursor)
+    logs.clock.advance(86_400.0)
+    logs.say(LAYOUT.groups("math"), Claimed(owner="a", nonce="n"))
+    logs.append(LAYOUT.scores("math"), b"what is no score is passed over")
+    assert [*logs.measure().scores_aside] == [f"{LAYOUT.scores('math')}[0]"]
 
 
 def test_zombie_is_not_counted(logs: Logs) -> None:

@@ -10,23 +10,19 @@ from contextlib import closing
 from typing import NamedTuple
 
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas import codec
-from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Claimed, Event, Scored
-from rollstream.schemas.scoring import why_unusable
+from rollstream.schemas.events import Claimed, Event
 from rollstream.streams.broker import END, Broker, Logs, Offsets, Record, TopicPartition
 from rollstream.streams.errors import (
     BrokerUnavailable,
     CorruptLog,
     DamagedRecord,
     LogLost,
-    NewerEvent,
     OffsetLost,
     UnreadableLog,
     lost_message,
 )
 from rollstream.streams.owned.fence import Fence
-from rollstream.streams.owned.reading import event_in, upgrade_remedy
+from rollstream.streams.owned.reading import event_in, score_in
 from rollstream.streams.reading import HowFar, all_bounds_in_time, how_far
 
 READ_RECORDS_MAX = 256  # A flush event may have megabytes.
@@ -338,7 +334,7 @@ class Follower:
 
     def _decode(self, where: TopicPartition, record: Record) -> Event | None:
         if where in self._scores:
-            return _score_in(where, record)
+            return score_in(record)
         event = event_in(record, self._fences[where].owner)
         if event is None:
             if not self.foreign[where]:
@@ -357,20 +353,3 @@ class Follower:
 
 def _where(record: Record) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
-
-
-def _score_in(where: TopicPartition, record: Record) -> Scored | None:
-    """Returns the score in the record; None: it holds no usable score. ``NewerEvent``: a newer
-    version may have written one."""
-    try:
-        event = codec.decode_as(Scored, record.value)
-        broken = why_unusable(event)
-    except UnreadableEvent as error:
-        broken = str(error)
-        if error.reason == "unknown_schema":
-            found = f"{where}, offset {record.offset}: {error}: {upgrade_remedy()}"
-            raise NewerEvent(found) from error
-    if not broken:
-        return event
-    _log.warning("%s, offset %d is no score and is passed over: %s", where, record.offset, broken)
-    return None

@@ -7,12 +7,14 @@ owner's: where it cannot be read, nothing behind it is.
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 
 import rollstream
 from rollstream.schemas import codec
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.events import Claimed, Event
+from rollstream.schemas.events import Claimed, Event, Scored
+from rollstream.schemas.scoring import why_unusable
 from rollstream.schemas.wire_schemas import shipped
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import CorruptLog, NewerEvent
@@ -24,6 +26,7 @@ _REMEDY = (
 _DAMAGED = (
     "no sealer or sampler of this version wrote it, and nothing behind it is read; " + _REMEDY
 )
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -54,6 +57,27 @@ def event_in(record: Record, owner: Claimed | None = None) -> Event | None:
         if error.reason == "unknown_schema":
             raise NewerEvent(f"{found}: {upgrade_remedy(owner)}") from error
         raise CorruptLog(f"{found}: {_DAMAGED}") from error
+
+
+def score_in(record: Record) -> Scored | None:
+    """The score that a record of a log of scores holds; None: it holds no usable score.
+
+    Raises:
+        NewerEvent: as ``event_in``: it may be a score.
+    """
+    where = TopicPartition(record.topic, record.partition)
+    try:
+        event = codec.decode_as(Scored, record.value)
+        broken = why_unusable(event)
+    except UnreadableEvent as error:
+        broken = str(error)
+        if error.reason == "unknown_schema":
+            found = f"{where}, offset {record.offset}: {error}: {upgrade_remedy()}"
+            raise NewerEvent(found) from error
+    if not broken:
+        return event
+    _log.warning("%s, offset %d is no score and is passed over: %s", where, record.offset, broken)
+    return None
 
 
 def upgrade_remedy(owner: Claimed | None = None) -> str:
