@@ -184,12 +184,12 @@ def _where_samplers_stopped(
     Args:
         kept: of each log the first offset that it holds, and that from which on scores are read.
     """
-    windows = {
-        where: (at, at + 1)
-        for sampler in samplers
-        for where, (first, stop) in kept.items()
-        if first <= (at := sampler.scores_read.get(logs[where], stop)) < stop
-    }
+    windows: dict[TopicPartition, tuple[int, int]] = {}
+    for read in [sampler.scores_read for sampler in samplers]:
+        for where, (first, stop) in kept.items():
+            at = read.get(logs[where], stop)
+            if first <= at < stop:
+                windows[where] = at, at + 1
     aside = {}
     for record in read_windows(reader, windows, deadline):
         try:
