@@ -189,12 +189,9 @@ def replay_step(
                 for log, at in last.items()
                 if at.scores_next_offset
             }
-            scored: Iterable[ConfirmedEvent] = ()
-            if scores:
-                until = {where: last[log].scores_next_offset for where, log in scores.items()}
-                scored = read_logs(
-                    used, scores, Deadline(timeout_s, clock), scores=scores, needed=until
-                )
+            to = {where: last[log].scores_next_offset for where, log in scores.items()}
+            by = Deadline(timeout_s, clock)
+            scored = read_logs(used, scores, by, scores=scores, needed=to) if scores else ()
             every = {**addresses, **scores}
             replayed += _decided_again(made, state, every, sealed, scored, decided)
     return replayed
