@@ -112,8 +112,7 @@ def _converters(
             # Copied: it may be the schema's default, which every older event shares.
             return shape.to_wire, lambda wire: shape.from_wire(dict(wire))
         case {"type": "array", "items": {"type": "record"} as items}:
-            # Columns are of rows where an older version is read.
-            row, made = (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
+            row, made = rows_of(hint)
             item = EventConverter(row, items, named)
             return (
                 lambda values: [item.to_wire(value) for value in values],
@@ -122,6 +121,11 @@ def _converters(
         case {"type": "array"}:
             return list, tuple
     return None
+
+
+def rows_of(hint: Any) -> tuple[Any, _Convert]:
+    """Returns the class of the rows of which a tuple, or columns, are made, and what makes them."""
+    return (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
 
 
 def _packed(value: Any, dtype: np.dtype[Any]) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import orjson
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 import rollstream
 from rollstream.schemas.errors import UnreadableEvent
+from rollstream.schemas.event_converter import rows_of
 from rollstream.schemas.events import (
     FailedMembers,
     Flushed,
@@ -259,7 +260,7 @@ def _value(content: Any, avro_type: Any, hint: Any) -> Any:
         case {"type": "record"}:
             return _record(hint, content, avro_type)
         case {"type": "array", "items": {"type": "record"} as items}:
-            row, made = (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
+            row, made = rows_of(hint)
             return made(_record(row, item, items) for item in content)
         case {"type": "array"}:
             return tuple(content)

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.failing_blobs import PassingBlobs
+from harness.newer_records import NEWER_PREFIX
 from harness.sealing import SealWorld
 from rollstream.consumers import Sealer
 from rollstream.consumers.sealing import score_files as sealing_score_files
 from rollstream.consumers.sealing.score_files import EVERY_S
 from rollstream.producers import ScoreProducer
 from rollstream.schemas.ids import PartitionAddress
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.store import (
     BlobInfo,
     Blobs,
@@ -370,7 +370,7 @@ def test_scores_before_a_newer_record_have_files_and_status_learns_why_no_others
     score(world, 1.0, 2.0)
     written(world)
     score(world, 3.0)
-    world.logs.append(world.layout.scores_log(ADDRESS), None, MARKER + bytes(8))
+    world.logs.append(world.layout.scores_log(ADDRESS), None, NEWER_PREFIX)
     score(world, 4.0)
     for _ in range(2):  # A restart changes nothing.
         with world.sealer() as sealer:

@@ -10,6 +10,7 @@ import pytest
 from harness.brokers import TIMEOUT_S, World
 from harness.halting import halted
 from harness.kafka import KafkaFactory
+from harness.newer_records import NEWER_PREFIX
 from harness.producers import PARTITIONS, new_layout
 from rollstream.producers import (
     InvalidRollout,
@@ -22,7 +23,6 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.events import Scored
 from rollstream.schemas.ids import step_rollout_uid
 from rollstream.schemas.scoring import NewestVersions
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.streams.broker import TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, NewerEvent
 from rollstream.streams.kafka import KafkaBroker
@@ -85,7 +85,7 @@ def test_only_where_a_newer_version_wrote_it_is_not_known_what_counts(
     one, (mine, theirs) = make(), two_groups_apart()
     topic, writer = layout.scores("math"), world.broker().writer()
     at = partition_of(theirs.encode(), PARTITIONS)
-    writer.append(topic, MARKER + bytes(8), partition=at)
+    writer.append(topic, NEWER_PREFIX, partition=at)
     writer.flush(TIMEOUT_S)
     one.upsert_scores(mine, {"u": 1.0}, expect_version=0)
     with pytest.raises(NewerEvent, match="upgrade this process"):

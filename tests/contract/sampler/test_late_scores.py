@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
+from harness.newer_records import NEWER_PREFIX
 from harness.sampler_worlds import WITHOUT_RAY, LocalWorld, SamplerWorld
 from rollstream.producers import Score, ScoreProducer
 from rollstream.runtime.clock import SystemClock
@@ -20,14 +21,12 @@ from rollstream.schemas import codec
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.events import Flushed, RolloutScore, Scored
 from rollstream.schemas.rules import FLOAT32_MAX
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.status import Alarm, measure, stuck_stages
 from rollstream.streams.topics.layout import Layout
 
 WAIT_S = 60.0
 LATE = GroupSpec(rewards=(None, None))
 REWARDED = GroupSpec(example_id="other", rewards=(0.0, 1.0))
-NEWER = MARKER + bytes(8)  # The beginning of a record whose schema only a newer version knows.
 FOR_EVER_S = 4e9  # These groups were sealed at a time long ago.
 pytestmark = pytest.mark.proves("A18", "F16")
 
@@ -326,7 +325,7 @@ def test_groups_whose_scores_a_newer_version_wrote_wait_and_all_others_are_serve
     topic = Layout.of(world.config.kafka).scores("math")
     writer = world.broker().writer()
     for partition in range(2):
-        writer.append(topic, NEWER, partition=partition)
+        writer.append(topic, NEWER_PREFIX, partition=partition)
     writer.flush(WAIT_S)
     world.writer().flush(LATE)
     sampler = world.open()

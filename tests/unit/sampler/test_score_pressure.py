@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.groups import GroupSpec
+from harness.newer_records import NEWER_PREFIX
 from harness.sampler_worlds import LocalWorld, config_of, new_name
 from rollstream.folds.scores import early_scores
 from rollstream.producers import ScoreProducer
@@ -19,7 +20,6 @@ from rollstream.runtime.clock import Clock, ManualClock
 from rollstream.sampler import NotEnoughGroups, Sampler
 from rollstream.sampler.engine import logs, score_pressure, snapshots
 from rollstream.sampler.history import replay_step
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable
@@ -50,7 +50,7 @@ class DamagedLogs(MemoryLogs):
     def _as_read(self, where: TopicPartition, record: Record) -> Record:
         at = where, record.offset
         if at in self.newer:
-            return record._replace(value=MARKER + bytes(8))
+            return record._replace(value=NEWER_PREFIX)
         return record._replace(value=record.value[:-1]) if at in self.damaged else record
 
 
@@ -99,6 +99,12 @@ class World:
         flushed = self.writers[partition].flush(LATE)
         self.scores.publish(rollout_uid=flushed.segments.uids[0], reward=1.0)
         self.scores.flush()
+
+    def replays(self, *steps: int) -> bool:
+        """Whether each step, decided again, is the one that was served."""
+        name, config, broker = self.local.name, self.local.config, self.local.broker()
+        found = [replay_step(name, step, config=config, broker=broker) for step in steps]
+        return all(replayed.same for (replayed,) in found)
 
 
 @pytest.fixture
@@ -264,10 +270,7 @@ def test_a_seal_log_that_is_put_aside_stops_no_scores_of_the_others(
         assert ready(again) == 1
         assert again.stats().aside == {}
         again.next_batch(1, 1)
-    name, config = world.local.name, world.local.config
-    for step in range(2):
-        (replayed,) = replay_step(name, step, config=config, broker=world.local.broker())
-        assert replayed.same
+    assert world.replays(0, 1)
 
 
 @pytest.mark.proves("F24")
@@ -293,7 +296,7 @@ def test_no_group_is_dropped_as_unscored_while_a_log_of_scores_is_put_aside(
             if is_cut_back:
                 world.logs.cut_back(where, 0)
             else:
-                world.logs.append(where, None, MARKER + bytes(8))
+                world.logs.append(where, None, NEWER_PREFIX)
         ready(sampler)
         world.writers[0].flush(LATE)
         world.clock.advance(HOUR_S)
@@ -341,10 +344,8 @@ def test_a_step_is_replayed_whatever_a_newer_version_writes_later(world: World) 
         sampler.next_batch(0, 1)
     for partition in range(2):
         where = TopicPartition(world.scores_topic, partition)
-        world.logs.append(where, None, MARKER + bytes(8))
-    name, config = world.local.name, world.local.config
-    (replayed,) = replay_step(name, 0, config=config, broker=world.local.broker())
-    assert replayed.same
+        world.logs.append(where, None, NEWER_PREFIX)
+    assert world.replays(0)
 
 
 def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: World) -> None:
@@ -361,10 +362,7 @@ def test_a_restart_and_a_replay_read_scores_as_the_sampler_before_them(world: Wo
         assert ready(again) == 3
         assert again.stats().scores_unused == {"no_group": 30}
         again.next_batch(1, 3)
-    name, config = world.local.name, world.local.config
-    for step in range(2):
-        (replayed,) = replay_step(name, step, config=config, broker=world.local.broker())
-        assert replayed.same
+    assert world.replays(0, 1)
 
 
 def test_scores_of_groups_that_take_none_hold_nothing_up(world: World) -> None:

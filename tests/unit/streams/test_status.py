@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.groups import GroupSpec
-from harness.newer_records import newer
+from harness.newer_records import NEWER_PREFIX, newer
 from harness.seal_events import flushed
 from harness.status_logs import CLAIM, DECISION, LAYOUT, Logs
 from rollstream.schemas.codec import encode
@@ -32,7 +32,6 @@ from rollstream.schemas.events import (
     Resumed,
     Retried,
 )
-from rollstream.schemas.wire_schemas import MARKER
 from rollstream.status import (
     DeadLetterFigures,
     PartitionFigures,
@@ -164,7 +163,7 @@ def test_entries_of_the_backlog_are_those_known_and_the_mean_for_what_was_not_re
 
 @pytest.mark.proves("F24")
 def test_scores_at_which_a_sampler_stopped_long_ago_are_named(logs: Logs) -> None:
-    logs.append(LAYOUT.scores("math"), MARKER + bytes(8))
+    logs.append(LAYOUT.scores("math"), NEWER_PREFIX)
     stopped = LogPosition(environment="math", generation=1, partition=0, groups_next_offset=0)
     cursor = CursorRecorded(**CLAIM, now_ts=0, cursor=(stopped,))
     logs.say(LAYOUT.sampler("t"), Claimed(owner="t", nonce="n"), cursor)

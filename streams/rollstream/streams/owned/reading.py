@@ -52,11 +52,8 @@ def event_in(record: Record, owner: Claimed | None = None) -> Event | None:
     except UnreadableEvent as error:
         if error.reason == "not_an_event":
             return None
-        where = TopicPartition(record.topic, record.partition)
-        found = f"{where}, offset {record.offset}: {error}"
-        if error.reason == "unknown_schema":
-            raise NewerEvent(f"{found}: {upgrade_remedy(owner)}") from error
-        raise CorruptLog(f"{found}: {_DAMAGED}") from error
+        _raise_if_newer(record, error, owner)
+        raise CorruptLog(f"{_at(record)}: {error}: {_DAMAGED}") from error
 
 
 def score_in(record: Record) -> Scored | None:
@@ -65,19 +62,25 @@ def score_in(record: Record) -> Scored | None:
     Raises:
         NewerEvent: as ``event_in``: it may be a score.
     """
-    where = TopicPartition(record.topic, record.partition)
     try:
         event = codec.decode_as(Scored, record.value)
         broken = why_unusable(event)
     except UnreadableEvent as error:
+        _raise_if_newer(record, error)
         broken = str(error)
-        if error.reason == "unknown_schema":
-            found = f"{where}, offset {record.offset}: {error}: {upgrade_remedy()}"
-            raise NewerEvent(found) from error
     if not broken:
         return event
-    _log.warning("%s, offset %d is no score and is passed over: %s", where, record.offset, broken)
+    _log.warning("%s is no score and is passed over: %s", _at(record), broken)
     return None
+
+
+def _raise_if_newer(record: Record, error: UnreadableEvent, owner: Claimed | None = None) -> None:
+    if error.reason == "unknown_schema":
+        raise NewerEvent(f"{_at(record)}: {error}: {upgrade_remedy(owner)}") from error
+
+
+def _at(record: Record) -> str:
+    return f"{TopicPartition(record.topic, record.partition)}, offset {record.offset}"
 
 
 def upgrade_remedy(owner: Claimed | None = None) -> str:
