@@ -40,6 +40,7 @@ ENVIRONMENT, SPARE = "math", "spare"
 SERVED_S = 60.0
 JOINS_S = 30.0
 SEALS = 'rollstream_ready{part="sealer"}'
+DECIDED = f'rollstream_sealer_decided_entries{{environment="{ENVIRONMENT}"}} > bool 0'
 
 
 @pytest.fixture
@@ -209,10 +210,10 @@ def broker_stopped(world: Alerted) -> Iterator[None]:
     producer = RolloutProducer(broker=hasty, environment=ENVIRONMENT, namespace=kafka.namespace)
     with hasty, ExitStack() as away:
         away.callback(serve_metrics(producer, port=world.ports["here"]))
-        producer.publish(**rollout(), reward=1.0)
-        producer.flush()
-        with halted(world.pid("sealer")):  # It reads the group when nobody takes its event.
-            world.publish(ENVIRONMENT)
+        with halted(world.s3.pid):  # The sealer has read the group when nobody takes its event.
+            producer.publish(**rollout(), reward=1.0)
+            producer.flush()
+            world.prometheus.value(DECIDED, 1)
             away.enter_context(halted(world.kafka.pid))
         producer.publish(**rollout(), reward=1.0)
         yield
