@@ -5,7 +5,7 @@ now and then, and at the end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator
 from concurrent.futures import wait
 from contextlib import closing
 from itertools import takewhile
@@ -120,16 +120,19 @@ class ScoreFiles:
         first, records, size = written.stop, list[LoggedScore](), 0
         if is_empty and not first and not written.damaged:
             return first
-        unreadable: list[UnreadableLog] = []
+        unreadable: UnreadableLog | None = None
         with closing(self._scores(address, max(first - 1, 0))) as scores:
             if first:  # What was written last is compared.
                 self._require_log_of_files(address, first, next(scores, None))
-            for one in _up_to_unreadable(scores, unreadable):
-                records.append(one)
-                size += one.size
-                if len(records) == FILE_RECORDS_MAX or size >= FILE_BYTES_MAX:
-                    first = self._write(address, first, records)
-                    records, size = [], 0
+            try:
+                for one in scores:
+                    records.append(one)
+                    size += one.size
+                    if len(records) == FILE_RECORDS_MAX or size >= FILE_BYTES_MAX:
+                        first = self._write(address, first, records)
+                        records, size = [], 0
+            except UnreadableLog as error:
+                unreadable = error
         if records:
             first = self._write(address, first, records)
         if is_new and not first:
@@ -139,8 +142,8 @@ class ScoreFiles:
         for file in sorted(written.damaged):
             if file.path not in self._lost:
                 self._mend(address, file)
-        if unreadable:
-            raise unreadable[0]
+        if unreadable is not None:
+            raise unreadable
         return first
 
     def _warn_of_lost(self, address: PartitionAddress) -> None:
@@ -213,13 +216,3 @@ class ScoreFiles:
             "or cut back. Nothing is written: restore the log, or correct store.root, or begin a "
             "new kafka.generation"
         )
-
-
-def _up_to_unreadable(
-    scores: Iterator[LoggedScore], unreadable: list[UnreadableLog]
-) -> Iterator[LoggedScore]:
-    """Those that can be read; the error that ends them, if any, is added to the list."""
-    try:
-        yield from scores
-    except UnreadableLog as error:
-        unreadable.append(error)
