@@ -292,7 +292,8 @@ async def newest_policy(
     environment: str, intake: _Admitted, query: Annotated[PolicyQuery, Query()]
 ) -> Response:
     """Returns the newest policy that the environment's trainer published. Sample with it, and give
-    its version with each step. Answers 404 if no policy was published."""
+    its version with each step. Answers 404 if no policy was published (`no-policy`), or if the run
+    of its trainer is over (`run-over`)."""
     async with intake.request(environment) as call:
         found = await intake.policy(call, query.lineage)
         return answer(msgspec.convert(found, NewestPolicy, from_attributes=True))

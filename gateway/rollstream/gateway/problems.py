@@ -19,6 +19,7 @@ from rollstream.producers import (
     InvalidRollout,
     NoPolicy,
     RolloutTooLarge,
+    RunOver,
     SeveralLineages,
 )
 from rollstream.schemas.errors import RollstreamError
@@ -47,6 +48,7 @@ class Kind(_Kind, Enum):
     FORBIDDEN = 403, "forbidden", "The token is another environment's"
     UNKNOWN = 404, "unknown-environment", "There is no such environment"
     NO_POLICY = 404, "no-policy", "No policy was published"
+    RUN_OVER = 404, "run-over", "The run of the trainer is over"
     NO_PATH = 404, "unknown-path", "There is no such path"
     NO_METHOD = 405, "wrong-method", "The path takes another method"
     SLOW = 408, "slow-request", "The request did not come in time", True, _CLOSE
@@ -121,6 +123,7 @@ def explained(error: RollstreamError) -> Refused:
 
 _HARMLESS = "send it again, a retry is harmless"
 _EXPLAINED: tuple[tuple[type[RollstreamError], tuple[Kind, str]], ...] = (
+    (RunOver, (Kind.RUN_OVER, "end, or ask again once a trainer has extended the run")),
     (NoPolicy, (Kind.NO_POLICY, "ask again once its trainer has published one")),
     (BufferFull, (Kind.FULL, "try again later, none of this call was taken")),
     (BrokerUnavailable, (Kind.UNAVAILABLE, _HARMLESS)),

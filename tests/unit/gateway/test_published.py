@@ -229,5 +229,10 @@ def test_the_newest_policy_is_served_and_a_step_names_it_by_its_version() -> Non
         assert policy_of(client).json()["field"] == "lineage"
         assert policy_of(client, lineage="other").json()["step"] == 1
         assert policy_of(client, durable="true").status_code == 400
+        announce(broker, topic, announced(2, sampler="b", lineage="other", over=True))
+        while policy_of(client, lineage="other").status_code == 200:
+            pass
+        over = policy_of(client, lineage="other")
+        assert (over.status_code, over.json()["type"]) == (404, "urn:rollstream:problem:run-over")
     (logged,) = segments_of(published(broker, layout, "math"))
     assert (logged["weight_step"], logged["policy_epoch"]) == (7, 2)

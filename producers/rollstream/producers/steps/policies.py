@@ -18,7 +18,7 @@ from rollstream.producers.rollouts.fields import checked
 from rollstream.schemas.errors import InvalidRollout
 from rollstream.schemas.order import UNKNOWN_STEP, PolicyRef, off_branch
 
-_ASK = "producer.policy() has all of it, and so has GET …/policy of the gateway"
+_SOURCE = "producer.policy() and GET …/policy return"
 
 
 class KnownPolicies(NamedTuple):
@@ -68,7 +68,7 @@ class KnownPolicies(NamedTuple):
                 number = UNKNOWN_STEP
             elif number is None:
                 finding = f"is {name!r:.80}, which no trainer announced here lately"
-                remedy = f"give weight_step and policy_epoch too: {_ASK}"
+                remedy = f"give the weight_step and policy_epoch too that {_SOURCE} with a policy"
                 raise InvalidRollout("policy_version", name, remedy, finding)
             lineage = self._lineage(lineage)
             epoch = self._epoch(lineage, number) if policy_epoch is None else policy_epoch
@@ -78,7 +78,7 @@ class KnownPolicies(NamedTuple):
         known = going_on(self.announced, ref.lineage)
         if known and all(off_branch(ref, branches_of(one)) for one in known):
             finding = f"is {name!r:.80} (weights {ref.step} of epoch {ref.epoch}), which its "
-            remedy = f"sample with its newest policy: {_ASK}"
+            remedy = f"sample with its newest policy, which {_SOURCE}"
             went_back = f"{finding}trainer went back behind"
             raise InvalidRollout("policy_version", name, remedy, went_back)
         return found
@@ -141,7 +141,7 @@ class KnownPolicies(NamedTuple):
         raise InvalidRollout(
             "weight_step",
             weight_step,
-            f"give the policy_version that it announced, or policy_epoch too: {_ASK}",
+            f"give the policy_version that it announced, or the epoch that {_SOURCE} with it",
             f"is {weight_step}, and weights of {newest + 1} epochs have that number, since the "
             "trainer resumed",
         )

@@ -79,7 +79,8 @@ class EnvironmentConfig(Section):
     target_group_size: int = Field(default=8, ge=1)
     """Members with which a group is sealed, if the producer names no `group_size`."""
     min_group_size: int = Field(default=2, ge=1)
-    """Fewest members with which a group is sealed after `seal_timeout_s`."""
+    """Fewest members with which a group is sealed after `seal_timeout_s`. A group is full
+    when its members came or failed. It is then sealed with those that came, however few."""
     seal_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds of log time from its first member until a group with `min_group_size` members is
     sealed."""
