@@ -6,7 +6,6 @@ import asyncio
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Self, Unpack
 
@@ -14,7 +13,6 @@ from rollstream.producers.admission.asking import SharedWait
 from rollstream.producers.admission.blocks import AsyncAdmitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
-from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.gather import Gatherer
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, behind
@@ -32,9 +30,6 @@ from rollstream.producers.rollouts.trajectory import AsyncTrajectory
 from rollstream.producers.settings import check_timeout
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
-from rollstream.streams.errors import BrokerUnavailable
-
-_READ_S = 0.5  # How long a thread may read on when nobody waits for it any more.
 
 
 class _Answer(asyncio.Future[None]):
@@ -95,7 +90,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._loop = loop
         self._tick_ends = False  # Whether the end of this tick of the loop will send.
         self._shared_waits: dict[str, SharedWait] = {}
-        self._reading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # By topic.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @takes(RolloutArguments)
     async def publish(self, **rollout: Unpack[RolloutArguments]) -> str:
@@ -188,27 +183,13 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         shared = self._shared_waits.setdefault(environment, SharedWait(log))
         return await shared.wait(seen, timeout_s)
 
+    def _in_turn(self, environment: str) -> asyncio.Lock:
+        # One reads for all. Those that came meanwhile go on in their order.
+        self._use_loop(asyncio.get_running_loop())
+        return self._turns[environment]
+
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
-        self._use_loop(asyncio.get_running_loop())
-        deadline = Deadline(timeout_s)
-        try:
-            # One reads for all. Those that came meanwhile go on in their order.
-            async with asyncio.timeout(timeout_s), self._reading[topic]:
-                await self._find(topic, timeout_s)
-                while not admission.was_read:
-                    self._engine.refuse()
-                    with suppress(BrokerUnavailable):
-                        await asyncio.to_thread(admission.read, deadline.slice_s(_READ_S))
-        except TimeoutError as late:
-            if topic not in self._engine.topics.partitions:
-                raise self._engine.topics.unreachable(topic, timeout_s) from late
-            raise BrokerUnavailable(
-                f"{self._broker_name} did not say within {timeout_s:g} s what samplers grant; "
-                "check that the broker runs and can be reached from here"
-            ) from late
 
     async def _has_ended(self, wait: Wait) -> bool:
         try:

@@ -9,7 +9,6 @@ from typing import Unpack
 from rollstream.producers.admission.blocks import Admitted
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import FollowedPolicy, PolicyLike
-from rollstream.producers.admission.waiting import AdmissionQueue
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.producer import TIMEOUT_S, Blocking
 from rollstream.producers.engine.shell import ProducerShell
@@ -20,7 +19,6 @@ from rollstream.producers.rollouts.trajectory import Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import Clock
-from rollstream.runtime.deadline import Deadline
 
 
 class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
@@ -206,10 +204,3 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
 
     async def _pause(self, seconds: float) -> None:
         self._clock.wait(threading.Event(), seconds)
-
-    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
-        deadline = Deadline(timeout_s)
-        await self._find(topic, timeout_s)
-        if not admission.was_read:
-            self._engine.refuse()
-            admission.read(deadline.left_s())

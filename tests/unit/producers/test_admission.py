@@ -396,7 +396,7 @@ def test_whatever_ends_the_thread_that_serves_those_that_wait_ends_their_waits()
     log, woken = BreakingLog(), threading.Event()
     allowance, standing = Allowance("math", "p", None), Standing("p")
     admission = AdmissionQueue("math", None, allowance, standing, log, StillClock())
-    admission.read(TIMEOUT_S)
+    admission.was_read = True
     request = admission.ask(1, "g", woken.set)
     log.breaks = True
     assert woken.wait(TIMEOUT_S)

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker, always_pass
-from harness.producer_faults import Doubtful, NarrowBroker, until_late
+from harness.producer_faults import Doubtful, NarrowBroker, SilentBroker, turns, until_late
 from harness.producers import PARTITIONS, flush_by_jumps, new_layout, published, segments_of
 from rollstream.producers import (
     AsyncStepProducer,
+    BrokerUnavailable,
     BufferFull,
     DeliveryFailed,
     FlushTimedOut,
+    ProducerClosed,
     Step,
     StepProducer,
 )
@@ -239,3 +242,39 @@ def test_a_full_queue_is_refused_at_once_and_drops_nothing(kind: str) -> None:
     else:
         asyncio.run(with_async())
     assert uids(broker, layout) == ["first", "late", "w0", "w1", "w2", "w3"]
+
+
+def test_a_submission_is_told_that_nobody_said_what_trainers_announced() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker, ENVIRONMENT)
+    broker.names_topics = True
+    broker.stopped.set()
+    told = r"SilentBroker did not say within 0\.3 s what trainers and samplers announced: .*; check"
+
+    async def scenario() -> None:
+        given: Any = {"broker": broker, "namespace": layout.namespace}
+        async with AsyncStepProducer(**given, timeout_s=0.3) as producer:
+            with pytest.raises(BrokerUnavailable, match=told):
+                await producer.submit_steps([step("a")], environment=ENVIRONMENT)
+
+    asyncio.run(scenario())
+
+
+def test_a_close_ends_a_submission_that_waits_for_what_trainers_announced() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker, ENVIRONMENT)
+    broker.names_topics = True
+    broker.stopped.set()
+
+    async def scenario() -> None:
+        producer = AsyncStepProducer(broker=broker, namespace=layout.namespace)
+        submitting = asyncio.create_task(
+            producer.submit_steps([step("a")], environment=ENVIRONMENT)
+        )
+        await asyncio.to_thread(until, lambda: bool(broker.asking))
+        await turns(100)
+        await producer.close()
+        with pytest.raises(ProducerClosed):
+            await asyncio.wait_for(submitting, TIMEOUT_S / 2)
+
+    asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from harness.admission import announced
 from rollstream.producers import RunOver
-from rollstream.producers.admission.asking import newest_policy
+from rollstream.producers.admission.asking import SharedWait, newest_policy
 from rollstream.producers.admission.policies import Wanted
 from rollstream.runtime.at_once import at_once
 from rollstream.runtime.clock import ManualClock
@@ -34,3 +35,12 @@ def test_a_worker_that_waits_after_a_run_is_told_that_it_is_over(
     (line,) = caplog.messages
     assert "waited 31 s so far for a trainer" in line
     assert "the run of sampler 'a' is over" in line
+
+
+def test_a_defect_in_the_thread_that_waits_is_raised_by_those_that_wait() -> None:
+    def wait(seen: int, timeout_s: float) -> int:
+        raise TypeError("what nobody thought of")
+
+    log: Any = SimpleNamespace(wait=wait)
+    with pytest.raises(TypeError, match="what nobody thought of"):
+        asyncio.run(SharedWait(log).wait(0, 30.0))

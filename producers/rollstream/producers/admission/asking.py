@@ -69,7 +69,7 @@ class SharedWait:
 
     _log: AdmissionLog
     _seen: int = 0  # It was not read so far.
-    _failure: BrokerError | None = None
+    _failure: Exception | None = None
     _waiting: asyncio.Task[None] | None = None
 
     async def wait(self, seen: int, timeout_s: float) -> int:
@@ -95,7 +95,7 @@ class SharedWait:
         try:
             self._seen = await asyncio.to_thread(self._log.wait, self._seen, _SHARED_S)
             self._failure = None
-        except BrokerError as error:
+        except Exception as error:  # noqa: BLE001, whatever it is, those that wait get it
             self._failure = error
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from rollstream.producers.admission.asking import Wait
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.policies import Wanted
 from rollstream.producers.admission.shares import Allowance, Limit
@@ -25,7 +26,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import SharesGranted
-from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
+from rollstream.streams.errors import BrokerUnavailable
 
 GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
 _LOOK_S = 1.0  # How late those that wait take their turns.
@@ -63,31 +64,28 @@ class AdmissionQueue:
     _said_s: float = 0.0  # When it was last logged that somebody waits.
     _refusal: RollstreamError | None = None
 
-    def read(self, timeout_s: float) -> None:
-        """Reads what was granted so far, before the first request.
+    async def wait_for_shares(self, seen: int, wait: Wait) -> None:
+        """Returns once a request may be made. A sampler whose policy is known, and no shares,
+        grants some at once, or never will: else all that wait for the first policy would begin
+        groups.
+
+        Args:
+            seen: what was read so far is all that the log held.
+            wait: as ``AdmissionLog.wait``.
 
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time. SeveralLineages.
         """
-        seen = 0
-        with suppress(UnknownTopic):
-            seen = self._admission_log.wait(0, timeout_s)
-            seen = self._wait_for_shares(seen)
-        with self._lock:
-            self.was_read, self._seen = True, max(self._seen, seen)
-            self._limit(self._clock.monotonic_s())
-
-    def _wait_for_shares(self, seen: int) -> int:
-        """A sampler whose policy is known, and no shares, grants some at once, or never will:
-        else all that wait for the first policy would begin groups."""
         deadline = Deadline(GRANTED_AFTER_S, self._clock)
         while not deadline.passed():
             known = {one.lineage for one in self._admission_log.policies().values()}
             granted = {one.shares.lineage for one in self._admission_log.shares().values()}
             if (known if self._lineage is None else known & {self._lineage}) <= granted:
                 break
-            seen = self._admission_log.wait(seen, deadline.left_s())
-        return seen
+            seen = await wait(seen, deadline.left_s())
+        with self._lock:
+            self.was_read, self._seen = True, max(self._seen, seen)
+            self._limit(self._clock.monotonic_s())
 
     def ask(self, groups: int, group: str, wake: Callable[[], object]) -> Request:
         """A request, admitted or waiting; call ``end`` or ``conclude`` in any case.

@@ -7,7 +7,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -37,6 +37,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ingest.wire import record_headers
 from rollstream.schemas.other_names import refuses
 from rollstream.streams.broker import Broker
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 from rollstream.streams.topics.layout import DEFAULT_NAMESPACE
 
 GroupT = TypeVar("GroupT", bound=GroupBlock)
@@ -214,12 +215,13 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
 
         return await newest_policy(wanted, log, wait, self._pause, Deadline(timeout_s, self._clock))
 
-    async def _find(self, topic: str, timeout_s: float) -> None:
+    async def _find(self, topic: str, deadline: Deadline) -> None:
         """Returns once it is known how many partitions the topic has."""
-        wait = self._wait(timeout_s, SystemClock())  # The broker's time, whatever the producer's.
+        # The broker's time, whatever the producer's.
+        wait = self._wait(deadline.left_s(), SystemClock())
         if not self._engine.find(topic, wait) and not await self._has_ended(wait):
             self._engine.give_up(wait)
-            raise self._engine.topics.unreachable(topic, timeout_s)
+            raise self._engine.topics.unreachable(topic, deadline.timeout_s)
         if wait.error is not None:
             raise wait.error
 
@@ -231,6 +233,25 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             made = AdmissionLog(self._broker, topic, self._outbox.producer_id, self._clock)
             log = self._admissions.setdefault(environment, made)  # Threads may share a producer.
         return log
+
+    async def _read_announced(self, environment: str, deadline: Deadline) -> int:
+        """Returns once all was read that trainers and samplers had announced; as
+        ``AdmissionLog.wait``, but 0 where the environment has no such topic."""
+        log = self._admission(environment)
+        while True:
+            self._engine.refuse()
+            try:
+                return await self._changed(environment, log, 0, deadline.left_s())
+            except UnknownTopic:  # As in an older deployment.
+                return 0
+            except BrokerUnavailable as late:
+                if deadline.passed():
+                    why = log.outage()
+                    raise BrokerUnavailable(
+                        f"{self._broker_name} did not say within {deadline.timeout_s:g} s what "
+                        f"trainers and samplers announced{why and ': '}{why}; check that the "
+                        "broker runs and can be reached from here"
+                    ) from late
 
     def _announced(self, environment: str) -> Announced:
         """The policies that are known without waiting; from the first call on they are followed."""
@@ -262,13 +283,13 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     ) -> int:
         """As ``AdmissionLog.wait``."""
 
+    def _in_turn(self, environment: str) -> AbstractAsyncContextManager[None]:
+        """A block that calls which begin groups of an environment enter one after the other."""
+        return nullcontext()
+
     @abstractmethod
     async def _pause(self, seconds: float) -> None:
         """Waits so long."""
-
-    @abstractmethod
-    async def _read_shares(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
-        """Reads what was granted so far, of an environment whose topic is found first."""
 
     def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         return Encoded(self._outbox.encode(record, partitions), record_headers())
@@ -305,14 +326,21 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             admission = self._admitting.setdefault(environment, made)  # Threads may ask at once.
             self._engine.refuse()  # Else nobody would end its waits.
         published = partial(self._engine.topics.gathered.__getitem__, topic)
-        read = partial(self._read_granted, admission, topic)
+        read = partial(self._read_granted, environment, admission)
         tell = partial(self._tell_waiting, environment)
         return self._admitted_block(admission, groups, group, timeout_s, published, read, tell)
 
-    async def _read_granted(self, admission: AdmissionQueue, topic: str, timeout_s: float) -> None:
+    async def _read_granted(
+        self, environment: str, admission: AdmissionQueue, timeout_s: float
+    ) -> None:
         # What the broker has to say first may take as long as any call.
-        timeout_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        await self._read_shares(admission, topic, timeout_s)
+        deadline = Deadline(min(timeout_s or self._timeout_s, self._timeout_s))
+        async with self._in_turn(environment):
+            await self._find(self._outbox.topic(environment), deadline)
+            if not admission.was_read:
+                seen = await self._read_announced(environment, deadline)
+                changed = partial(self._changed, environment, self._admission(environment))
+                await admission.wait_for_shares(seen, changed)
         # It may be asleep for longer than a producer may be silent.
         self._engine.stay_awake(ALIVE_S)
 

@@ -280,14 +280,9 @@ class AsyncStepProducer(
             UnknownTopic, BrokerUnavailable, TopicMismatch: as for ``RolloutProducer.publish``.
         """
         deadline, log = await self._find_of(environment), self._admission(environment)
-        while environment not in self._follows:  # What trainers announced so far is read first.
-            try:
-                with suppress(UnknownTopic):  # As in an older deployment: none is known.
-                    await self._changed(environment, log, 0, deadline.left_s())
-                self._follows.add(environment)
-            except BrokerUnavailable:
-                if deadline.passed():
-                    raise
+        if environment not in self._follows:
+            await self._read_announced(environment, deadline)
+            self._follows.add(environment)
         await self._submit(self._entries.steps(steps, environment, log))
 
     async def complete_trajectory(
@@ -325,7 +320,7 @@ class AsyncStepProducer(
         """Waits for the environment's partitions; returns the deadline of the wait."""
         self._use_loop(asyncio.get_running_loop())
         deadline = Deadline(self._timeout_s)
-        await self._find(self._topic_of(environment), deadline.timeout_s)
+        await self._find(self._topic_of(environment), deadline)
         return deadline
 
     async def _submit(self, submission: Submission) -> None:
