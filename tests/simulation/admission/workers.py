@@ -99,7 +99,7 @@ class Worker:
         for block in self._blocks:
             if not block.ends_s and not block.request.waits:
                 self._begin(block)
-        if self.admission.tells_that_it_lives()[0]:
+        if self.admission.tells()[0]:
             self._queued.append(make_alive(self.name))
         self._send()
 
@@ -134,8 +134,6 @@ class Worker:
         self._blocks.append(Block(uids, request))
         if request.waits:
             self._world.reached["waits"] += 1
-            if self.admission.tells_of_wait():
-                self._queued.append(make_alive(self.name))
 
     def _begin(self, block: Block) -> None:
         world = self._world

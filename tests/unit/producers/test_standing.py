@@ -147,30 +147,30 @@ def test_a_large_request_is_admitted_within_five_times_as_long_as_its_room_takes
 
 def test_it_tells_that_it_lives_only_while_something_is_open_or_waits() -> None:
     standing = Standing("p")
-    assert standing.tells_that_it_lives(1_000.0) == (False, float("inf"))
+    assert standing.tells(1_000.0) == (False, float("inf"))
     one = asked(standing, 1)  # Tells so itself.
-    assert standing.tells_that_it_lives(1.0) == (False, ALIVE_S - 1.0)
-    assert standing.tells_that_it_lives(ALIVE_S) == (True, ALIVE_S)
-    assert standing.tells_that_it_lives(ALIVE_S) == (False, ALIVE_S)
+    assert standing.tells(1.0) == (False, ALIVE_S - 1.0)
+    assert standing.tells(ALIVE_S) == (True, ALIVE_S)
+    assert standing.tells(ALIVE_S) == (False, ALIVE_S)
     two = asked(standing, 1)
-    assert standing.tells_of_wait(ALIVE_S)
+    assert standing.tells(ALIVE_S)[0]
     standing.end(one, 1)
-    assert standing.tells_that_it_lives(2 * ALIVE_S) == (True, TELL_AGAIN_S)
+    assert standing.tells(2 * ALIVE_S) == (True, TELL_AGAIN_S)
     standing.end(two, 0)
     # That nothing waits any more, once.
-    assert standing.tells_that_it_lives(2 * ALIVE_S) == (False, TELL_AGAIN_S)
-    assert standing.tells_that_it_lives(2 * ALIVE_S + TELL_AGAIN_S) == (True, float("inf"))
-    assert standing.tells_that_it_lives(9 * ALIVE_S) == (False, float("inf"))
+    assert standing.tells(2 * ALIVE_S) == (False, TELL_AGAIN_S)
+    assert standing.tells(2 * ALIVE_S + TELL_AGAIN_S) == (True, float("inf"))
+    assert standing.tells(9 * ALIVE_S) == (False, float("inf"))
 
 
 def test_the_first_that_waits_is_told_at_once_and_more_within_a_second() -> None:
     standing = Standing("p")
     asked(standing, 0)
-    assert standing.tells_of_wait(100.0)
-    assert standing.tells_that_it_lives(101.0) == (False, TELL_AGAIN_S)
+    assert standing.tells(100.0)[0]
+    assert standing.tells(101.0) == (False, TELL_AGAIN_S)
     for _ in range(1_000):
         asked(standing, 0)
-        assert not standing.tells_of_wait(100.9)
-    assert standing.tells_that_it_lives(100.9) == (False, TELL_AGAIN_S)
-    assert standing.tells_that_it_lives(101.0) == (True, TELL_AGAIN_S)
-    assert standing.tells_that_it_lives(101.0 + ALIVE_S - 0.5) == (False, 0.5)
+        assert not standing.tells(100.9)[0]
+    assert standing.tells(100.9) == (False, TELL_AGAIN_S)
+    assert standing.tells(101.0) == (True, TELL_AGAIN_S)
+    assert standing.tells(101.0 + ALIVE_S - 0.5) == (False, 0.5)

@@ -35,7 +35,7 @@ class AdmittedBlock(ABC):
         read: asks whether the topic exists, and reads what was granted so far, unless that was
             done; within the time of the block, where it has any. From then on the producer says
             that it lives, while anything is open or waits.
-        tell: publishes that the producer waits in the environment.
+        tell: publishes that the producer waits in the environment, where it is to tell so now.
     """
 
     _admission: AdmissionQueue
@@ -59,8 +59,7 @@ class AdmittedBlock(ABC):
         if not request.waits:
             return
         try:
-            if self._admission.tells_of_wait():
-                self._tell()
+            self._tell()  # Nobody grants anything to a producer that never told of itself.
             await self._wait(woken, deadline)
             self._admission.conclude(request, self._timeout_s)
             self._before = self._published()  # While it waited, others began groups.

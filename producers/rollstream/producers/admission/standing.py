@@ -111,35 +111,25 @@ class Standing:
                 self._held -= request.groups
             self._begun += min(begun, request.groups)
 
-    def tells_of_wait(self, now_s: float) -> bool:
-        """Whether it is to tell at once that a request waits: the first does."""
-        tells = len(self.waiting) == 1 or now_s >= self._told_s + TELL_AGAIN_S
-        if tells:
-            self._tell(now_s)
-        return tells
+    def tells(self, now_s: float, *, ends: bool = False) -> tuple[bool, float]:
+        """Whether it is to tell how it stands now, and in how many seconds next: while anything is
+        open or waits, at once if something waits where nothing did, and once more if nothing does.
 
-    def tells_that_it_lives(self, now_s: float) -> tuple[bool, float]:
-        """Whether it is to tell now, and in how many seconds next; while nothing is open and
-        nothing waits there is nothing to tell, but that nothing waits any more."""
-        is_idle = not self.open and not self.waiting
+        Args:
+            ends: it is the last time.
+        """
+        is_idle = ends or not (self.open or self.waiting)
         is_known = self.groups_waiting == self._told_waiting
         if is_idle and is_known:
             return False, inf
-        tells = now_s >= self._told_s + (ALIVE_S if is_known else TELL_AGAIN_S)
+        again_s = ALIVE_S if is_known else TELL_AGAIN_S
+        tells = ends or now_s >= self._told_s + again_s or not (is_known or self._told_waiting)
         if tells:
-            self._tell(now_s)
+            self._told_s, self._told_waiting = now_s, self.groups_waiting
             if is_idle:
                 return True, inf
         next_s = self._told_s + ALIVE_S - now_s
         return tells, min(next_s, TELL_AGAIN_S) if self.waiting or is_idle else next_s
-
-    def tells_that_none_waits(self, now_s: float) -> bool:
-        """Whether it is to tell, at its end, that nothing waits: it told last that something
-        does."""
-        tells = self._told_waiting > 0
-        if tells:
-            self._tell(now_s)
-        return tells
 
     def open_groups(self) -> list[str]:
         """What the blocks that have not ended hold, in words."""
@@ -167,9 +157,6 @@ class Standing:
             self._first, self._first_s = first, now_s
         turn = int(now_s - self._first_s).bit_length()  # The seconds from 2**(turn - 1) to 2**turn.
         return turn % 2 == 1
-
-    def _tell(self, now_s: float) -> None:
-        self._told_s, self._told_waiting = now_s, self.groups_waiting
 
     def _stop_waiting(self, request: Request) -> None:
         del self.waiting[request]

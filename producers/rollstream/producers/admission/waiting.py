@@ -133,20 +133,10 @@ class AdmissionQueue:
         with self._lock:
             self._end(request, begun)
 
-    def tells_of_wait(self) -> bool:
-        """Whether the producer is to tell now that a request waits."""
+    def tells(self, *, ends: bool = False) -> tuple[bool, float]:
+        """As ``Standing.tells``."""
         with self._lock:
-            return self._standing.tells_of_wait(self._clock.monotonic_s())
-
-    def tells_that_it_lives(self) -> tuple[bool, float]:
-        """Whether the producer is to tell now, and in how many seconds next."""
-        with self._lock:
-            return self._standing.tells_that_it_lives(self._clock.monotonic_s())
-
-    def tells_that_none_waits(self) -> bool:
-        """Whether the producer, which refuses all by now, is to tell that nothing waits."""
-        with self._lock:
-            return self._standing.tells_that_none_waits(self._clock.monotonic_s())
+            return self._standing.tells(self._clock.monotonic_s(), ends=ends)
 
     def refuse(self, error: RollstreamError) -> None:
         """Ends all waits with this, and every later request."""

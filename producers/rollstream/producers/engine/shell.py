@@ -27,7 +27,7 @@ from rollstream.producers.engine.waits import Wait
 from rollstream.producers.rollouts.fields import checked
 from rollstream.producers.rollouts.group import GroupBlock
 from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.trajectory import TrajectoryBlock, Turns
+from rollstream.producers.rollouts.trajectory import TrajectoryBlock
 from rollstream.producers.rollouts.validate import GroupAddress, group_address
 from rollstream.producers.settings import at_least_1, check_policy_request, check_timeout
 from rollstream.runtime.clock import Clock, SystemClock
@@ -191,8 +191,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         """
         environment = environment or self._outbox.environment
         address = group_address(environment, example_id, group_uid, group_size, split)
-        turns = Turns(self._outbox, address, rollout_uid)
-        return self._trajectory_block(turns, self._deliver)
+        return self._trajectory_block(self._outbox, address, self._deliver, rollout_uid)
 
     async def _newest_policy(
         self,
@@ -327,7 +326,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             self._engine.refuse()  # Else nobody would end its waits.
         published = partial(self._engine.topics.gathered.__getitem__, topic)
         read = partial(self._read_granted, environment, admission)
-        tell = partial(self._tell_waiting, environment)
+        tell = partial(self._tell_waiting, environment, admission)
         return self._admitted_block(admission, groups, group, timeout_s, published, read, tell)
 
     async def _read_granted(
@@ -354,7 +353,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             return (), IDLE_S
         environments, next_s = [], ALIVE_S  # A block that begins wakes nobody.
         for environment, admission in list(self._admitting.items()):
-            tells, left_s = admission.tells_that_it_lives()
+            tells, left_s = admission.tells()
             environments += [environment] if tells else []
             next_s = min(next_s, left_s)
         return map(self._outbox.alive, environments), next_s
@@ -362,7 +361,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     def _last(self) -> Iterable[Outgoing]:
         """At its end: that nothing waits any more, where it told last that something does."""
         for environment, admission in list(self._admitting.items()):
-            if admission.tells_that_none_waits():
+            if admission.tells(ends=True)[0]:
                 yield self._outbox.alive(environment)
 
     def looked_around(self) -> None:
@@ -386,5 +385,6 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
                     environment,
                 )
 
-    def _tell_waiting(self, environment: str) -> None:
-        self._engine.tell(self._outbox.alive(environment))
+    def _tell_waiting(self, environment: str, admission: AdmissionQueue) -> None:
+        if admission.tells()[0]:
+            self._engine.tell(self._outbox.alive(environment))

@@ -19,7 +19,7 @@ from rollstream.producers.rollouts.arguments import (
 )
 from rollstream.producers.rollouts.blocks import Send
 from rollstream.producers.rollouts.membership import Membership
-from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory, Turns
+from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import RollstreamError
@@ -143,7 +143,8 @@ class Group(GroupBlock):
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
         """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
-        return Trajectory(Turns.of_member(self._membership, rollout_uid), self._send)
+        group = self._membership
+        return Trajectory(group.outbox, group.address, self._send, rollout_uid, group)
 
     def __enter__(self) -> Self:
         at_once(self._enter())
@@ -183,7 +184,8 @@ class AsyncGroup(GroupBlock):
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
-        return AsyncTrajectory(Turns.of_member(self._membership, rollout_uid), self._send)
+        group = self._membership
+        return AsyncTrajectory(group.outbox, group.address, self._send, rollout_uid, group)
 
     async def __aenter__(self) -> Self:
         await self._enter()

@@ -9,7 +9,6 @@ refused while the caller can still give that turn differently. Each names the to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -32,22 +31,27 @@ _OF_THE_TRAJECTORY = (
 _OF_A_TURN = frozenset(TurnArguments.__annotations__)
 
 
-class Turns:
-    """What the segments of one rollout, in the group at this address, publish. No I/O.
+class TrajectoryBlock:
+    """A block that publishes the segments of one rollout, in the group at this address.
 
-    An empty ``rollout_uid`` makes a new one; the membership counts it where a group was dispatched.
+    Args:
+        send: gets what it publishes on its way.
+        rollout_uid: what the segments share; empty: a new one.
+        membership: counts the rollout, where a group was dispatched.
     """
 
     def __init__(
         self,
         outbox: Outbox,
         address: GroupAddress,
+        send: Send,
         rollout_uid: str,
         membership: Membership | None = None,
     ) -> None:
         self.rollout_uid = rollout_uid or outbox.new_uid()
         self._outbox = outbox
         self._address = address
+        self._send = send
         self._membership = membership
         self._stamped = outbox.stamped(address)
         self._held: Segment | None = None  # The newest turn.
@@ -56,16 +60,7 @@ class Turns:
         if membership is not None:
             membership.admit(self.rollout_uid)
 
-    @classmethod
-    def of_member(cls, membership: Membership, rollout_uid: str) -> Self:
-        """The segments of a member of a dispatched group."""
-        return cls(membership.outbox, membership.address, rollout_uid, membership)
-
-    def begin(self) -> None:
-        """The block begins."""
-        self._begun = True
-
-    async def turn(self, given: Mapping[str, Any], send: Send) -> None:
+    async def _turn(self, given: Mapping[str, Any]) -> None:
         """Holds this turn back and publishes the one before it.
 
         A turn that raises, here or while the one before it is sent, is discarded. Where it is in
@@ -99,21 +94,21 @@ class Turns:
         if before is not None:
             outgoing = self._outbox.rollout(before)
             try:
-                await send((outgoing,))
+                await self._send((outgoing,))
             except BaseException:
                 self._held = before
                 self._in_doubt |= outgoing.left
                 raise
             self._in_doubt = False
 
-    async def leave(self, error: BaseException | None, send: Send) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         """Publishes the newest turn as the last; where the block raised, that the rollout failed,
         and so where that turn may be in the log as one that is not the last.
 
         A rollout whose end could not be published is missing in its group.
         """
         self._ended = True
-        held = self._held
+        held, send = self._held, partial(self._send, raise_earlier=False)
         if held is not None and error is None and not self._in_doubt:
             environment, entry, size = held
             last = Entry.of({**entry.fields, "is_last_segment": True})
@@ -144,22 +139,6 @@ class Turns:
         }
 
 
-@dataclass(eq=False, repr=False)
-class TrajectoryBlock:
-    """A block that publishes the turns of one rollout."""
-
-    _turns: Turns
-    _send: Send
-
-    @property
-    def rollout_uid(self) -> str:
-        """What the segments share."""
-        return self._turns.rollout_uid
-
-    async def _leave(self, error: BaseException | None) -> None:
-        await self._turns.leave(error, partial(self._send, raise_earlier=False))
-
-
 class Trajectory(TrajectoryBlock):
     """Publishes the turns of one rollout; ``RolloutProducer.trajectory`` makes it.
 
@@ -174,10 +153,10 @@ class Trajectory(TrajectoryBlock):
         ``prompt_tokens``. A trajectory's return is the sum of its turns' rewards. If no later score
         comes, give the last turn a reward.
         """
-        at_once(self._turns.turn(segment, self._send))
+        at_once(self._turn(segment))
 
     def __enter__(self) -> Self:
-        self._turns.begin()
+        self._begun = True
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -190,10 +169,10 @@ class AsyncTrajectory(TrajectoryBlock):
     @takes(TurnArguments)
     async def turn(self, **segment: Unpack[TurnArguments]) -> None:
         """Adds a turn, and publishes the one before it, as ``Trajectory.turn`` does."""
-        await self._turns.turn(segment, self._send)
+        await self._turn(segment)
 
     async def __aenter__(self) -> Self:
-        self._turns.begin()
+        self._begun = True
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
