@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.brokers import until
-from harness.faults import Append, Fate, FaultyBroker
+from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
 from harness.producers import AnyProducer, sampled
 from rollstream.producers import BufferFull, RolloutProducer
 from rollstream.producers.engine import engine
@@ -51,6 +51,25 @@ class NarrowBroker(FaultyBroker):
     def before_poll(self, timeout_s: float) -> float:
         self.manual_clock.advance(max(timeout_s, self.poll_moves_s))
         return 0.0
+
+
+class MutedBroker(FaultyBroker):
+    """Its writers report nothing while it is ``muted``."""
+
+    muted = False
+
+    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
+        return MutedWriter(self, self.inner.writer())
+
+
+class MutedWriter(FaultyWriter):
+    def __init__(self, broker: MutedBroker, inner: Writer) -> None:
+        super().__init__(broker, inner)
+        self._muted_by = broker
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        if not self._muted_by.muted:
+            super().poll(timeout_s)
 
 
 class SilentBroker(FaultyBroker):

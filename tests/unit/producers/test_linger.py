@@ -11,7 +11,7 @@ import pytest
 
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Append, Fate, FaultyBroker, FaultyWriter
-from harness.producer_faults import NEVER_S, never_linger
+from harness.producer_faults import NEVER_S, MutedBroker, never_linger
 from harness.producers import PARTITIONS, flush_by_jumps, new_layout, published, records_of, sampled
 from rollstream.producers import (
     DeliveryFailed,
@@ -273,25 +273,6 @@ def test_an_entry_whose_sending_is_interrupted_is_sent_or_named(call: str) -> No
     producer.publish(example_id="ex", **sampled())
     producer.close()
     assert len(published(broker, layout)) == count + 1
-
-
-class MutedBroker(FaultyBroker):
-    """Its writers report nothing while it is ``muted``."""
-
-    muted = False
-
-    def writer(self, *, linger_ms: float = 5.0, retries: bool = True) -> Writer:
-        return MutedWriter(self, self.inner.writer())
-
-
-class MutedWriter(FaultyWriter):
-    def __init__(self, broker: MutedBroker, inner: Writer) -> None:
-        super().__init__(broker, inner)
-        self._muted_by = broker
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        if not self._muted_by.muted:
-            super().poll(timeout_s)
 
 
 def test_what_waits_behind_a_record_does_not_wait_for_the_next_look(

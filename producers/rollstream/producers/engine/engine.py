@@ -202,10 +202,11 @@ class Engine:
                 self._wake()
 
     def flush(self, wait: Wait) -> bool:
-        """Sends everything; whether all of it is in the log or failed; else ``wait`` is queued."""
+        """Sends everything; whether all of it is settled. Else ``wait`` is queued, till it is."""
         with self._lock:
             self.refuse()
-            if not self._gatherer.entries:
+            wait.left, wait.last = self._gatherer.entries, self._gatherer.numbered
+            if not wait.left:
                 return True
             self._gatherer.end_linger()
             self._waiting.flushes.append(wait)
@@ -225,6 +226,8 @@ class Engine:
                 return False
             wait.done = True
             self._waiting.withdraw(wait, late)
+            ended = self._waiting.end_flushes()
+        self._hooks.notify(ended)
         return True
 
     def closes(self, refusal: RollstreamError) -> bool:
@@ -408,10 +411,9 @@ class Engine:
         while self._work():
             worked = True
         with self._lock:
-            ended = self._waiting.expire(self.late)
+            ended = self._waiting.expire(self.late) + self._waiting.end_flushes()
             for wait in new:
-                if not wait.done:
-                    wait.look()
+                wait.look()
             sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
         self._hooks.notify(ended)
         return sleeps_s
@@ -460,8 +462,7 @@ class Engine:
             self._gatherer.forget(record)  # A flush ends no earlier than what failed is kept.
             kept, ended = self._waiting.answer(record, error)
             self._failures.keep(kept)
-            if not self._gatherer.entries:
-                ended += self._waiting.end_flushes()
+            ended += self._waiting.end_flushes()
         self._hooks.notify(ended)
 
     def _look_around(self) -> None:

@@ -84,6 +84,7 @@ class Gatherer:
     Attributes:
         held_bytes: of what is held, gathered or on its way.
         entries: how many that are.
+        numbered: how many there were so far.
         ready: partitions that may get a record now, in their order.
     """
 
@@ -93,7 +94,7 @@ class Gatherer:
         self._record_entries_max = record_entries_max
         self._records_max = records_max
         self.held_bytes = 0
-        self.entries = 0
+        self.entries = self.numbered = 0
         self.ready: dict[Address, None] = {}
         self._buffers: dict[Address, _Buffer] = {}
 
@@ -127,6 +128,8 @@ class Gatherer:
         buffer = self._buffers.get(address)
         if buffer is None:
             buffer = self._buffers[address] = _Buffer(self._record_entries_max)
+        if not outgoing.number:  # Else it was held.
+            outgoing.number = self.numbered = self.numbered + 1
         buffer.waiting.append(outgoing)
         buffer.size += size
         self.entries += 1
@@ -142,6 +145,8 @@ class Gatherer:
 
     def hold(self, outgoing: Sequence[Outgoing]) -> None:
         """Counts entries that cannot be gathered so far, until they are, or ``forget``."""
+        for one in outgoing:
+            one.number = self.numbered = self.numbered + 1
         self.entries += len(outgoing)
         self.held_bytes += _held_bytes(outgoing)
 

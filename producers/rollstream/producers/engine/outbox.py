@@ -73,12 +73,15 @@ class Outgoing:
         left: whether it is in a record that left this producer, so that it may be in the log.
         wait: the call that waits until it is in the log; None: nobody does.
         withdrawn: whether it is not sent any more.
+        number: counts the entries of a producer from 1, in the order of the calls; 0: it was not
+            gathered.
     """
 
     trajectory_uid = ""
     said: tuple[Any, ...] | None = None
     wait: Wait | None = None
     answered = left = withdrawn = False
+    number = 0
 
     def __init__(self, topic: str, entry: Entry, size: int, rollout_uid: str) -> None:
         self.topic = topic

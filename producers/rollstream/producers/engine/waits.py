@@ -35,6 +35,7 @@ class Wait:
         failed: of ``outgoing``, what is not, or perhaps not, in the log, and why.
         late: whether its time was up before it ended.
         left: how many entries have no answer so far.
+        last: of a flush: the number of the newest entry that it waits for.
         gathered: whether the engine has the entries.
         is_timed_by_system: whether ``clock`` is the system's.
     """
@@ -57,7 +58,7 @@ class Wait:
         self.done = self.looked = self.gathered = self.late = False
         self.error: RollstreamError | None = None
         self.failed: list[tuple[Outgoing, RollstreamError]] = []
-        self.left = len(outgoing)
+        self.left, self.last = len(outgoing), 0
 
     def is_late(self) -> bool:
         """Whether its time is up."""
@@ -164,6 +165,7 @@ class Waiting:
     ) -> tuple[list[tuple[Outgoing, RollstreamError]], list[Wait]]:
         """These entries are in the log, or why not: what failed and nobody waits for, and the calls
         that this ends."""
+        self._count(record)
         kept, answered = list[tuple[Outgoing, RollstreamError]](), list[Wait]()
         if error is None and not self.awaited:  # Nobody waits for any.
             return kept, answered
@@ -179,9 +181,15 @@ class Waiting:
         return kept, self.end(answered)
 
     def end_flushes(self) -> list[Wait]:
-        """All is delivered."""
-        flushed, self.flushes = self.flushes, []
+        """Ends those that wait for nothing any more."""
+        flushed = [one for one in self.flushes if not one.left]
+        self.flushes = [one for one in self.flushes if one.left]
         return self.end(flushed)
+
+    def _count(self, gone: Sequence[Outgoing]) -> None:
+        """Flushes do not wait for these entries any more."""
+        for flush in self.flushes:
+            flush.left -= sum(one.number <= flush.last for one in gone)
 
     def end_all(self, error: RollstreamError, others: Iterable[Wait] = ()) -> list[Wait]:
         """Ends all of them, and others, with this; a call whose entries have left is told that it
@@ -223,6 +231,7 @@ class Waiting:
             one.wait = None
             if not one.left:
                 self._gatherer.take_out(one)
+                self._count([one])
         if late is None:
             return
         if not wait.gathered or (len(waiting) == len(wait.outgoing) and not left):
