@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -28,7 +30,8 @@ from rollstream.producers import (
     InvalidRollout,
     RolloutProducer,
 )
-from rollstream.runtime.clock import ManualClock
+from rollstream.runtime.clock import ManualClock, SystemClock
+from rollstream.schemas.ingest.entry import Failure
 from rollstream.streams.memory import MemoryBroker
 from rollstream.streams.topics.layout import Layout
 
@@ -51,6 +54,37 @@ async def dispatched(
     async with producer.dispatch(example_id="ex", group_size=group_size) as group:
         yield producer, group
     await producer.close()
+
+
+class InterruptingClock(SystemClock):
+    """Lets another thread run, once, where a call asks what time it is."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def now_us(self) -> int:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            thread = threading.Thread(target=meanwhile)
+            thread.start()
+            thread.join()
+        return super().now_us()
+
+
+def test_a_member_that_threads_fail_at_one_time_is_failed_once() -> None:
+    broker, clock = MemoryBroker(), InterruptingClock()
+    layout = new_layout(broker)
+    with (
+        RolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace, clock=clock
+        ) as producer,
+        producer.dispatch(example_id="ex", group_size=1) as group,
+    ):
+        clock.meanwhile = partial(group.fail, "first")
+        with pytest.raises(InvalidRollout, match="is 1, but 0 of the 1 members"):
+            group.fail("second")
+    assert [one.entry.failure for one in published(broker, layout) if one.entry.failure] == [
+        Failure(1, "first")
+    ]
 
 
 @pytest.mark.proves("F16")

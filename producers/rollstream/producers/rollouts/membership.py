@@ -103,19 +103,21 @@ class Membership:
         """
         said = reason_of(reason) if isinstance(reason, BaseException) else reason
         why, count = checked("reason", said), checked("count", count)
-        missing = self._missing()
-        if count > missing:
-            uid, size = self.address.group_uid, self.address.group_size
-            finding = f"is {count}, but {missing} of the {size} members of group {uid} are missing"
-            raise InvalidRollout("count", count, f"give at most {missing}", finding)
         failed = self.outbox.failed(self.address, why, count, rollout_uid)
-        self._failed += count
-        self._members.pop(rollout_uid, None)
+        with self._lock:
+            missing = self._missing()
+            if count > missing:
+                uid, size = self.address.group_uid, self.address.group_size
+                finding = f"is {count}, but {missing} of the {size} members of group {uid} are "
+                raise InvalidRollout("count", count, f"give at most {missing}", f"{finding}missing")
+            self._failed += count
+            self._members.pop(rollout_uid, None)
         try:
             await send((failed,))
         except BaseException:
             if not failed.left:
-                self._failed -= count
+                with self._lock:
+                    self._failed -= count
             raise
 
     async def leave(self, error: BaseException | None, send: Send) -> None:
