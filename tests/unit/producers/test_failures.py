@@ -6,17 +6,15 @@ import asyncio
 import pickle
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from harness.brokers import TIMEOUT_S, until
+from harness.brokers import until
 from harness.faults import Append, Fate, FaultyBroker
 from harness.producer_faults import (
     Doubtful,
-    MutedBroker,
     NarrowBroker,
     abouts_of,
     fill,
@@ -228,39 +226,6 @@ def test_an_awaited_flush_that_tells_of_failures_tells_what_it_did_not_wait_for(
         with pytest.raises(DeliveryFailed) as rest:
             await until_late(clock, producer.close())
         assert (rest.value.uids, rest.value.outstanding) == (("b",), 0)
-
-    asyncio.run(scenario())
-
-
-def test_a_flush_does_not_wait_for_what_others_publish_meanwhile() -> None:
-    broker = MutedBroker(MemoryBroker(), Doubtful(Fate.HOLD, "b"))
-    broker.muted = True
-    with quiet_exit(make(broker, timeout_s=1.0)) as producer, ThreadPoolExecutor() as threads:
-        producer.publish(example_id=APART["a"], rollout_uid="a", **sampled())
-        flushing = threads.submit(producer.flush, TIMEOUT_S)
-        until(lambda: producer.stats().waiting["flush"] == 1)
-        producer.publish(example_id=APART["b"], rollout_uid="b", **sampled())
-        broker.muted = False
-        flushing.result(TIMEOUT_S / 2)
-        assert producer.stats().outstanding == 1
-
-
-def test_a_flush_ends_with_the_last_call_that_is_cancelled_before_it_was_sent() -> None:
-    broker = NarrowBroker(MemoryBroker(), ManualClock())
-    layout = new_layout(broker)
-
-    async def scenario() -> None:
-        async with AsyncRolloutProducer(
-            broker=broker, environment="math", namespace=layout.namespace
-        ) as producer:
-            await producer.publish(example_id="ex", **sampled())
-            broker.refusals = 1_000_000
-            publishing = asyncio.create_task(producer.publish(example_id="ex", **sampled()))
-            flushing = asyncio.create_task(producer.flush())
-            await asyncio.to_thread(until, lambda: producer.stats().waiting["flush"] == 1)
-            publishing.cancel()
-            await asyncio.wait_for(flushing, TIMEOUT_S / 2)
-            broker.refusals = 0
 
     asyncio.run(scenario())
 
