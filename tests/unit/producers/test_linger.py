@@ -31,11 +31,13 @@ from rollstream.streams.partitioning import partition_of
 PROGRAM = """
 import atexit
 from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import NEVER_S, never_linger
+from harness.producer_faults import NEVER_S
 from harness.producers import new_layout, published, sampled
-from rollstream.producers import ProducerDied, RolloutProducer
+from rollstream.producers import RolloutProducer
+from rollstream.producers.engine import engine
 from rollstream.streams.memory import MemoryBroker
 
+engine.LINGER_S = NEVER_S  # However slow the machine is, nothing is sent before the end.
 broker = FaultyBroker(MemoryBroker(), lambda append: Fate.{fate})
 layout = new_layout(broker)
 # What is registered first runs last.
