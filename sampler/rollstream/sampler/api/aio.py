@@ -11,7 +11,6 @@ from rollstream.sampler.api.api import SamplerApi
 from rollstream.sampler.api.client import SamplerClient
 from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.schemas.errors import RollstreamError
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -97,7 +96,6 @@ class AsyncSamplerClient(Awaiting[SamplerClient]):
     publish_policy = awaited(SamplerClient.publish_policy)
     progress = awaited(SamplerClient.progress)
     stats = awaited(SamplerClient.stats)
-    _end_run = awaited(SamplerClient._end_run)
 
     async def close(self) -> None:
         """Detaches, and ends the calls that are awaited. The actor stays for others."""
@@ -107,13 +105,7 @@ class AsyncSamplerClient(Awaiting[SamplerClient]):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        try:
-            if self._of._has_ended(*error):
-                await self._end_run()
-        except RollstreamError as failure:
-            self._of._log_no_end(failure)
-        finally:
-            await self.close()
+        await self._of._left(*error)
 
 
 class AsksFirst(Protocol):

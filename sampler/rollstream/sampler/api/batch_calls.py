@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import SupportsIndex
 
 from rollstream.folds.group.eligible import Accept
+from rollstream.sampler.api.asking import Asks
 from rollstream.sampler.arguments import (
     reason_given,
     shares,
@@ -19,7 +19,6 @@ from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.carried import Shaping
 from rollstream.sampler.batch.requested import column_names
 from rollstream.sampler.decide.batches.next_batch import (
-    BatchCommand,
     NextBatch,
     PayloadsBy,
     Replace,
@@ -31,14 +30,8 @@ from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.other_names import refuses
 
 
-class HandsBatchesOver(ABC):
+class HandsBatchesOver(Asks):
     """Methods that hand batches over. Each batch is recorded before it is returned."""
-
-    @abstractmethod
-    def _ask_for_batch(self, command: BatchCommand, timeout_s: float | None) -> Batch: ...
-
-    @abstractmethod
-    def _ask_if_recorded(self, command: AskRecorded) -> Batch | None: ...
 
     @refuses(rng_seed="seed", local_batch_size="num_groups for all ranks, dp_rank and dp_size")
     def next_batch(
@@ -108,7 +101,7 @@ class HandsBatchesOver(ABC):
             columns=column_names(columns),
             payloads=payloads,
         )
-        return self._ask_for_batch(command, timeout_s)
+        return self._run(self._asked_for_batch(command, timeout_s))
 
     def next_shaped_batch(
         self,
@@ -147,7 +140,7 @@ class HandsBatchesOver(ABC):
             columns=column_names(columns),
             payloads=payloads,
         )
-        return self._ask_for_batch(command, timeout_s)
+        return self._run(self._asked_for_batch(command, timeout_s))
 
     def recorded_batch(self, step: SupportsIndex, *, columns: Sequence[str] = ()) -> Batch | None:
         """Returns the whole batch that was served for ``step``; None: none was, or it was released.
@@ -158,8 +151,8 @@ class HandsBatchesOver(ABC):
             UnknownStep: the record does not have the step any more.
             GroupsUnreadable: files are missing or damaged.
         """
-        at = whole_number("step", step)
-        return self._ask_if_recorded(AskRecorded(step=at, columns=column_names(columns)))
+        command = AskRecorded(step=whole_number("step", step), columns=column_names(columns))
+        return self._run(self._asked_if_recorded(command))
 
     def replace(
         self,
@@ -191,7 +184,7 @@ class HandsBatchesOver(ABC):
         if not isinstance(batch, Batch):
             step = whole_number("batch", batch)
             by_step = Replace(step=step, digest=None, slots=slots, reason=reason)
-            return self._ask_for_batch(by_step, timeout_s)
+            return self._run(self._asked_for_batch(by_step, timeout_s))
         command = Replace(
             step=batch.step,
             digest=batch.digest,
@@ -201,7 +194,7 @@ class HandsBatchesOver(ABC):
             dp_size=batch.dp_size,
             columns=batch.columns,
         )
-        return self._ask_for_batch(command, timeout_s)
+        return self._run(self._asked_for_batch(command, timeout_s))
 
 
 def _share(dp_rank: SupportsIndex | None, dp_size: SupportsIndex) -> tuple[int, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from rollstream.folds.group.eligible import Accept
+from rollstream.sampler.api.asking import Asks
 from rollstream.sampler.arguments import (
     group_ids,
     number,
@@ -17,9 +17,15 @@ from rollstream.sampler.arguments import (
 )
 from rollstream.sampler.decide.choosing.choose import Asked, Grouping
 from rollstream.sampler.decide.choosing.requests import check_chosen_by
-from rollstream.sampler.decide.command import Command, R
 from rollstream.sampler.decide.queries.evaluation import PASSING, AskEvaluations, Evaluation
-from rollstream.sampler.decide.queries.looks import AskBatch, BatchSummary, Flush
+from rollstream.sampler.decide.queries.looks import (
+    AskBatch,
+    AskStats,
+    BatchSummary,
+    Flush,
+    SamplerStats,
+)
+from rollstream.sampler.decide.queries.progress import AskProgress, Progress
 from rollstream.sampler.decide.queries.sampling import (
     GROUPS_MAX,
     GroupSummary,
@@ -32,11 +38,18 @@ from rollstream.schemas.other_names import refuses
 from rollstream.schemas.records import RolloutGroup
 
 
-class LooksAtGroups(ABC):
+class LooksAtGroups(Asks):
     """Methods that look at groups. They claim and write nothing, and fence nobody."""
 
-    @abstractmethod
-    def _ask(self, command: Command[R]) -> R: ...
+    def stats(self) -> SamplerStats:
+        """Returns figures of the sampler: who decides, what is ready, what waits, what was served.
+        Claims nothing.
+        """
+        return self._ask(AskStats())
+
+    def progress(self) -> Progress:
+        """Returns what became of examples: what a data loader needs to resume. Claims nothing."""
+        return self._ask(AskProgress())
 
     def batch_summary(self, step: SupportsIndex) -> BatchSummary | None:
         """Returns the batch of ``step`` without its rows; None: the step was not served, or more

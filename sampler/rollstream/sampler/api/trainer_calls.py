@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any, SupportsIndex
 
 from numpy.typing import ArrayLike
 
+from rollstream.sampler.api.asking import Asks
 from rollstream.sampler.arguments import (
     NO_METADATA,
     as_text,
@@ -23,7 +23,6 @@ from rollstream.sampler.arguments import (
 from rollstream.sampler.batch.batch import Batch, a_batch
 from rollstream.sampler.batch.carried import outcomes_of
 from rollstream.sampler.decide.batches.held_batches import step_of
-from rollstream.sampler.decide.command import Command, R
 from rollstream.sampler.decide.trainer.commands import (
     Ack,
     AckStatus,
@@ -39,11 +38,8 @@ from rollstream.sampler.decide.trainer.commands import (
 from rollstream.schemas.order import Policy
 
 
-class RecordsForTrainer(ABC):
+class RecordsForTrainer(Asks):
     """Methods by which a trainer records what it did. Each is recorded before it returns."""
-
-    @abstractmethod
-    def _ask(self, command: Command[R]) -> R: ...
 
     def resume(self, checkpointed_step: SupportsIndex | None, *, later: Later = "replay") -> int:
         """Begins a new trainer epoch and returns the step to do next. An older trainer is fenced.

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self, SupportsIndex
+from typing import SupportsIndex
 
-from rollstream.runtime.clock import Clock, SystemClock
-from rollstream.runtime.config.load import configured
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
-from rollstream.runtime.entropy import SystemEntropy
+from rollstream.sampler.api.in_process import AsksInProcess
 from rollstream.sampler.api.looking import LooksAtGroups
 from rollstream.sampler.arguments import whole_number
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.requested import column_names
-from rollstream.sampler.batch.share import with_rows
-from rollstream.sampler.decide.command import Command, R
+from rollstream.sampler.decide.command import Command, R, Reply
 from rollstream.sampler.decide.queries.looks import (
     AskBatches,
     AskPolicy,
-    AskStats,
     BatchSummary,
     ReadBatch,
-    ReadGroup,
-    SamplerStats,
 )
-from rollstream.sampler.decide.queries.progress import AskProgress, Progress
-from rollstream.sampler.engine.in_process import OwnerInProcess
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.forked import OpenedIn
 from rollstream.schemas.order import Policy
-from rollstream.schemas.records import RolloutGroup
 from rollstream.store.blobs import Blobs
 from rollstream.streams.broker import Broker
 
 
-class SamplerView(LooksAtGroups):
+class SamplerView(AsksInProcess, LooksAtGroups):
     """Reads a sampler that runs, rests or crashed, from its logs. Claims and writes nothing.
 
     Use it in a notebook or on another machine: it needs read access alone, and no Ray. Each call
@@ -70,29 +61,7 @@ class SamplerView(LooksAtGroups):
         store: Blobs | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._opened = OpenedIn(name)
-        # An owner that is given no command that claims: it folds the logs as the sampler does.
-        self._reader = OwnerInProcess(
-            name,
-            configured(config),
-            broker=broker,
-            store=store,
-            clock=clock or SystemClock(),
-            entropy=SystemEntropy(),
-        )
-        try:
-            self._reader.check_deployment()
-        except BaseException:
-            self.close()
-            raise
-
-    def stats(self) -> SamplerStats:
-        """Returns figures: who decides, what is ready, what waits, what was served."""
-        return self._ask(AskStats())
-
-    def progress(self) -> Progress:
-        """Returns what became of examples."""
-        return self._ask(AskProgress())
+        super().__init__(name, config=config, broker=broker, store=store, clock=clock)
 
     def policy(self) -> Policy | None:
         """Returns the newest policy of the trainer's present branch; None: none was published."""
@@ -120,29 +89,11 @@ class SamplerView(LooksAtGroups):
             InvalidRequest: its groups' files have no such column.
             GroupsUnreadable: files of its groups are missing or damaged.
         """
-        assembled = self._ask(
-            ReadBatch(step=whole_number("step", step), columns=column_names(columns))
-        )
-        return with_rows(assembled).batch(waited_s=0.0, read_group=self._read_group)
+        command = ReadBatch(step=whole_number("step", step), columns=column_names(columns))
+        batch = self._run(self._asked_if_recorded(command))
+        assert batch is not None, command
+        return batch
 
-    def close(self) -> None:
-        """Releases what this object holds. Idempotent."""
-        if self._opened.this_process:
-            self._reader.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._reader.name!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _read_group(self, step: int, digest: bytes, slot: int) -> RolloutGroup:
-        return self._ask(ReadGroup(step=step, digest=digest, slot=slot))
-
-    def _ask(self, query: Command[R]) -> R:
-        self._opened.check()
-        assert not query.claims, query
-        return self._reader.execute(query, 0.0).value
+    def _execute(self, command: Command[R], wait_s: float) -> Reply[R]:
+        assert not command.claims, command
+        return super()._execute(command, wait_s)
