@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from rollstream.runtime.config.ready_packs import ReadyPacksConfig
 from rollstream.sampler.batch.carried import CarriedGroup
 from rollstream.sampler.training.packs.plan import ATTENTION_WEIGHT, PackPlan
 from rollstream.sampler.training.ready_packs.offered import NO_VERSION, Offered
-from rollstream.sampler.training.ready_packs.queue import BuiltRounds, Queue, Round, queue_of
+from rollstream.sampler.training.ready_packs.queue import Queue, Round, queue_of
 
 METRICS = "stage2_ab/async/"
 GROUPS_A_STEP = 64
@@ -26,24 +25,23 @@ PACKS_A_GROUP = 4
 asks for too little goes on with the next one, and what is above ``queue_limit`` is dropped."""
 
 
-class Sizes(NamedTuple):
-    """Tokens in the batch of a step, of trajectories that packs may have.
+class Expected(NamedTuple):
+    """What the next step finds, if the trainer's weights are one step newer then.
 
     Attributes:
-        groups: number of its groups, new and carried.
-        of_groups: tokens of these groups, whether an earlier step trained on them or not.
-        rounds: number of rounds (a pack for every rank) that were ready.
-        of_rounds: tokens in these rounds.
+        ready: packs that are ready for each rank.
         waiting: tokens of trajectories that fill no pack yet.
-        waiting_version: the weight step that sampled these; -1: nothing waits.
+        group_tokens: of a group on average; 0: not known.
+        round_tokens: of a round (a pack for every rank) on average.
     """
 
-    groups: int
-    of_groups: int
-    rounds: int
-    of_rounds: int
+    ready: int
     waiting: int
-    waiting_version: int
+    group_tokens: Fraction
+    round_tokens: Fraction
+
+
+_NOTHING_KNOWN = Expected(0, 0, Fraction(0), Fraction(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -57,11 +55,7 @@ class PackDecision:
         carried: to the next step.
         outcomes: trajectories of the batch that this step trains on, that are carried, and that are
             dropped as stale; the others are filtered.
-        queued: the weight steps that sampled the packs that are ready for each rank after this
-            step, the oldest first.
-        current: the weight step that the trainer has.
-        sizes: by which the next step tells how many groups it needs.
-        built: the packs of the queue, which the next decision does not build again.
+        expected: by which the next step tells how many groups it needs.
         metrics: see ``decide``.
     """
 
@@ -70,16 +64,8 @@ class PackDecision:
     policy_epochs: tuple[int, ...]
     carried: tuple[CarriedGroup, ...]
     outcomes: Mapping[str, NDArray[np.int64]]
-    queued: tuple[int, ...]
-    current: int
-    sizes: Sizes
-    built: BuiltRounds
+    expected: Expected
     metrics: Mapping[str, float]
-
-    @property
-    def ready(self) -> int:
-        """Packs that are ready for each rank after this step."""
-        return len(self.queued)
 
 
 def wants_b(step: int, b_ratio: Fraction) -> bool:
@@ -106,18 +92,13 @@ def groups_asked(
     if config.channel_b.mode == "step":
         return (most or GROUPS_A_STEP) if wanted else 0
     used = config.gradient_accumulation_steps if wanted else 0
-    ready, waiting = _fresh_after(before, config.version_window) if before else (0, 0)
+    ready, waiting, a_group, a_round = before.expected if before else _NOTHING_KNOWN
     lacking = min(config.prefetch_target_packs + used, config.queue_limit) - ready
     if lacking <= 0 or not b_ratio:
         return 0
-    sizes = before.sizes if before else None
-    if sizes is None or not sizes.of_groups:
+    if not a_group:
         asked = ceil(Fraction(lacking * ranks, PACKS_A_GROUP))
     else:
-        a_group = Fraction(sizes.of_groups, sizes.groups)
-        a_round = Fraction(ranks * config.pack_length)
-        if sizes.rounds:
-            a_round = Fraction(sizes.of_rounds, sizes.rounds)
         space = (config.queue_limit - ready) * a_round - waiting
         # One token more: a pack is ready once something found no space in it.
         needed = lacking * a_round - waiting + 1
@@ -128,15 +109,6 @@ def groups_asked(
     return asked if most is None else min(asked, most)
 
 
-def _fresh_after(before: PackDecision, version_window: int) -> tuple[int, int]:
-    """The packs that are ready for each rank, and the tokens that fill none yet, which the next
-    step does not drop as stale."""
-    oldest = before.current + 1 - version_window
-    ready = sum(version >= oldest for version in before.queued)
-    sizes = before.sizes
-    return ready, sizes.waiting if sizes.waiting_version >= oldest else 0
-
-
 def decide(
     config: ReadyPacksConfig,
     offered: Offered,
@@ -144,7 +116,6 @@ def decide(
     step: int,
     current: int,
     ranks: int,
-    built: BuiltRounds = MappingProxyType({}),
 ) -> PackDecision:
     """Returns the decision of ``step``; every rank makes the same one of the same batch.
 
@@ -158,7 +129,6 @@ def decide(
 
     Args:
         current: the weight step that the trainer has.
-        built: of the decision before; the decision is the same without it.
     """
     alone = config.channel_b.mode == "step"
     queue = queue_of(
@@ -167,9 +137,9 @@ def decide(
         ranks=ranks,
         leftovers=config.leftovers,
         ends=alone,
-        built=built,
     )
-    rounds, waiting, stale = _fresh(offered, queue, current - config.version_window)
+    oldest = current - config.version_window
+    rounds, waiting, stale = _fresh(offered, queue.rounds, queue.waiting, oldest)
     oldest_dropped = 0 if alone else max(len(rounds) - config.queue_limit, 0)
     rounds = rounds[oldest_dropped:]
     steps = max(len(rounds), 1) if alone else config.gradient_accumulation_steps
@@ -195,34 +165,27 @@ def decide(
     metrics |= _counts(offered, outcomes) | ({} if plan is None else plan.metrics())
     return PackDecision(
         plan=plan,
-        versions=_versions(offered, [one.version for one in used]),
+        versions=tuple([int(offered.steps[one.version]) for one in used]),
         policy_epochs=tuple([int(offered.epochs[one.version]) for one in used]),
         carried=offered.carried(left),
         outcomes=outcomes,
-        queued=_versions(offered, [one.version for one in kept]),
-        current=current,
-        built=queue.built,
-        sizes=_sizes(offered, queue, config.pack_length),
+        expected=_expected(
+            offered, queue, _fresh(offered, kept, waiting, oldest + 1)[:2], config, ranks
+        ),
         metrics={f"{METRICS}{name}": float(value) for name, value in metrics.items()},
     )
 
 
 def _fresh(
-    offered: Offered, queue: Queue, oldest: int
+    offered: Offered, rounds: Sequence[Round], waiting: NDArray[np.int64], oldest: int
 ) -> tuple[list[Round], NDArray[np.int64], list[NDArray[np.int64]]]:
     """The rounds, and what waits, that ``oldest`` weights sampled or newer ones; the trajectories
     of each pack that older ones did."""
-    rounds = [one for one in queue.rounds if offered.steps[one.version] >= oldest]
-    stale = [one.trajectories for one in queue.rounds if offered.steps[one.version] < oldest]
-    waiting = queue.waiting
+    fresh = [one for one in rounds if offered.steps[one.version] >= oldest]
+    stale = [one.trajectories for one in rounds if offered.steps[one.version] < oldest]
     if len(waiting) and offered.steps[offered.version[waiting[0]]] < oldest:
         stale, waiting = [*stale, waiting], waiting[:0]
-    return rounds, waiting, stale
-
-
-def _versions(offered: Offered, versions: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
-    """The weight step of each."""
-    return tuple(offered.steps[np.asarray(versions, np.int64)].tolist())
+    return fresh, waiting, stale
 
 
 def _of(trajectories: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -238,19 +201,28 @@ def _counts(offered: Offered, outcomes: Mapping[str, NDArray[np.int64]]) -> dict
     return {**found, "carried_stale": float(offered.carried_stale)}
 
 
-def _sizes(offered: Offered, queue: Queue, length: int) -> Sizes:
+def _expected(
+    offered: Offered,
+    queue: Queue,
+    left: tuple[Sequence[Round], NDArray[np.int64]],
+    config: ReadyPacksConfig,
+    ranks: int,
+) -> Expected:
+    """By the sizes in this step's batch of trajectories that packs may have; ``left`` are the
+    rounds and what waits that the next step does not drop."""
     usable = offered.version[offered.trajectory] != NO_VERSION
-    usable &= offered.lengths <= length
+    usable &= offered.lengths <= config.pack_length
     tokens = np.bincount(offered.trajectory, offered.lengths * usable, len(offered.version)).astype(
         np.int64
     )
-    return Sizes(
-        groups=len(offered.group_ids),
-        of_groups=int(tokens.sum()),
-        rounds=len(queue.rounds),
-        of_rounds=sum(int(tokens[one.trajectories].sum()) for one in queue.rounds),
-        waiting=int(tokens[queue.waiting].sum()),
-        waiting_version=max(_versions(offered, offered.version[queue.waiting[:1]]), default=-1),
+    of_rounds = sum(int(tokens[one.trajectories].sum()) for one in queue.rounds)
+    return Expected(
+        ready=len(left[0]),
+        waiting=int(tokens[left[1]].sum()),
+        group_tokens=Fraction(int(tokens.sum()), max(len(offered.group_ids), 1)),
+        round_tokens=Fraction(of_rounds, len(queue.rounds))
+        if queue.rounds
+        else Fraction(ranks * config.pack_length),
     )
 
 

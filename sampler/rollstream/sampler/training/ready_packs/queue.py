@@ -8,8 +8,8 @@ there, it is flushed into a part-filled round, or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from rollstream.sampler.training.packs.plan import plan_packs
 from rollstream.sampler.training.ready_packs.offered import NO_VERSION, Offered
+
+_BUILT_KEPT = 256
+"""Rounds that a step does not build again: of most queues all, since the next step has most of
+them too."""
 
 
 class Round(NamedTuple):
@@ -50,10 +54,6 @@ class Built(NamedTuple):
     starts: NDArray[np.int32]
 
 
-BuiltRounds = Mapping[bytes, Built]
-"""Rounds by the lengths of the rows that they were built of."""
-
-
 class Queue(NamedTuple):
     """What became of the trajectories that were offered.
 
@@ -62,14 +62,12 @@ class Queue(NamedTuple):
         waiting: int64, trajectories that fill no pack yet.
         leftovers: how many trajectories of older versions were dropped because they fill none.
         unusable: how many have no one known version, or a row longer than a pack.
-        built: its rounds, for the next queue.
     """
 
     rounds: tuple[Round, ...]
     waiting: NDArray[np.int64]
     leftovers: int
     unusable: int
-    built: BuiltRounds
 
 
 def queue_of(
@@ -79,13 +77,10 @@ def queue_of(
     ranks: int,
     leftovers: Literal["flush", "drop"],
     ends: bool = False,
-    built: BuiltRounds = MappingProxyType({}),
 ) -> Queue:
     """The queue that these trajectories make; the same ones make the same queue.
 
     Args:
-        built: rounds of the queue before, of as many ranks and the same length. Those that are
-            still in the queue are not built again; the queue is the same without them.
         leftovers: what becomes of those that fill no pack, of all versions but the newest.
         ends: nothing more will come, so that the newest's are flushed too.
     """
@@ -96,12 +91,11 @@ def queue_of(
     versions = offered.version[order]
     rounds: list[Round] = []
     waiting, dropped, unusable = order[:0], 0, int((~usable).sum())
-    now: dict[bytes, Built] = {}
     for version in (present := np.unique(versions).tolist()):
         rest = order[versions == version]
         last: Round | None = None
         while len(rest) and last is None:
-            found = _round(offered, rest, length, ranks, built, now)
+            found = _round(offered, rest, length, ranks)
             if found is None:  # The first does not fit into a whole round.
                 rest, unusable = rest[1:], unusable + 1
             elif len(found.trajectories) == len(rest):
@@ -116,7 +110,7 @@ def queue_of(
             rounds.append(last)
         else:
             dropped += len(rest)
-    return Queue(tuple(rounds), waiting, dropped, unusable, now)
+    return Queue(tuple(rounds), waiting, dropped, unusable)
 
 
 def rows_of(offered: Offered, trajectories: Iterable[int]) -> NDArray[np.int64]:
@@ -129,14 +123,9 @@ def rows_of(offered: Offered, trajectories: Iterable[int]) -> NDArray[np.int64]:
 
 
 def _round(
-    offered: Offered,
-    trajectories: NDArray[np.int64],
-    length: int,
-    ranks: int,
-    before: BuiltRounds,
-    now: dict[bytes, Built],
+    offered: Offered, trajectories: NDArray[np.int64], length: int, ranks: int
 ) -> Round | None:
-    """As many of the first ones as fit; None: not even the first. It is added to ``now``."""
+    """As many of the first ones as fit; None: not even the first."""
     # Each takes a token at least, so no more of them could fit.
     rows = rows_of(offered, trajectories[: ranks * length])
     tokens = np.cumsum(offered.lengths[rows])
@@ -144,8 +133,7 @@ def _round(
     rows = rows[: np.searchsorted(tokens, ranks * length, "right") + 1]
     lengths = offered.lengths[rows]
     of_rows = np.cumsum(np.diff(offered.trajectory[rows], prepend=-1) != 0) - 1
-    key = np.stack((lengths, of_rows)).tobytes()
-    found = now[key] = before.get(key) or _built(lengths, of_rows, length, ranks)
+    found = _built(np.stack((lengths, of_rows)).tobytes(), length, ranks)
     if not found.trajectories:
         return None
     return Round(
@@ -157,15 +145,14 @@ def _round(
     )
 
 
-def _built(
-    lengths: NDArray[np.int64], trajectories: NDArray[np.int64], length: int, ranks: int
-) -> Built:
+@lru_cache(_BUILT_KEPT)
+def _built(rows: bytes, length: int, ranks: int) -> Built:
     """The round of the first rows.
 
     Args:
-        lengths: of the rows.
-        trajectories: of each row, from 0.
+        rows: int64 [2, r], the length of each, and its trajectory, from 0.
     """
+    lengths, trajectories = np.frombuffer(rows, np.int64).reshape(2, -1)
     while len(lengths):
         plan = plan_packs(lengths, length, ranks=ranks, packs_per_rank=1)
         if not len(plan.left_over):

@@ -36,7 +36,6 @@ from rollstream.sampler.training.ready_packs.decision import (
     groups_asked,
 )
 from rollstream.sampler.training.ready_packs.offered import Offered
-from rollstream.sampler.training.ready_packs.queue import BuiltRounds
 
 _ALGORITHM = 1
 """Of the decisions; recorded with each, so that no other one repeats them. What the algorithm of
@@ -165,7 +164,6 @@ class ReadyPacks:
         self._sampler, self._config = a_sampler(sampler), config
         advantages_of((), (), advantages)  # Refuses an unknown one before the first step.
         self._advantages: Advantage = advantages
-        self._built: BuiltRounds = {}
         self._columns, self._pad_id = column_names(columns), token_id("pad_id", pad_id)
         self._settings = json.dumps(
             {
@@ -202,7 +200,6 @@ class ReadyPacks:
     async def _next(self, step: int, timeout_s: float | None) -> ChannelA | ChannelB:
         batch = await self._left.batch_of(step, timeout_s, partial(self._asked, step))
         decision, decided = await self._sampler._aside(self._decided, batch)
-        self._built = decision.built
         self._left.remember(batch, decision)
         self._warn_of_dropped(step, decision, batch.num_groups - batch.carried_groups)
         return decided
@@ -267,7 +264,6 @@ class ReadyPacks:
             step=batch.step,
             current=batch.current_step,
             ranks=self._ranks,
-            built=self._built,
         )
 
 
