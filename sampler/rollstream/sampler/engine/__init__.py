@@ -6,7 +6,6 @@
 - ``calls``  calls under way, and those that wait for groups
 - ``ends``  where logs end, as the broker is asked by any thread
 - ``in_process``  an owner whose commands are executed in the threads that ask
-- ``latencies``  how long calls for batches took
 - ``logs``  claims the decision log, reads the seal logs, and folds both
 - ``lost_logs``  whether the decision log is the one that the files follow from
 - ``metrics``  what it shows to Prometheus, and whether it is alive and ready

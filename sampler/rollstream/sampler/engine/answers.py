@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 
+from rollstream.runtime.clock import Clock
 from rollstream.runtime.config.sections import RollstreamConfig
+from rollstream.runtime.metrics import catalogue
+from rollstream.runtime.metrics.timings import Observe
 from rollstream.sampler.decide.command import Command, FromStore, R, Reply, ResultContext, Unread
 from rollstream.sampler.engine.calls import Call, WaitingCalls
-from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.rows.deliver import Delivery
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.streams.folds.in_flight import LivingProducers
+
+TIMES_KEPT = 512  # Of the newest calls for batches; one that failed, or was given up, is none.
 
 
 class Answers:
@@ -20,6 +25,7 @@ class Answers:
 
     Args:
         waiting: counted for statistics.
+        observe: takes how long each call for a batch took, waiting included.
         capacity: as of ``ResultContext``.
 
     Attributes:
@@ -33,7 +39,8 @@ class Answers:
         delivery: Delivery,
         payloads: Payloads,
         waiting: WaitingCalls,
-        latencies: Latencies,
+        clock: Clock,
+        observe: Observe,
         capacity: Callable[[], Mapping[str, tuple[int, LivingProducers]]],
     ) -> None:
         self._config = config
@@ -41,7 +48,9 @@ class Answers:
         self._delivery = delivery
         self._payloads = payloads
         self._waiting = waiting
-        self._latencies = latencies
+        self._clock = clock
+        self._observe = observe
+        self._took_ms: deque[float] = deque(maxlen=TIMES_KEPT)
         self._capacity = capacity
         self.decided: set[Hashable] = set()
 
@@ -57,7 +66,9 @@ class Answers:
         """Ends the call, unless it has ended; raises as its ``check_own`` and ``result``."""
         call.command.check_own(self._logs.state)
         if call.answer(self._reply(call.command)) and call.begun_s is not None:
-            self._latencies.end(call.begun_s)
+            took_s = self._clock.monotonic_s() - call.begun_s
+            self._took_ms.append(1e3 * took_s)
+            self._observe(catalogue.SAMPLER_BATCH, took_s, self._logs.state.name)
 
     def context(self) -> ResultContext:
         """What results may be made of besides the state."""
@@ -68,7 +79,7 @@ class Answers:
             self._payloads.cached_bytes,
             len(self._waiting),
             self._logs.log_clock.now_us(),
-            self._latencies.took_ms,
+            self._took_ms.copy,
             self._capacity,
         )
 

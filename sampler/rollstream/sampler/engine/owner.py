@@ -27,7 +27,6 @@ from rollstream.sampler.decide.trainer.announced import announced_at, announced_
 from rollstream.sampler.engine.answers import Answers
 from rollstream.sampler.engine.asked_calls import AskedCalls, AskFirst
 from rollstream.sampler.engine.calls import PASSING, Call, WaitingCalls
-from rollstream.sampler.engine.latencies import Latencies
 from rollstream.sampler.engine.logs import SamplerLogs
 from rollstream.sampler.engine.metrics import SamplerMetrics
 from rollstream.sampler.engine.outbox.admission import ShareGranter
@@ -125,7 +124,8 @@ class Owner:
             self._delivery,
             self._payloads,
             self._waiting,
-            Latencies(name, clock, metrics.observe),
+            clock,
+            metrics.observe,
             lambda: self._granting.capacity(*self._logs.seen()),
         )
         self._admission = ShareGranter(self._granting, self._announcer, self._observe, clock)
@@ -252,10 +252,8 @@ class Owner:
             self._claim(deadline)
         self._fold_arrived(deadline)
         try:
-            shortage = self._decide(call, deadline)
+            shortage = self._decide_and_answer(call, deadline)
             if shortage is None:
-                self._answers.decided.add(call.decision_key)
-                self._answers.answer(call)
                 answered()
             elif not call.ended:
                 self._waiting.add(call, shortage)
@@ -380,13 +378,8 @@ class Owner:
                 if call.ended or call.decision_key in short:
                     continue
                 try:
-                    shortage = None
-                    if not self._answers.decided_already(call):
-                        shortage = self._decide(call, deadline)
-                    if shortage is None:
-                        self._answers.decided.add(call.decision_key)
-                        self._answers.answer(call)
-                    else:
+                    shortage = self._decide_and_answer(call, deadline)
+                    if shortage is not None:
                         call.shortage = shortage
                         short.add(call.decision_key)
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is this call's alone
@@ -413,6 +406,17 @@ class Owner:
             return
         self.asked.check_folded(call)
         self._fold_arrived(deadline)
+
+    def _decide_and_answer(self, call: Call[R], deadline: Deadline) -> Shortage | None:
+        """Answers the call, once the decision that it is for is confirmed; returns the shortage
+        where groups are missing."""
+        if not self._answers.decided_already(call):
+            shortage = self._decide(call, deadline)
+            if shortage is not None:
+                return shortage
+            self._answers.decided.add(call.decision_key)
+        self._answers.answer(call)
+        return None
 
     def _decide(self, call: Call[R], deadline: Deadline) -> Shortage | None:
         """Decides, and confirms the events; returns the shortage where groups are missing."""

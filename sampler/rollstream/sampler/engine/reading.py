@@ -29,17 +29,16 @@ class Arrived(NamedTuple):
     answers: Answers | None = None
 
 
-class Reading:
-    """The logs, read by the one thread that polls them, which needs no lock."""
+class Reading(NamedTuple):
+    """The logs, read by the one thread that polls them once, which needs no lock."""
 
-    def __init__(self, follower: Follower, questions: Questions | None, clock: Clock) -> None:
-        self.follower = follower
-        self._questions = questions
-        self._clock = clock
+    follower: Follower
+    questions: Questions | None
+    clock: Clock
 
     def poll(self, timeout_s: float) -> Arrived:
         """Waits for what is sealed next; asks the broker what is to be asked besides."""
         sealed = self.follower.poll(FOLLOW_RECORDS_MAX, timeout_s)
-        questions, self._questions = self._questions, None
-        answers = questions and questions.ask(self.follower, Deadline(ANSWERS_S, self._clock))
+        questions = self.questions
+        answers = questions and questions.ask(self.follower, Deadline(ANSWERS_S, self.clock))
         return Arrived(sealed, answers)

@@ -30,13 +30,11 @@ from rollstream.streams.broker import Broker, Record, TopicPartition
 from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
 from rollstream.streams.owned.reading import event_in
-from rollstream.streams.reading import bounds_in_time
+from rollstream.streams.reading import all_bounds_in_time, read_windows
 
 EVENTS_BETWEEN = 512  # Decisions and flushes that a start folds in a few seconds.
 SECONDS_BETWEEN = 30.0
 KEPT = 2
-READ_RECORDS_MAX = 64
-READ_SLICE_S = 0.2
 CLOSE_WAIT_S = 10.0
 _log = logging.getLogger("rollstream.sampler")
 
@@ -171,17 +169,19 @@ class Snapshots:
         wanted = {where: claim for where, claim in claims.items() if claim is not None}
         starts = {where: offset for where, (offset, _) in wanted.items()}
         with closing(self._broker.reader(starts or dict.fromkeys(claims, 0))) as reader:
+            bounds = all_bounds_in_time(reader, self._seal_logs, deadline)
             for where, log in self._seal_logs.items():
-                first, end = bounds_in_time(reader, where, deadline)
+                first, end = bounds[where]
                 if not first <= starts.get(where, first) or state.applied(log) > end:
                     raise UnusableState(f"{where} holds {first} to {end}, and not what it applied")
-            while wanted:
-                for record in reader.poll(READ_RECORDS_MAX, deadline.slice_s(READ_SLICE_S)):
-                    where = TopicPartition(record.topic, record.partition)
-                    if where in wanted and (record.offset, _nonce(record)) != wanted.pop(where):
-                        raise UnusableState(f"{where} holds another record at {record.offset}")
-                if wanted and deadline.passed():
-                    raise BrokerUnavailable(f"{min(wanted)} was not read at {starts[min(wanted)]}")
+            windows = {where: (start, start + 1) for where, start in starts.items()}
+            found = {
+                TopicPartition(one.topic, one.partition): (one.offset, _nonce(one))
+                for one in read_windows(reader, windows, deadline)
+            }
+        for where, claim in wanted.items():
+            if found.get(where) != claim:
+                raise UnusableState(f"{where} holds another record at {claim[0]}")
 
 
 def identity_of(sampler: str, log: str, root_id: str) -> dict[str, str]:
