@@ -35,30 +35,21 @@ async def mix_of(
     asked = shares("mix" if mix is not None else f"mix of {type(maker).__name__}", given)
     served = await sampler._asked(AskEnvironments())
     check_mix(sampler._name, asked, served)
-    if mix is None:
-        _warn_of_left_out(sampler._name, maker, [name for name in served if not asked.get(name)])
-    elif isinstance(maker, StableMixtureBatchMaker):
-        _check_makers(asked, maker)
-    return asked
-
-
-def _check_makers(asked: Mapping[str, float], mixture: StableMixtureBatchMaker) -> None:
-    without = sorted(name for name, share in asked.items() if share and name not in mixture.mix)
-    if without:
-        raise InvalidRequest(
-            f"mix gives {without} a share, and the mixture has makers for {sorted(mixture.mix)}; "
-            "give it one for each, or leave them out of mix"
-        )
-
-
-def _warn_of_left_out(name: str, maker: BatchMaker, left_out: list[str]) -> None:
-    if left_out:
+    wanted = {name for name, share in asked.items() if share}
+    if mix is not None:
+        if isinstance(maker, StableMixtureBatchMaker) and (without := wanted - maker.mix.keys()):
+            raise InvalidRequest(
+                f"mix gives {sorted(without)} a share, and the mixture has makers for "
+                f"{sorted(maker.mix)}; give it one for each, or leave them out of mix"
+            )
+    elif left_out := [name for name in served if name not in wanted]:
         _log.warning(
             "sampler %r serves %s, of which %s trains on no group: they wait until they are too "
             "old, or too many. Give it a maker for each, take them out of "
             "[samplers.%s] environments, or give mix= to say that it is meant",
-            name,
+            sampler._name,
             left_out,
             type(maker).__name__,
-            name,
+            sampler._name,
         )
+    return asked

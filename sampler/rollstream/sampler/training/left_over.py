@@ -25,30 +25,26 @@ from rollstream.sampler.decide.queries.looks import AskRecorded, AskWithoutFiles
 from rollstream.sampler.errors import CarryLost, CarryNeeded, GroupsUnreadable, UnknownStep
 
 T = TypeVar("T")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _log = logging.getLogger("rollstream.sampler")
 
 
-class Carry(NamedTuple, Generic[T]):
-    """What a step is to carry.
+class _Known(NamedTuple, Generic[T]):
+    """A step that was made, or looked for, and what the next one carries.
 
     Attributes:
-        left: what the step before left over; None: nothing, or it is not known.
+        batch_id: of its batch as it was then; empty: none is held.
+        left: what it left over; None: nothing, or it is not known.
         groups: those of it whose files are there.
         lost: its others by id, each with why.
+        warning: what is to be warned of once the next step is decided.
     """
 
+    step: int
+    batch_id: str = ""
     left: T | None = None
     groups: tuple[CarriedGroup, ...] = ()
-    lost: Mapping[str, str] = MappingProxyType({})
-
-
-class _Known(NamedTuple, Generic[T]):
-    """Of a step that was made, or looked for: its batch as it was then (empty: none is held), what
-    the next one carries, and what is to be warned of once that is decided."""
-
-    step: int
-    batch_id: str
-    carry: Carry[T]
+    lost: Mapping[str, str] = _NOTHING
     warning: str = ""
 
 
@@ -89,7 +85,7 @@ class LeftOver(Generic[T]):
 
     def remember(self, batch: Batch, left: T) -> None:
         """What the step of this batch left over."""
-        self._known = _Known(batch.step, batch.batch_id, self._carry_of(left))
+        self._known = self._known_of(batch, left)
 
     async def batch_of(
         self, step: int, timeout_s: float | None, shaped: Callable[[T | None], NextShapedBatch]
@@ -108,7 +104,7 @@ class LeftOver(Generic[T]):
         known, looked = self._before(step), False
         while True:
             try:
-                command = _carrying(shaped(None if known is None else known.carry.left), known)
+                command = _carrying(shaped(None if known is None else known.left), known)
                 batch = await self._sampler._asked_for_batch(command, deadline.left_s())
             except CarryNeeded as needed:
                 if looked and deadline.passed():
@@ -116,9 +112,9 @@ class LeftOver(Generic[T]):
                 known = self._known = await self._recorded(step - 1, needed, deadline)
                 looked = True
             except CarryLost as why:
-                if known is None or not known.carry.groups:
+                if known is None or not known.groups:
                     raise
-                known = self._known = known._replace(carry=Carry(), warning=_nothing(why))
+                known = self._known = _Known(known.step, known.batch_id, warning=_nothing(why))
             except GroupsUnreadable:
                 self._known = None  # Files are lost that were there when the step before was made.
                 raise
@@ -132,7 +128,7 @@ class LeftOver(Generic[T]):
     def _before(self, step: int) -> _Known[T] | None:
         """What is known of the step before."""
         if step <= 0:
-            return _Known(step - 1, "", Carry())
+            return _Known(step - 1)
         known = self._known
         return known if known is not None and known.step == step - 1 else None
 
@@ -145,10 +141,9 @@ class LeftOver(Generic[T]):
             SamplerError: whatever ``recorded_batch`` raises.
         """
         why: object = self._not_ours(step, needed)
-        told, lost = "", dict[str, str]()
+        told, lost = "", _NOTHING
         try:
-            asked = AskRecorded(step=step)
-            batch = None if why else await self._ask(asked, deadline)
+            batch = None if why else await self._ask(AskRecorded(step=step), deadline)
         except UnknownStep as unknown:
             batch, why = None, unknown
         except GroupsUnreadable as gone:
@@ -165,18 +160,22 @@ class LeftOver(Generic[T]):
             )
         if batch is None:
             nothing = _nothing(why or f"step {step} was not served")
-            return _Known(step, needed.batch_id, Carry(), nothing)
-        carry = self._carry_of(await self._sampler._aside(self._left_by, batch), lost)
-        return _Known(step, batch.batch_id, carry, told if carry.lost else "")
+            return _Known(step, needed.batch_id, warning=nothing)
+        left = await self._sampler._aside(self._left_by, batch)
+        return self._known_of(batch, left, lost, told)
 
     async def _ask(self, command: AskRecorded, deadline: Deadline) -> Batch | None:
         return await self._sampler._asked_if_recorded(command, deadline.left_s())
 
-    def _carry_of(self, left: T, lost: Mapping[str, str] = MappingProxyType({})) -> Carry[T]:
+    def _known_of(
+        self, batch: Batch, left: T, lost: Mapping[str, str] = _NOTHING, told: str = ""
+    ) -> _Known[T]:
+        """``told``: what is to be warned of where some of it is lost."""
         groups = self._groups_of(left)
         there = tuple(one for one in groups if one.group_id not in lost)
         ids = [one.group_id for one in groups]
-        return Carry(left, there, {one: lost[one] for one in ids if one in lost})
+        gone = {one: lost[one] for one in ids if one in lost}
+        return _Known(batch.step, batch.batch_id, left, there, gone, told if gone else "")
 
     def _not_ours(self, step: int, needed: CarryNeeded) -> str | None:
         """Why what the step left over is not known here; None: it is."""
@@ -196,8 +195,8 @@ def _carrying(command: NextShapedBatch, known: _Known[Any] | None) -> NextShaped
         return command
     return replace(
         command,
-        carried=carry_asked(known.carry.groups),
-        lost=lost_asked(known.carry.lost),
+        carried=carry_asked(known.groups),
+        lost=lost_asked(known.lost),
         after=known.batch_id,
     )
 
