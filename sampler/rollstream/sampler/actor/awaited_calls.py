@@ -51,9 +51,8 @@ class AwaitedCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._to_do: deque[Callable[[], None]] = deque()  # In the loop; added to by any thread.
         self._woken = False
-        self._lock = threading.Lock()  # Guards those below.
+        self._lock = threading.Lock()  # Guards what is to be read; the first of a lane is read now.
         self._reads: dict[Lane, dict[Hashable, _Read]] = {lane: {} for lane in lanes}
-        self._to_read: dict[Lane, deque[_Read]] = {lane: deque() for lane in lanes}
 
     async def reply(
         self, call: Call[R], wait_s: float, decide: Callable[[Callable[[], None]], object]
@@ -105,33 +104,31 @@ class AwaitedCalls:
             self._to_do.append(partial(_end, ended, error))
 
     def _begin_reading(self, unread: Unread[Any], awaits: tuple[_Ended, int]) -> None:
-        reads, to_read = self._reads[unread.lane], self._to_read[unread.lane]
+        reads = self._reads[unread.lane]
         with self._lock:
             read = reads.get(unread.key)
             if read is not None:
                 read.awaiting.append(awaits)
                 return
-            if not to_read:  # Else the lane's thread goes on to this one.
-                self._lanes[unread.lane].submit(self._read_all, unread.lane)
-            read = reads[unread.key] = _Read(unread, [awaits])
-            to_read.append(read)
+            if not reads:  # Else the lane's thread goes on to this one.
+                self._lanes[unread.lane].submit(self._read_all, reads)
+            reads[unread.key] = _Read(unread, [awaits])
 
-    def _read_all(self, lane: Lane) -> None:
-        to_read = self._to_read[lane]
+    def _read_all(self, reads: dict[Hashable, _Read]) -> None:
         while True:
             with self._lock:
-                if not to_read:
+                if not reads:
                     return
-                read = to_read.popleft()
-            self._read(*read)
+                read = next(iter(reads.values()))
+            self._read(reads, read)
 
-    def _read(self, unread: Unread[Any], awaiting: list[tuple[_Ended, int]]) -> None:
+    def _read(self, reads: dict[Hashable, _Read], read: _Read) -> None:
+        unread, awaiting = read
         outcome: Pickled | BaseException
         try:
             outcome = self._pickled(unread if isinstance(unread, Computed) else unread.read())
         except BaseException as error:  # noqa: BLE001 - whatever it is, its callers get it
             outcome = error
-        reads = self._reads[unread.lane]
         with self._lock:
             del reads[unread.key]
             last = not reads

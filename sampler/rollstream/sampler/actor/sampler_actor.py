@@ -22,7 +22,7 @@ from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.entropy import SystemEntropy
 from rollstream.sampler.actor.awaited_calls import AwaitedCalls
 from rollstream.sampler.actor.loopback_ray import allow_get_beside_event_loop
-from rollstream.sampler.actor.pickled import Pickled, crossing
+from rollstream.sampler.actor.pickled import crossing
 from rollstream.sampler.actor.stored import StoredBatches
 from rollstream.sampler.decide.command import Command, Lane, R, Reply
 from rollstream.sampler.engine.calls import AGAIN_S, WAITING_MAX, Call, attempted
@@ -65,9 +65,6 @@ class Why:
     outage: str = ""
     folding: str = ""
     missing: str = ""
-
-
-Answer = Reply[R | Pickled] | Refused
 
 
 class SamplerActor:
@@ -126,22 +123,21 @@ class SamplerActor:
     async def execute(self, command: Command[Any], wait_s: float) -> object:
         """As ``OwnerInProcess.execute``; ``opened`` gives the answer: a ``Reply``, in which what
         was read from the store is pickled, or an error that Rollstream raised on purpose."""
-        return crossing(await self._answer(command, wait_s))
-
-    async def _answer(self, command: Command[R], wait_s: float) -> Answer[R]:
         wait, deadline = Deadline(wait_s), self._owner.deadline(wait_s)
 
-        async def attempt(command: Command[R]) -> Reply[R | Pickled]:
+        async def attempt(command: Command[Any]) -> Reply[Any]:
             call = self._owner.begin(command)
             return await self._calls.reply(call, wait.left_s(), partial(self._submit, call))
 
         async def pause(_: Exception) -> None:
             await asyncio.sleep(AGAIN_S)
 
+        answer: object
         try:
-            return await attempted(command, attempt, self._repair, pause, deadline)
+            answer = await attempted(command, attempt, self._repair, pause, deadline)
         except RollstreamError as error:
-            return Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
+            answer = Refused(_portable(error), isinstance(error, Fenced) and self._owner.fenced)
+        return crossing(answer)
 
     async def _repair(self, command: Command[R], error: GroupsUnreadable) -> Command[R]:
         loop = asyncio.get_running_loop()
