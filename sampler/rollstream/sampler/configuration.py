@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollstream.runtime.config.sections import RollstreamConfig, SamplerConfig
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.arguments import text
@@ -39,9 +41,7 @@ def partitions_of(name: str, config: RollstreamConfig) -> dict[str, int]:
 
 def seal_logs_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, PartitionAddress]:
     """The seal logs of the environments that a sampler serves, with their addresses."""
-    layout = Layout.of(config.kafka)
-    addresses = layout.addresses(partitions_of(name, config))
-    return {layout.groups_log(address): address for address in addresses}
+    return _logs_of(name, config, Layout.groups_log)
 
 
 def score_logs_of(
@@ -53,9 +53,7 @@ def score_logs_of(
     Raises:
         BrokerUnavailable, NotAuthorised: the broker's answer, or none in time.
     """
-    layout = Layout.of(config.kafka)
-    addresses = layout.addresses(partitions_of(name, config))
-    logs = {layout.scores_log(address): address for address in addresses}
+    logs = _logs_of(name, config, Layout.scores_log)
     present = broker.admin().describe({where.topic for where in logs}, deadline.left_s())
     return {where: address for where, address in logs.items() if where.topic in present}
 
@@ -63,9 +61,15 @@ def score_logs_of(
 def reports_of(name: str, config: RollstreamConfig) -> dict[TopicPartition, PartitionAddress]:
     """The logs in which sealers report what holds now of these environments, with their
     addresses."""
+    return _logs_of(name, config, Layout.reports_log)
+
+
+def _logs_of(
+    name: str, config: RollstreamConfig, log: Callable[[Layout, PartitionAddress], TopicPartition]
+) -> dict[TopicPartition, PartitionAddress]:
     layout = Layout.of(config.kafka)
     addresses = layout.addresses(partitions_of(name, config))
-    return {layout.reports_log(address): address for address in addresses}
+    return {log(layout, address): address for address in addresses}
 
 
 def root_of_deployment(

@@ -20,6 +20,10 @@ from rollstream.sampler.training.examples.turns import Turns
 
 _COLUMNS = ("old_logprobs", "ref_logprobs", "token_rewards", "token_weight_steps")
 """Arrays of a batch with a value for each token that are there where they were asked for."""
+PER_TOKEN = ("tokens", "loss_mask", "advantages", "generator_log_probs")
+"""The columns of ``Examples`` that have a value for each token, besides ``token_arrays``."""
+PER_EXAMPLE = ("rows", "turns", "apart", "trajectories", "weight_steps")
+"""Those that have one for each example, besides ``policy_versions``."""
 
 
 class RLExample(NamedTuple):
@@ -147,19 +151,15 @@ class Examples(NamedArrays):
             InvalidRequest: there is no such example.
         """
         chosen = _Chosen.of("indices", indices, self.offsets, from_end=True)
+        columns: dict[str, Any] = {
+            **{name: chosen.tokens(getattr(self, name)) for name in PER_TOKEN},
+            **{name: chosen.each(getattr(self, name)) for name in PER_EXAMPLE},
+        }
         return replace(
             self,
-            tokens=chosen.tokens(self.tokens),
+            **columns,
             offsets=chosen.offsets,
-            loss_mask=chosen.tokens(self.loss_mask),
-            advantages=chosen.tokens(self.advantages),
-            generator_log_probs=chosen.tokens(self.generator_log_probs),
             token_arrays=self.token_arrays.each(chosen.tokens),
-            rows=self.rows[chosen.indices],
-            turns=self.turns[chosen.indices],
-            apart=self.apart[chosen.indices],
-            trajectories=self.trajectories[chosen.indices],
-            weight_steps=self.weight_steps[chosen.indices],
             policy_versions=chosen.texts(self.policy_versions),
         )
 

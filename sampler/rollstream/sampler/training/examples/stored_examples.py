@@ -11,13 +11,12 @@ from rollstream.runtime.config.load import configured
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.batch.token_arrays import TokenArrays
 from rollstream.sampler.errors import InvalidRequest
-from rollstream.sampler.training.examples.examples import Examples
+from rollstream.sampler.training.examples.examples import PER_TOKEN, Examples
 from rollstream.schemas.fields import renamed
 from rollstream.store.blobs import Blobs
 from rollstream.store.example_files import ExampleColumns, read_examples, write_examples
 from rollstream.store.open import open_store
 
-_RAGGED = ("tokens", "loss_mask", "advantages", "generator_log_probs")
 _TOKEN_ARRAY = "token_arrays/"
 _ROWS = {
     "row": "rows",
@@ -80,7 +79,7 @@ def stored_examples(
         if (name := column.removeprefix(_TOKEN_ARRAY)) != column
     }
     examples = Examples(
-        **{name: columns.ragged[name] for name in _RAGGED},
+        **{name: columns.ragged[name] for name in PER_TOKEN},
         **{field: scalars[name] for name, field in _ROWS.items()},
         offsets=columns.offsets,
         token_arrays=TokenArrays(named, {}),
@@ -103,6 +102,6 @@ def store_examples(
     them. Raises as ``write_examples``."""
     scalars = {name: getattr(examples, field) for name, field in _ROWS.items()}
     scalars["policy_version"] = examples.policy_versions
-    ragged = {name: getattr(examples, name) for name in _RAGGED}
+    ragged = {name: getattr(examples, name) for name in PER_TOKEN}
     ragged |= {_TOKEN_ARRAY + name: values for name, values in examples.token_arrays.items()}
     write_examples(store, examples_id, ExampleColumns(scalars, ragged, examples.offsets), about)
