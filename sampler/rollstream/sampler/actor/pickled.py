@@ -52,7 +52,8 @@ class Pickled(NamedTuple):
             return True  # In the header.
 
         header = pickle.dumps(value, protocol=5, buffer_callback=keep_beside)
-        return cls(header, [_read_only(each.raw()) for each in buffers], fields)
+        arrays = [np.frombuffer(each.raw().toreadonly(), np.uint8) for each in buffers]
+        return cls(header, arrays, fields)
 
     @classmethod
     def of_result(cls, make: Callable[[], object]) -> Self:
@@ -140,9 +141,3 @@ def _parts_of(answer: object) -> list[object]:
     """What was pickled for an answer, and its parts."""
     value = answer.value if isinstance(answer, Reply) else None
     return [value, *value.buffers, *value.fields.values()] if isinstance(value, Pickled) else []
-
-
-def _read_only(raw: memoryview) -> NDArray[np.uint8]:
-    array = np.frombuffer(raw, np.uint8)
-    array.flags.writeable = False
-    return array

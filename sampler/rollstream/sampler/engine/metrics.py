@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
@@ -172,8 +173,6 @@ def samples(stats: SamplerStats, environments: Iterable[str]) -> Iterator[Sample
 
 def _quantiles(counts: Mapping[int, int]) -> Iterator[tuple[str, int]]:
     """Least, median and greatest value of a histogram whose keys rise."""
-    below = [*accumulate(counts.values())]
+    values, below = [*counts], [*accumulate(counts.values())]
     for quantile in QUANTILES if below else ():
-        wanted = quantile * below[-1]
-        found = next(value for value, upto in zip(counts, below, strict=True) if upto >= wanted)
-        yield f"{quantile:g}", found
+        yield f"{quantile:g}", values[bisect_left(below, quantile * below[-1])]

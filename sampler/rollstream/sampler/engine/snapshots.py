@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Thread
 
 from rollstream.folds.saved_state import (
@@ -20,6 +20,8 @@ from rollstream.folds.saved_state import (
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import Deadline
+from rollstream.schemas.codec import decode_as
+from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import Claimed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.blobs import Blobs, Pieces
@@ -27,9 +29,8 @@ from rollstream.store.bounded import bounded
 from rollstream.store.errors import StoreError
 from rollstream.store.layout import snapshot_path, snapshots_prefix
 from rollstream.streams.broker import Broker, Record, TopicPartition
-from rollstream.streams.errors import BrokerUnavailable, CorruptLog, NewerEvent
+from rollstream.streams.errors import BrokerUnavailable
 from rollstream.streams.owned.fold import FoldPlace, SavedFold
-from rollstream.streams.owned.reading import event_in
 from rollstream.streams.reading import all_bounds_in_time, read_windows
 
 EVENTS_BETWEEN = 512  # Decisions and flushes that a start folds in a few seconds.
@@ -191,8 +192,6 @@ def identity_of(sampler: str, log: str, root_id: str) -> dict[str, str]:
 
 def _nonce(record: Record) -> str:
     """Of a claim; empty: it is none."""
-    try:
-        event = event_in(record)
-    except (CorruptLog, NewerEvent):
-        return ""
-    return event.nonce if isinstance(event, Claimed) else ""
+    with suppress(UnreadableEvent):
+        return decode_as(Claimed, record.value).nonce
+    return ""

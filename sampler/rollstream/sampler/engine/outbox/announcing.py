@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -15,7 +16,7 @@ from typing import Literal
 from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
-from rollstream.schemas.codec import decode, encode
+from rollstream.schemas.codec import decode_as, encode
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.events import (
     PolicyAnnounced,
@@ -38,7 +39,6 @@ POLICY_REPEAT_S = 200.0
 AGAIN_S = 1.0  # After an error that passes.
 ANSWER_S = 10.0
 CLOSE_WAIT_S = 2.0
-_POLL_S = 0.005
 _LINGER_MS = 2.0  # So that the shares of a moment go together.
 _REMEDY = "; `rollstream topics create` makes what an older deployment lacks"
 _log = logging.getLogger("rollstream.sampler")
@@ -148,12 +148,8 @@ class Announcer:
         for (_, key), record in records.items():
             of = share_of(key)
             if of is not None and of[0] == self._sampler and record.value:
-                try:
-                    share = decode(record.value)
-                except UnreadableEvent:
-                    continue  # It is written over when the producer's share is.
-                if isinstance(share, ProducerShare):
-                    totals[of[1]] = share.total
+                with suppress(UnreadableEvent):  # It is written over when the producer's share is.
+                    totals[of[1]] = decode_as(ProducerShare, record.value).total
         return totals
 
     def wait_written(self, timeout_s: float) -> None:
@@ -230,27 +226,19 @@ class Announcer:
     def _write(self, due: Mapping[_Key, _Record], shares: Mapping[_Key, bytes | None]) -> None:
         if self._writer is None:
             self._writer = self._broker.writer(linger_ms=_LINGER_MS)
-        writer = self._writer
-        waiting: dict[_Key, _Record | bytes | None] = {**due, **shares}
 
-        def answered(key: _Key, delivery: Delivery) -> None:
-            self._answered(key, waiting.pop(key), delivery.error)
+        def answered(key: _Key, one: _Record | bytes | None, delivery: Delivery) -> None:
+            self._answered(key, one, delivery.error)
 
-        for key, one in list(waiting.items()):
+        for key, one in [*due.items(), *shares.items()]:
             value = encode(one.make()) if isinstance(one, _Record) else one
-            report = partial(answered, key)
+            report = partial(answered, key, one)
             where, name = key
-            writer.append(
+            self._writer.append(
                 where.topic, value, key=name, partition=where.partition, on_delivery=report
             )
-        deadline = Deadline(ANSWER_S)
-        while True:
-            writer.poll(0.0)
-            if not waiting:
-                return
-            if deadline.passed():
-                return self._throw_away()  # Which reports what waits as in doubt.
-            deadline.wait(_POLL_S)
+        if self._writer.flush(ANSWER_S):
+            self._throw_away()  # Which reports what is left as in doubt.
 
     def _answered(self, key: _Key, one: _Record | bytes | None, error: Exception | None) -> None:
         topic = key[0].topic
