@@ -1,4 +1,4 @@
-"""What every sampler has: it executes commands, and is closed."""
+"""What a sampler and a view of one share: they have commands executed, and are closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 class Asks(ABC):
-    """Has the commands of one trainer, or of one who only looks, executed somewhere.
+    """Has commands executed for one trainer, or for a view. ``_execute`` says where.
 
     Each call is a coroutine. ``AsyncSamplerClient`` awaits it; others run it to its end at once.
     """

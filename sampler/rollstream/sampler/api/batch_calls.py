@@ -181,19 +181,19 @@ class HandsBatchesOver(Asks):
             Fenced: a successor has resumed.
         """
         slots, reason = whole_numbers("groups", groups), reason_given(reason)
-        if not isinstance(batch, Batch):
+        if isinstance(batch, Batch):
+            command = Replace(
+                step=batch.step,
+                digest=batch.digest,
+                slots=tuple(map(batch.slot_of, slots)),
+                reason=reason,
+                dp_rank=batch.dp_rank,
+                dp_size=batch.dp_size,
+                columns=batch.columns,
+            )
+        else:
             step = whole_number("batch", batch)
-            by_step = Replace(step=step, digest=None, slots=slots, reason=reason)
-            return self._run(self._asked_for_batch(by_step, timeout_s))
-        command = Replace(
-            step=batch.step,
-            digest=batch.digest,
-            slots=tuple(map(batch.slot_of, slots)),
-            reason=reason,
-            dp_rank=batch.dp_rank,
-            dp_size=batch.dp_size,
-            columns=batch.columns,
-        )
+            command = Replace(step=step, digest=None, slots=slots, reason=reason)
         return self._run(self._asked_for_batch(command, timeout_s))
 
 

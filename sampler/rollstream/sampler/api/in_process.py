@@ -19,11 +19,8 @@ from rollstream.streams.broker import Broker
 
 
 class AsksInProcess(Asks):
-    """Executes the commands in this process, in the thread that asks.
-
-    Making one claims nothing. Threads may share it. A forked process raises ``ForkedSampler`` at
-    each call.
-    """
+    """Has commands executed by an owner in this process, in the thread that asks. Making one claims
+    nothing."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class TrajectoryPool:
         behind = np.where(known, batch.policy_step - batch.weight_steps, 0)
         # Weights that were left, or not published, differ from those of their step.
         others = batch.off_branch | (behind < 0)
-        lags = np.maximum(np.where(others, np.abs(behind), behind), others)
+        lags = np.maximum(np.abs(behind), others)
         off_policy = (lags > self._threshold) | others
         weights = np.ones(len(batch), np.float32)
         if off_policy.any():

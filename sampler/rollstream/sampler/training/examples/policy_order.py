@@ -16,13 +16,8 @@ def policy_ages(epochs: NDArray[np.integer], steps: NDArray[np.integer]) -> NDAr
     older than every other. Policies are distinct by epoch and step; how producers name them has no
     part in it, since each may name them itself.
     """
-    order = np.lexsort((steps, epochs))
-    begins = np.zeros(max(len(order) - 1, 0), np.bool_)
-    for column in (epochs, steps):
-        begins |= column[order[1:]] != column[order[:-1]]
-    ages = np.zeros(len(order), np.int64)
-    ages[order[1:]] = np.cumsum(begins)
-    return ages
+    of_epochs, of_steps = (np.unique(one, return_inverse=True)[1] for one in (epochs, steps))
+    return np.unique(of_epochs * len(steps) + of_steps, return_inverse=True)[1]
 
 
 def telling_epochs(batch: Batch) -> NDArray[np.int32]:

@@ -8,7 +8,6 @@ there, it is flushed into a part-filled round, or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -113,11 +112,10 @@ def queue_of(
     return Queue(tuple(rounds), waiting, dropped, unusable)
 
 
-def rows_of(offered: Offered, trajectories: Iterable[int]) -> NDArray[np.int64]:
+def rows_of(offered: Offered, trajectories: NDArray[np.int64]) -> NDArray[np.int64]:
     """The rows of these trajectories, one trajectory after the other."""
     rank = np.full(len(offered.version), -1)
-    chosen = np.fromiter(trajectories, np.int64)
-    rank[chosen] = np.arange(len(chosen))
+    rank[trajectories] = np.arange(len(trajectories))
     rows = np.flatnonzero(rank[offered.trajectory] >= 0)
     return rows[np.argsort(rank[offered.trajectory[rows]], kind="stable")]
 
