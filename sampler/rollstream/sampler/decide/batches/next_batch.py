@@ -43,7 +43,6 @@ from rollstream.sampler.decide.choosing.dropping import (
     useless_groups,
 )
 from rollstream.sampler.decide.choosing.requests import (
-    add_late,
     check_chosen_by,
     choose,
     was_on_policy,
@@ -290,12 +289,11 @@ class Replace(BatchCommand):
             if choosing.on_policy_fraction:
                 on_policy = 1.0 if was_on_policy(state, batch, slot) else 0.0
                 choosing = replace(choosing, on_policy_fraction=on_policy)
-            without = refs_of(drops) | {state.ready.packed.pack(one.group.ref) for one in chosen}
-            choice = sample_groups(state, choosing, asked, now_us=now_us, without=without)
-            add_late(state, drops, choice)
-            if choice.groups is None:
+            others = {state.ready.packed.pack(one.group.ref) for one in chosen}
+            found = sample_groups(state, choosing, asked, drops, now_us=now_us, without=others)
+            if found is None:
                 return None
-            chosen.extend(choice.groups)
+            chosen.extend(found)
         return chosen
 
     def _is_done(self, batch: ServedBatch) -> bool:

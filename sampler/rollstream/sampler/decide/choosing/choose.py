@@ -18,10 +18,10 @@ from rollstream.folds.group.known import Key, KnownGroup
 from rollstream.folds.ready.index import Policies
 from rollstream.folds.state import SamplerState
 from rollstream.sampler.decide.choosing.drawing import drawn, recency_weights
+from rollstream.sampler.decide.choosing.dropping import Drops, refs_of
 from rollstream.sampler.decide.choosing.row_limits import KeptRows, RowLimits
 from rollstream.schemas.choosing import Choosing
 from rollstream.schemas.order import PolicyRef
-from rollstream.schemas.reasons import DropReason
 
 Grouping = Literal["strict", "mixed"]
 ALGORITHM = 5
@@ -75,28 +75,18 @@ class Chosen(NamedTuple):
     kept: KeptRows
 
 
-class Choice(NamedTuple):
-    """Distinct groups, as many as were asked for; None: there are too few.
-
-    ``dropped`` are those that were looked at and will never be served, since too few of their
-    rollouts are within the limits.
-    """
-
-    groups: list[Chosen] | None
-    dropped: Mapping[DropReason, list[Chosen]]
-
-
 def sample_groups(
     state: SamplerState,
     choosing: Choosing,
     asked: Asked,
+    drops: Drops,
     *,
     now_us: int,
     without: Set[int] = frozenset(),
-) -> Choice:
-    """Chooses groups; the same for the same ready groups, turns and arguments, in whatever order
-    they arrived. It looks at about as many groups as it chooses. Those of which too few rollouts
-    are left (``useless_groups``) have to be among ``without``.
+) -> list[Chosen] | None:
+    """Chooses distinct groups, as many as were asked for; None: there are too few. They are the
+    same for the same ready groups, turns and arguments, in whatever order they arrived. It looks at
+    about as many groups as it chooses.
 
     Keys (environment, example) take turns: the one that waited longest comes first, by the policy
     that its oldest group was sampled with or that was the newest when it was served last, and none
@@ -109,18 +99,17 @@ def sample_groups(
 
     Args:
         choosing: the settings; those of ``state`` or others.
+        drops: ready groups that will never be served, with those of ``useless_groups``. Groups that
+            were looked at, and of which too few rollouts are within the limits, are added.
         now_us: against which the age of rollouts is measured.
-        without: packed references of ready groups that are left out.
+        without: packed references of other ready groups that are left out.
     """
-    clock = state.clock(asked.step)
-    limits = RowLimits(state, choosing, clock, now_us, spread=asked.accept is not None)
-    dropped: dict[DropReason, list[Chosen]] = {}
-    left_out = _left_out(state, choosing, without)
+    choice = _Choice(state, choosing, asked, drops, now_us, without)
     while True:
-        before = len(left_out)
-        groups = _sample(state, choosing, asked, limits, left_out, dropped)
-        if len(left_out) == before:
-            return Choice(groups, dropped)
+        before = len(choice.left_out)
+        groups = choice.groups()
+        if len(choice.left_out) == before:
+            return groups
         # Without those that were dropped, other policies may be the newest: whoever makes the
         # choice again does so without them.
 
@@ -166,33 +155,65 @@ def _left_out(state: SamplerState, choosing: Choosing, without: Set[int]) -> set
     return {*without, *map(state.ready.packed.pack, used_up)}
 
 
-def _sample(
-    state: SamplerState,
-    choosing: Choosing,
-    asked: Asked,
-    limits: RowLimits,
-    without: set[int],
-    dropped: dict[DropReason, list[Chosen]],
-) -> list[Chosen] | None:
-    """The groups; those that are found to be too old are added to ``without`` and ``dropped``."""
-    if len(state.ready) < asked.num_groups:
-        return None
-    chosen: list[Chosen] = []
-    eligible = _eligible(state, choosing, asked)
-    for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
-        turns = _Turns(state, among, choosing, asked, limits, without, dropped)
-        on_policy = on_policy_groups(wanted, choosing)
-        if on_policy:
-            turns.take(_newest(state, eligible, without), on_policy)
-        if len(turns.chosen) < on_policy:
+class _Choice:
+    """What is asked for, and of what.
+
+    Attributes:
+        left_out: packed references of ready groups that are not chosen.
+        drops: those among them that were looked at and will never be served are added.
+        salt: of whatever is drawn.
+    """
+
+    def __init__(
+        self,
+        state: SamplerState,
+        choosing: Choosing,
+        asked: Asked,
+        drops: Drops,
+        now_us: int,
+        without: Set[int],
+    ) -> None:
+        self._state = state
+        self.ready, self.choosing, self.asked = state.ready, choosing, asked
+        self._limits = RowLimits(
+            state, choosing, state.clock(asked.step), now_us, spread=asked.accept is not None
+        )
+        self._drops, self.left_out = drops, _left_out(state, choosing, refs_of(drops) | without)
+        seed = choosing.seed if asked.seed is None else asked.seed
+        self.salt = f"{seed}\x1f{asked.step}\x1f{asked.attempt}"
+
+    def groups(self) -> list[Chosen] | None:
+        """As many as were asked for; None: there are too few."""
+        state, choosing, asked = self._state, self.choosing, self.asked
+        if len(self.ready) < asked.num_groups:
             return None
-        if choosing.prefer_policy_versions:
-            turns.take(_preferred(state, choosing, eligible), wanted)
-        turns.take(eligible, wanted)
-        if len(turns.chosen) < wanted:
-            return None
-        chosen.extend(turns.chosen)
-    return chosen
+        chosen: list[Chosen] = []
+        eligible = _eligible(state, choosing, asked)
+        for among, wanted in quotas(choosing.names(), asked.num_groups, asked.mix):
+            turns = _Turns(self, among)
+            on_policy = on_policy_groups(wanted, choosing)
+            if on_policy:
+                turns.take(_newest(state, eligible, self.left_out), on_policy)
+            if len(turns.chosen) < on_policy:
+                return None
+            if choosing.prefer_policy_versions:
+                turns.take(_preferred(state, choosing, eligible), wanted)
+            turns.take(eligible, wanted)
+            if len(turns.chosen) < wanted:
+                return None
+            chosen.extend(turns.chosen)
+        return chosen
+
+    def fit(self, groups: Iterator[KnownGroup]) -> Iterator[Chosen]:
+        """The groups without what may not be served; that is dropped."""
+        for group in groups:
+            rows = self._limits.kept(group)
+            if rows.drop is None:
+                yield Chosen(group, rows)
+            else:
+                ref = self.ready.packed.pack(group.ref)
+                self.left_out.add(ref)
+                self._drops.setdefault(rows.drop, {})[ref] = rows
 
 
 def quotas(
@@ -271,55 +292,39 @@ def _age(policy: PolicyRef) -> tuple[int, int]:
 
 
 class _Turns:
-    """Groups of some environments, chosen one after the other: ``chosen`` so far. Those that were
-    looked at and will never be served are added to ``without`` and ``dropped``."""
+    """Groups of some environments, chosen one after the other: ``chosen`` so far."""
 
-    def __init__(
-        self,
-        state: SamplerState,
-        environments: Sequence[str],
-        choosing: Choosing,
-        asked: Asked,
-        limits: RowLimits,
-        without: set[int],
-        dropped: dict[DropReason, list[Chosen]],
-    ) -> None:
-        self._ready, self._pack = state.ready, state.ready.packed.pack
-        self._environments = list(environments)
-        self._choosing = choosing
-        self._asked = asked
-        self._limits = limits
-        self._left_out = without
+    def __init__(self, choice: _Choice, environments: Sequence[str]) -> None:
+        self._choice, self._environments = choice, environments
         self._taken = set[int]()
         self._given: dict[Key, int] = {}
-        self._dropped = dropped
-        self._seed = choosing.seed if asked.seed is None else asked.seed
         self.chosen: list[Chosen] = []
 
     def take(self, policies: Collection[Policies] | None, wanted: int) -> None:
         """Chooses among groups of these policies until ``wanted`` are chosen in all, or none is
         left."""
-        without = self._left_out | self._taken
-        if self._choosing.order == "ready":
-            found = self._served(self._ready.as_sealed(self._environments, policies, without))
-        elif self._choosing.recency != "uniform":
+        choice, without = self._choice, self._choice.left_out | self._taken
+        if choice.choosing.order == "ready":
+            found = self._served(choice.ready.as_sealed(self._environments, policies, without))
+        elif choice.choosing.recency != "uniform":
             found = self._served(self._by_recency(policies, without))
         else:
             found = self._in_turns(policies, without, WEIGHED_PER_GROUP * wanted)
         self.chosen.extend(islice(found, max(0, wanted - len(self.chosen))))
-        self._taken.update(self._pack(one.group.ref) for one in self.chosen)
+        self._taken.update(choice.ready.packed.pack(one.group.ref) for one in self.chosen)
 
     def _in_turns(
         self, policies: Collection[Policies] | None, without: set[int], weighed: int
     ) -> Iterator[Chosen]:
         """One group of each key, then a second one of each, and so on; of a key the oldest. So many
         keys are weighed by spread."""
-        keys = self._ready.keys_in_turn(self._environments, policies, without)
-        keys = _rotated(keys, self._asked.start_offset)
-        if self._choosing.reward_weighting == "spread":
-            keys = _by_spread(keys, weighed, self._salt)
+        choice = self._choice
+        keys = choice.ready.keys_in_turn(self._environments, policies, without)
+        keys = _rotated(keys, choice.asked.start_offset)
+        if choice.choosing.reward_weighting == "spread":
+            keys = _by_spread(keys, weighed, choice.salt)
         visits: Iterator[tuple[Key, Iterator[Chosen]]] = (
-            (key, self._fit(groups)) for key, groups in keys
+            (key, choice.fit(groups)) for key, groups in keys
         )
         turn = 0
         while True:
@@ -342,29 +347,15 @@ class _Turns:
         self, policies: Collection[Policies] | None, without: set[int]
     ) -> Iterator[KnownGroup]:
         """Groups as ``recency`` draws them, whatever their keys."""
-        classes = self._ready.by_age(self._environments, policies, without)
-        choosing = self._choosing
+        ready, choosing = self._choice.ready, self._choice.choosing
+        classes = ready.by_age(self._environments, policies, without)
         weights = recency_weights(len(classes), choosing.recency, choosing.alpha)
         weighted = [(weight, refs) for weight, (_, refs) in zip(weights, classes, strict=True)]
-        salt = "\x1f".join([self._salt, *self._environments, str(len(self.chosen))])
-        return map(self._ready.at, drawn(weighted, salt))
+        salt = "\x1f".join([self._choice.salt, *self._environments, str(len(self.chosen))])
+        return map(ready.at, drawn(weighted, salt))
 
     def _served(self, groups: Iterator[KnownGroup]) -> Iterator[Chosen]:
-        return _rotated(self._fit(groups), self._asked.start_offset)
-
-    def _fit(self, groups: Iterator[KnownGroup]) -> Iterator[Chosen]:
-        """Without what may not be served; that is dropped."""
-        for group in groups:
-            rows = self._limits.kept(group)
-            if rows.drop is None:
-                yield Chosen(group, rows)
-            else:
-                self._left_out.add(self._pack(group.ref))
-                self._dropped.setdefault(rows.drop, []).append(Chosen(group, rows))
-
-    @property
-    def _salt(self) -> str:
-        return f"{self._seed}\x1f{self._asked.step}\x1f{self._asked.attempt}"
+        return _rotated(self._choice.fit(groups), self._choice.asked.start_offset)
 
 
 def _rotated(found: Iterator[_T], start_offset: int) -> Iterator[_T]:

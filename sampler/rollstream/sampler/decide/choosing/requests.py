@@ -10,14 +10,13 @@ from rollstream.folds.state import NOTHING, SamplerState
 from rollstream.sampler.decide.capacity import least_capacity
 from rollstream.sampler.decide.choosing.choose import (
     Asked,
-    Choice,
     Chosen,
     Grouping,
     on_policy_groups,
     quotas,
     sample_groups,
 )
-from rollstream.sampler.decide.choosing.dropping import Drops, refs_of, useless_groups
+from rollstream.sampler.decide.choosing.dropping import Drops, useless_groups
 from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.errors import InvalidRequest
 from rollstream.schemas.choosing import Choosing
@@ -31,16 +30,7 @@ def choose(
     every later one, leaves out for good."""
     all_equal = asked.accept == "nonzero_std"
     drops = useless_groups(state, choosing, state.clock(asked.step), now_us, all_equal=all_equal)
-    choice = sample_groups(state, choosing, asked, now_us=now_us, without=refs_of(drops))
-    add_late(state, drops, choice)
-    return choice.groups, drops
-
-
-def add_late(state: SamplerState, drops: Drops, choice: Choice) -> None:
-    """Adds the groups that were found to be too old while choosing."""
-    pack = state.ready.packed.pack
-    for reason, groups in choice.dropped.items():
-        drops.setdefault(reason, {}).update({pack(group.ref): kept for group, kept in groups})
+    return sample_groups(state, choosing, asked, drops, now_us=now_us), drops
 
 
 def check_accept(accept: Any) -> None:
