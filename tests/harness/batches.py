@@ -13,7 +13,7 @@ from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows
-from rollstream.sampler.batch.requested import agreed_signatures, token_array_names
+from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.choosing.choose import ALGORITHM
 from rollstream.schemas.events import BatchServed
 from rollstream.schemas.ids import PartitionAddress
@@ -47,23 +47,18 @@ def assembled(
     """A batch of all groups of these files, not yet a ``Batch``."""
     log = PartitionAddress("math", 1, 0)
     parts: list[GroupRows] = []
-    signatures = []
+    signatures = {}
     for index, specs in enumerate(files):
         of_file = group_columns(specs, "math", f"f{index}")
         of_file = replace(of_file, scalars={**of_file.scalars, **(scalars or {})})
         for group in known_groups(log, index, flush_of(specs, name=f"f{index}")):
             parts.append(GroupRows(len(parts), group, of_file, group.group.row_start))
-            signatures.append({name: a.signature for name, a in of_file.token_arrays.items()})
-    event = batch_event(step)
-    agreed, refused = agreed_signatures(token_array_names(columns), signatures)
-    return assemble(
-        Decided.of(ServedBatch.of(event, 0)),
-        parts,
-        columns=columns,
-        token_arrays=agreed,
-        refused=refused,
-        groups_ready=5,
-    )
+            arrays = of_file.token_arrays.items()
+            signatures[group.file.path] = {name: array.signature for name, array in arrays}
+    groups = [part.group for part in parts]
+    decided = Decided.of(ServedBatch.of(batch_event(step), 0), groups)
+    share = Share(decided, list(enumerate(groups)), {}, {}, tuple(columns), 0, 1, 5)
+    return assemble(share, parts, signatures.__getitem__)
 
 
 def batch_of(*files: Sequence[GroupSpec], **request: Any) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 from rollstream.sampler.batch.batch import Batch, GroupReader
 from rollstream.sampler.batch.decided import Decided
 from rollstream.sampler.batch.joining import GroupRows, RowLayout
-from rollstream.sampler.batch.requested import ON_REQUEST, TOKEN_ARRAY
+from rollstream.sampler.batch.requested import (
+    ON_REQUEST,
+    TOKEN_ARRAY,
+    agreed_signatures,
+    token_array_names,
+)
+from rollstream.sampler.batch.share import Share
 from rollstream.sampler.batch.token_arrays import TokenArrays
 from rollstream.sampler.batch.wanted import used_in
 from rollstream.sampler.errors import SamplerError
 from rollstream.schemas.columns import ArraySignature, Columns, Ragged
-from rollstream.schemas.events import CarriedRows, ServedScore
+from rollstream.schemas.events import ServedScore
 from rollstream.schemas.fields import array_fields
 from rollstream.schemas.order import UNKNOWN_STEP, Branch
 
@@ -78,32 +84,27 @@ class AssembledBatch:
 
 
 def assemble(
-    decided: Decided,
-    parts: Sequence[GroupRows],
-    *,
-    carried: Mapping[int, CarriedRows] | None = None,
-    columns: Collection[str] = (),
-    token_arrays: Mapping[str, ArraySignature] | None = None,
-    refused: Mapping[str, SamplerError] | None = None,
-    dp_rank: int = 0,
-    dp_size: int = 1,
-    groups_ready: int,
+    share: Share,
+    stored: Sequence[GroupRows],
+    signatures_of: Callable[[str], Mapping[str, ArraySignature]],
 ) -> AssembledBatch:
-    """Joins these groups, in their order.
+    """Joins the groups of a share, in their order.
 
     Args:
-        carried: by slot, those that the step before had.
-        columns: that the batch is to have besides.
-        token_arrays: dtype and trailing shape of those among ``columns``.
-        refused: the others, and why the batch does not have them.
+        stored: the rows of the groups, also those that the decision leaves out.
+        signatures_of: dtype and trailing shape of the named arrays of a file.
     """
+    decided, columns = share.decided, share.columns
+    parts = [part.only(share.masks.get(part.slot)) for part in stored]
+    token_arrays, refused = _token_arrays(share, signatures_of)
     rows = [part.group.group.rows for part in parts]
     keys = tuple(chain.from_iterable(map(repeat, [part.group.key for part in parts], rows)))
     uids = _texts(parts, "rollout_uid")
     row_layout = RowLayout.of(parts)
     group_index = row_layout.groups
     trajectories = _trajectories(row_layout)
-    own_rewards = _own_rewards(row_layout, parts)
+    scores = _scores(parts)
+    own_rewards = _own_rewards(row_layout, scores)
     per_row: dict[str, NDArray[Any]] = {
         "offsets": row_layout.offsets,
         "prompt_lengths": row_layout.prompts.astype(np.int32),
@@ -112,16 +113,16 @@ def assemble(
         "trajectory_index": trajectories,
         "trajectory_returns": _returns(own_rewards, trajectories),
         **_weights(row_layout, parts, decided.branches),
-        **_components(parts, len(uids)),
+        **_components(parts, scores, len(uids)),
         **_numbers_asked_for(row_layout, parts, columns),
     }
     carried_stale = 0
     if decided.carried_groups:
-        per_row["used"], carried_stale = used_in(decided, carried or {}, parts, per_row)
+        per_row["used"], carried_stale = used_in(decided, share.carried, parts, per_row)
     total = int(row_layout.offsets[-1])
     per_token = {
         name: (signature.dtype, (total, *signature.shape))
-        for name, signature in _per_token(columns, token_arrays or {}).items()
+        for name, signature in _per_token(columns, token_arrays).items()
     }
     shapes = {name: (array.dtype.str, array.shape) for name, array in per_row.items()}
     layout, size = _one_after_the_other({**per_token, **shapes})
@@ -137,16 +138,36 @@ def assemble(
         "example_ids": tuple([key.example_id for key in keys]),
         "policy_versions": _policy_versions(parts),
         "stop_reasons": _texts(parts, "stop_reason"),
-        "scores": _scores(parts),
+        "scores": scores,
         **_requested_texts(parts, columns, uids),
         "slots": tuple(part.slot for part in parts),
-        "columns": tuple(columns),
+        "columns": columns,
         "carried_stale": carried_stale,
-        "refused": dict(refused or {}),
-        "dp_rank": dp_rank,
-        "dp_size": dp_size,
+        "refused": refused,
+        "dp_rank": share.dp_rank,
+        "dp_size": share.dp_size,
     }
-    return AssembledBatch(buffer, layout, others, decided, groups_ready)
+    return AssembledBatch(buffer, layout, others, decided, share.groups_ready)
+
+
+def _token_arrays(
+    share: Share, signatures_of: Callable[[str], Mapping[str, ArraySignature]]
+) -> tuple[dict[str, ArraySignature], dict[str, SamplerError]]:
+    """As ``agreed_signatures``, of the named arrays that were asked for."""
+    names = token_array_names(share.columns)
+    if not names:
+        return {}, {}
+    paths = share.decided.paths
+    found = {path: signatures_of(path) for path in set(paths)}
+    return agreed_signatures(names, [found[path] for path in paths])
+
+
+def _placed(parts: Sequence[GroupRows]) -> Iterator[tuple[GroupRows, int]]:
+    """Each group, with the first of its rows in the batch."""
+    row = 0
+    for part in parts:
+        yield part, row
+        row += part.group.group.rows
 
 
 def _requested_texts(
@@ -184,10 +205,9 @@ def _off_branch(
     marked = np.zeros(len(steps), np.bool_)
     if not any(branches.values()):
         return marked
-    row = 0
-    for part in parts:
+    for part, row in _placed(parts):
         group = part.group.group
-        rows = slice(row, row := row + group.rows)
+        rows = slice(row, row + group.rows)
         for branch in branches.get(group.lineage, ()):
             marked[rows] |= (steps[rows] > branch.from_step) & (epochs[rows] < branch.epoch)
     return marked
@@ -278,25 +298,20 @@ def _texts(parts: Sequence[GroupRows], name: str) -> tuple[str, ...]:
     return tuple(chain.from_iterable(of_groups))
 
 
-def _own_rewards(row_layout: RowLayout, parts: Sequence[GroupRows]) -> NDArray[np.float64]:
+def _own_rewards(row_layout: RowLayout, scores: Mapping[int, ServedScore]) -> NDArray[np.float64]:
     """What each row was published with, or was scored with later."""
     rewards: NDArray[np.float64] = row_layout.numbers("reward", np.float64)
-    start = 0
-    for part in parts:
-        for score in part.group.scores:
-            rewards[start + score.row] = score.reward
-        start += part.group.group.rows
+    for row, score in scores.items():
+        rewards[row] = score.reward
     return rewards
 
 
 def _scores(parts: Sequence[GroupRows]) -> dict[int, ServedScore]:
     """By row of the batch, the late score that it has."""
-    found, start = {}, 0
-    for part in parts:
-        for score in part.group.scores:
-            found[start + score.row] = score
-        start += part.group.group.rows
-    return found
+    each = (
+        (first + score.row, score) for part, first in _placed(parts) for score in part.group.scores
+    )
+    return dict(each)
 
 
 def _trajectories(row_layout: RowLayout) -> NDArray[np.int32]:
@@ -310,14 +325,12 @@ def _trajectories(row_layout: RowLayout) -> NDArray[np.int32]:
 def _logprob_sums(row_layout: RowLayout, parts: Sequence[GroupRows]) -> NDArray[np.float32]:
     """float32 [n]: as published, else the sum of what was published for each token."""
     sums: NDArray[np.float64] = row_layout.numbers("logprob_sum", np.float64)
-    start = 0
-    for part in parts:
+    for part, first in _placed(parts):
         of_tokens = part.columns.arrays.get("logprobs")
-        for at, row in enumerate(range(*part.span), start):
+        for at, row in enumerate(range(*part.span), first):
             values = None if of_tokens is None else of_tokens.row(row)
             if np.isnan(sums[at]) and values is not None:
                 sums[at] = values.sum(dtype=np.float64)
-        start += part.group.group.rows
     return _as_float32(sums)
 
 
@@ -366,25 +379,25 @@ def _as_float32(numbers: NDArray[Any]) -> NDArray[np.float32]:
         return numbers.astype(np.float32)
 
 
-def _components(parts: Sequence[GroupRows], rows: int) -> dict[str, NDArray[np.float32]]:
+def _components(
+    parts: Sequence[GroupRows], scores: Mapping[int, ServedScore], rows: int
+) -> dict[str, NDArray[np.float32]]:
     """float32 [n] of each reward component that a row has, late ones before published ones; NaN
     where a row has none."""
     found: defaultdict[str, list[float]] = defaultdict(lambda: [np.nan] * rows)
-    row = 0
-    for part in parts:
+    for part, first in _placed(parts):
         start, stop = part.span
         if (components := part.columns.rewards) is not None:
             ends = components.offsets[start : stop + 1].tolist()
             span = slice(ends[0], ends[-1])
             names = [components.names[index] for index in components.indexes[span].tolist()]
             values = zip(names, components.values[span].tolist(), strict=True)
-            for at, count in enumerate(map(int.__sub__, ends[1:], ends), start=row):
+            for at, count in enumerate(map(int.__sub__, ends[1:], ends), first):
                 for name, value in islice(values, count):
                     found[name][at] = value
-        for score in part.group.scores:
-            for name, value in score.rewards.items():
-                found[name][row + score.row] = value
-        row += stop - start
+    for row, score in scores.items():
+        for name, value in score.rewards.items():
+            found[name][row] = value
     return {_COMPONENT + name: _as_float32(np.array(found[name])) for name in sorted(found)}
 
 

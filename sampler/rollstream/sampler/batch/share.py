@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.folds.group.known import KnownGroup
-from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.decided import Decided
-from rollstream.sampler.batch.joining import GroupRows
-from rollstream.sampler.batch.requested import agreed_signatures, token_array_names
-from rollstream.sampler.errors import SamplerError
-from rollstream.schemas.columns import ArraySignature
 from rollstream.schemas.events import CarriedRows
+
+if TYPE_CHECKING:
+    from rollstream.sampler.batch.assembled import AssembledBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,37 +48,8 @@ class Share:
         read = self.columns, self.dp_rank, self.dp_size, branches
         return self.decided.step, self.decided.digest, refs, read
 
-    def assembled(
-        self,
-        parts: Sequence[GroupRows],
-        signatures_of: Callable[[str], Mapping[str, ArraySignature]],
-    ) -> AssembledBatch:
-        """The share with its rows.
-
-        Args:
-            parts: the rows of ``groups``, also those that the decision leaves out.
-            signatures_of: dtype and trailing shape of the named arrays of a file.
-        """
-        token_arrays: Mapping[str, ArraySignature] = {}
-        refused: Mapping[str, SamplerError] = {}
-        if names := token_array_names(self.columns):
-            paths = self.decided.paths
-            found = {path: signatures_of(path) for path in set(paths)}
-            token_arrays, refused = agreed_signatures(names, [found[path] for path in paths])
-        return assemble(
-            self.decided,
-            [part.only(self.masks.get(part.slot)) for part in parts],
-            carried=self.carried,
-            columns=self.columns,
-            token_arrays=token_arrays,
-            refused=refused,
-            dp_rank=self.dp_rank,
-            dp_size=self.dp_size,
-            groups_ready=self.groups_ready,
-        )
-
 
 def with_rows(result: AssembledBatch | Share) -> AssembledBatch:
     """The result of a command whose rows the sampler reads."""
-    assert isinstance(result, AssembledBatch), result
+    assert not isinstance(result, Share), result
     return result

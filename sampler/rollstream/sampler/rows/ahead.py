@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollstream.runtime.clock import Clock
-from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.next_batch import NextBatch
 from rollstream.sampler.decide.batches.shaped import NextShapedBatch
@@ -183,7 +183,7 @@ class MakesAhead:
             return
         for share in shares:
             mine = [parts[slot] for slot, _ in share.groups]
-            batch = self._keep(share.assembled(mine, self._payloads.token_arrays))
+            batch = self._keep(assemble(share, mine, self._payloads.token_arrays))
             if not self._payloads.hold_beside(size := batch.buffer.nbytes):
                 return
             with self._lock:

@@ -15,7 +15,7 @@ from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.branches import branches_at
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import NOTHING, SamplerState
-from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.joining import GroupRows
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import (
@@ -194,7 +194,7 @@ class Delivery:
         if made is None:
             slots = [slot for slot, _ in share.groups]
             parts = payloads.parts_of_batch(decided, resolved.groups, slots, share.columns, ready)
-            made = share.assembled(parts, payloads.token_arrays)
+            made = assemble(share, parts, payloads.token_arrays)
         if is_now:
             self._ahead.handed_out(command, share)
         return made
@@ -217,7 +217,7 @@ class Delivery:
             sealed = self._recorded.rows_as_sealed(gone)
             for slot, group, rows in zip(command.lost, gone, sealed, strict=True):
                 parts[slot] = GroupRows(slot, group, rows, 0)
-            return whole.assembled([parts[slot] for slot, _ in whole.groups], lambda _: {})
+            return assemble(whole, [parts[slot] for slot, _ in whole.groups], lambda _: {})
 
         return Unread((command, served.digest), read)
 

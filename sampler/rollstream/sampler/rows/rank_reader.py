@@ -6,7 +6,7 @@ import logging
 from functools import cached_property
 
 from rollstream.runtime.config.store import StoreConfig
-from rollstream.sampler.batch.assembled import AssembledBatch
+from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.store.blobs import Blobs
@@ -33,7 +33,7 @@ class RankReader:
         sampler can tell whether the groups are lost, or this machine's view of the store."""
         try:
             parts = self._payloads.parts(share.decided.step, share.groups, share.columns)
-            return share.assembled(parts, self._payloads.token_arrays)
+            return assemble(share, parts, self._payloads.token_arrays)
         except StoreError as error:
             _log.warning(
                 "rank %d of %d cannot read its share of step %d here, so that the sampler is asked "
