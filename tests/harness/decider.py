@@ -15,12 +15,12 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.runtime.config.sections import EnvironmentConfig, SamplerConfig
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.admission.granting import Granting
-from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextBatch, NextStep
 from rollstream.sampler.decide.choosing.dropping import after_sealed
 from rollstream.sampler.decide.command import Command, FromStore, Now, R, ResultContext, read
 from rollstream.sampler.decide.queries.progress import AskProgress, Progress
 from rollstream.sampler.errors import NotEnoughGroups
-from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.ahead import MakesAhead
 from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.sampler.rows.recorded import RecordedBatches
@@ -157,7 +157,7 @@ class Decider:
     def progress(self) -> Progress:
         return self.do(AskProgress())
 
-    def likely_next(self, command: LooksAhead) -> list[Share]:
+    def likely_next(self, command: NextStep) -> list[Share]:
         return likely_shares(command, self.state, self._now())
 
     def _now(self) -> Now:

@@ -20,12 +20,12 @@ from rollstream.runtime.clock import SystemClock
 from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.batch import Batch
 from rollstream.sampler.batch.share import Share, with_rows
-from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.batches.next_batch import NextBatch, NextStep
 from rollstream.sampler.decide.batches.shaped import Carry, NextShapedBatch
 from rollstream.sampler.decide.trainer.commands import Resume
 from rollstream.sampler.errors import GroupsUnreadable
 from rollstream.sampler.rows import ahead
-from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.ahead import MakesAhead
 from rollstream.sampler.rows.payloads import SOON_BATCHES, Payloads
 from rollstream.store import LocalBlobs
 
@@ -66,7 +66,7 @@ class World:
         self.buffers: list[weakref.ref[Any]] = []  # Of what was made.
         self.ahead = MakesAhead(self.payloads, self._likely, self._keep, SystemClock())
 
-    def _likely(self, command: LooksAhead) -> list[Share]:
+    def _likely(self, command: NextStep) -> list[Share]:
         assert self.may_look.wait(WAIT_S)
         with self.looking:
             self.thread = threading.current_thread()

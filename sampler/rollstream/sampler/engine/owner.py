@@ -18,7 +18,7 @@ from rollstream.sampler.batch.assembled import AssembledBatch
 from rollstream.sampler.batch.share import Share
 from rollstream.sampler.configuration import sampler_config
 from rollstream.sampler.decide.admission.granting import Granting, Observed
-from rollstream.sampler.decide.batches.next_batch import BatchCommand
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextStep
 from rollstream.sampler.decide.batches.packs_alone import check_packs
 from rollstream.sampler.decide.command import Command, R
 from rollstream.sampler.decide.queries.looks import AskStats
@@ -34,7 +34,7 @@ from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.sampler.engine.outbox.projecting import Projector
 from rollstream.sampler.engine.reading import Reading
 from rollstream.sampler.errors import GroupsUnreadable, SamplerError
-from rollstream.sampler.rows.ahead import LooksAhead, MakesAhead
+from rollstream.sampler.rows.ahead import MakesAhead
 from rollstream.sampler.rows.deliver import Delivery, likely_shares
 from rollstream.sampler.rows.payloads import Payloads
 from rollstream.sampler.rows.recorded import RecordedBatches
@@ -392,7 +392,7 @@ class Owner:
             with suppress(BrokerError, Fenced):  # The next call is told.
                 self._confirm(call, events, self._logs.attempt())
 
-    def _likely_next(self, command: LooksAhead) -> list[Share]:
+    def _likely_next(self, command: NextStep) -> list[Share]:
         with self._lock:
             if not self._logs.claimed:
                 return []

@@ -13,7 +13,7 @@ from typing import Any
 from rollstream.runtime.clock import Clock
 from rollstream.sampler.batch.assembled import AssembledBatch, assemble
 from rollstream.sampler.batch.share import Share
-from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.batches.next_batch import NextStep
 from rollstream.sampler.decide.batches.shaped import NextShapedBatch
 from rollstream.sampler.decide.command import Command
 from rollstream.sampler.rows.payloads import SOON_BATCHES, Payloads
@@ -24,8 +24,6 @@ IDLE_FACTOR = 1  # What arrives makes it anew in half of the time at most,
 AGAIN_MAX = 64  # and so often: a trainer that asks for nothing costs a look at what arrives.
 LOG_EVERY_S = 60.0  # A defect that goes on is logged so often.
 _log = logging.getLogger("rollstream.sampler")
-LooksAhead = NextBatch | NextShapedBatch
-"""The commands after which the next step is looked at."""
 _Keep = Callable[[AssembledBatch], AssembledBatch]
 
 
@@ -64,7 +62,7 @@ class MakesAhead:
     def __init__(
         self,
         payloads: Payloads,
-        likely: Callable[[LooksAhead], Sequence[Share]],
+        likely: Callable[[NextStep], Sequence[Share]],
         keep: _Keep,
         clock: Clock,
     ) -> None:
@@ -75,7 +73,7 @@ class MakesAhead:
         self._lock = threading.Lock()  # Of what was made; never held while anything is read.
         self._made: dict[Hashable, _Made] = {}  # By what rows they have.
         self._likely_shares: Sequence[Share] = ()  # What was made last, or is being made.
-        self._after: LooksAhead | None = None
+        self._after: NextStep | None = None
         self._again_left = 0
         self._served: list[Share] = []  # Handed out, which the payloads do not know yet.
         self._released = 0  # Bytes of what was handed out or discarded.
@@ -108,7 +106,7 @@ class MakesAhead:
 
     def handed_out(self, command: Command[Any], share: Share) -> None:
         """The share is on its way to who asked for it; what follows it may be made."""
-        if not isinstance(command, LooksAhead) or command.dp_rank:
+        if not isinstance(command, NextStep) or command.dp_rank:
             return
         step = command.step + 1
         with self._lock:

@@ -24,7 +24,7 @@ from rollstream.sampler.decide.batches.held_batches import (
     is_recorded,
     not_in_record,
 )
-from rollstream.sampler.decide.batches.next_batch import BatchCommand, Replace
+from rollstream.sampler.decide.batches.next_batch import BatchCommand, NextStep, Replace
 from rollstream.sampler.decide.command import Command, FromStore, Now, R, Unread
 from rollstream.sampler.decide.queries.looks import (
     AskRecorded,
@@ -164,7 +164,7 @@ class Delivery:
 
             def read_record() -> AssembledBatch | Share:
                 recorded, groups = self._recorded.batch(command.step, epoch)
-                command.check_same_request(recorded, groups)
+                command.check_same_request(recorded, lambda: groups)
                 branches = branches_at(begun, recorded.policy_epoch, recorded.chosen_at)
                 resolved = Resolved.of(recorded, groups, lineage, branches)
                 try:
@@ -250,12 +250,12 @@ class Delivery:
         return RolloutGroup.of(known.group.group_id, records, known.sealed_ts)
 
 
-def likely_shares(command: BatchCommand, state: SamplerState, now: Now) -> list[Share]:
+def likely_shares(command: NextStep, state: SamplerState, now: Now) -> list[Share]:
     """The shares of all ranks in the batch that would be decided now for the next step, asked for
     as this one was; of a shaped one without what it will carry. Empty: there are too few groups, or
     another step is the next one."""
     following = command.following()
-    if following is None or following.step != state.next_step:
+    if following.step != state.next_step:
         return []
     decided = following.decide(state, now)[-1:]
     if not decided or not isinstance(decided[0], BatchServed):

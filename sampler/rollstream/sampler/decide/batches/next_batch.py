@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from rollstream.sampler.batch.share import Share
 from rollstream.sampler.decide.batches.held_batches import (
     batch_of,
     check_unchanged,
+    groups_of,
     is_recorded,
 )
 from rollstream.sampler.decide.batches.new_batch import (
@@ -43,6 +46,7 @@ from rollstream.sampler.decide.choosing.dropping import (
     useless_groups,
 )
 from rollstream.sampler.decide.choosing.requests import (
+    check_accept,
     check_chosen_by,
     choose,
     was_on_policy,
@@ -85,31 +89,70 @@ class BatchCommand(FromStore[AssembledBatch | Share]):
     columns: tuple[str, ...] = ()
     payloads: PayloadsBy = "sampler"
 
-    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
-        """``RequestDiffers`` where the batch was served for another request."""
-
-    def following(self) -> BatchCommand | None:
-        """The same for the next step, as far as it can be known by now; None: it cannot."""
-        return None
+    def check_same_request(
+        self, served: ServedBatch, groups: Callable[[], Sequence[KnownGroup]]
+    ) -> None:
+        """``RequestDiffers`` where the batch, which has these groups, was served for another
+        request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextBatch(BatchCommand):
-    """The batch that turns weights ``step`` into weights ``step + 1``."""
+class NextStep(BatchCommand):
+    """The batch that turns weights ``step`` into weights ``step + 1``: as it was decided, or
+    decided now."""
 
     num_groups: int
     accept: Accept | None = None
     mix: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
+        check_accept(self.accept)
+        check_payloads(self.payloads)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises ``InvalidRequest`` for what no step can be asked for."""
+
+    @abstractmethod
+    def asked(self) -> Asked:
+        """What is asked for at least, for the choice."""
+
+    @abstractmethod
+    def following(self) -> Self:
+        """The same for the next step, as far as it can be known by now."""
+
+    @abstractmethod
+    def _decide_anew(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        """The events that decide the step, which was not served."""
+
+    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
+        self.check_own(state)
+        served = state.batches.get(self.step)
+        if served is not None:
+            self.check_same_request(served, partial(groups_of, served, state))
+        elif not is_recorded(self.step, state):
+            return self._decide_anew(state, now)
+        return []
+
+    def shortage(self, state: SamplerState) -> Shortage | None:
+        if self.step in state.batches or is_recorded(self.step, state):
+            return None
+        return shortage_of_new(state, self.asked())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBatch(NextStep):
+    """A step for which so many groups are chosen."""
+
     grouping: Grouping = "mixed"
     seed: int | None = None
     start_offset: int = 0
     policy_version: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.step < 0:
-            raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
+    def _check(self) -> None:
         check_chosen_by(self.asked())
-        check_payloads(self.payloads)
         if not 0 <= self.dp_rank < self.dp_size:
             raise InvalidRequest(
                 f"dp_rank {self.dp_rank} is not below dp_size {self.dp_size}; ranks begin at 0"
@@ -132,7 +175,6 @@ class NextBatch(BatchCommand):
         return json.dumps(asked, sort_keys=True, separators=(",", ":"))
 
     def asked(self) -> Asked:
-        """The same, for the choice."""
         return Asked(
             num_groups=self.num_groups,
             step=self.step,
@@ -144,13 +186,7 @@ class NextBatch(BatchCommand):
             policy_version=self.policy_version,
         )
 
-    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        served = state.batches.get(self.step)
-        if served is not None:
-            self.check_same_request(served)
-            return []
-        if is_recorded(self.step, state):
-            return []
+    def _decide_anew(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         check_new_step(state, self.asked())
         choice, drops = choose(state, self._choosing(state), self.asked(), now["now_ts"])
         events = drop_events(state, drops, now)
@@ -163,15 +199,12 @@ class NextBatch(BatchCommand):
         """The settings to choose by."""
         return state.choosing
 
-    def following(self) -> NextBatch:
+    def following(self) -> Self:
         return replace(self, step=self.step + 1)
 
-    def shortage(self, state: SamplerState) -> Shortage | None:
-        if self.step in state.batches or is_recorded(self.step, state):
-            return None
-        return shortage_of_new(state, self.asked())
-
-    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup] = ()) -> None:
+    def check_same_request(
+        self, served: ServedBatch, groups: Callable[[], Sequence[KnownGroup]]
+    ) -> None:
         if self.request() != served.event.request:
             raise RequestDiffers(
                 f"step {self.step} was served for {served.event.request} and is now asked for "

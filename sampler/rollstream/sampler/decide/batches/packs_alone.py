@@ -9,7 +9,7 @@ from rollstream.folds.batches.served import SHAPING
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import SamplerConfig
 from rollstream.sampler.decide.batches.held_batches import is_recorded
-from rollstream.sampler.decide.batches.next_batch import NextBatch
+from rollstream.sampler.decide.batches.next_batch import NextStep
 from rollstream.sampler.decide.batches.shaped import NextShapedBatch
 from rollstream.sampler.decide.command import Command
 from rollstream.sampler.errors import InvalidRequest
@@ -26,7 +26,7 @@ def check_packs(command: Command[Any], state: SamplerState, config: SamplerConfi
     the step before in the trainer epoch in effect. Where there is a section, ``ReadyPacks`` has
     its ``version_window``: the sampler chooses no groups that the window drops.
     """
-    if not isinstance(command, NextBatch | NextShapedBatch):
+    if not isinstance(command, NextStep):
         return
     step = command.step
     if step in state.batches or is_recorded(step, state):

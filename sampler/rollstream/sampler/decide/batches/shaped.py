@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from rollstream.folds.batches.served import LOST, SHAPING, ServedBatch
-from rollstream.folds.group.eligible import Accept
 from rollstream.folds.group.known import KnownGroup
 from rollstream.folds.state import SamplerState
 from rollstream.sampler.arguments import group_ids, marks, text
@@ -18,8 +17,6 @@ from rollstream.sampler.batch.carried import CarriedGroup
 from rollstream.sampler.decide.batches.acks import check_kept
 from rollstream.sampler.decide.batches.held_batches import (
     by_row,
-    groups_of,
-    is_recorded,
     served_rows,
     trajectories_of,
 )
@@ -27,15 +24,13 @@ from rollstream.sampler.decide.batches.made import MadeOf
 from rollstream.sampler.decide.batches.new_batch import (
     batch_served,
     check_new_step,
-    shortage_of_new,
 )
-from rollstream.sampler.decide.batches.next_batch import BatchCommand, check_payloads
+from rollstream.sampler.decide.batches.next_batch import NextStep
 from rollstream.sampler.decide.choosing.choose import Asked, Chosen, counted
 from rollstream.sampler.decide.choosing.dropping import Drops, drop_events, refs_of, unfit_groups
-from rollstream.sampler.decide.choosing.requests import check_accept, choose
+from rollstream.sampler.decide.choosing.requests import choose
 from rollstream.sampler.decide.command import Now
 from rollstream.sampler.decide.ratio import held_back
-from rollstream.sampler.decide.shortages import Shortage
 from rollstream.sampler.errors import CarryLost, CarryNeeded, InvalidRequest, RequestDiffers
 from rollstream.schemas.events import CarriedRows, SamplerEvent
 from rollstream.streams.folds.refs import ref_of
@@ -59,9 +54,9 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextShapedBatch(BatchCommand):
-    """The batch that turns weights ``step`` into weights ``step + 1``: as many groups as are ready,
-    ``min_groups`` to ``num_groups``, and after them those that the step before left over.
+class NextShapedBatch(NextStep):
+    """A step for which as many groups are chosen as are ready, ``min_groups`` to ``num_groups``,
+    and after them those that the step before left over.
 
     Attributes:
         settings: of what shapes, as JSON.
@@ -78,26 +73,19 @@ class NextShapedBatch(BatchCommand):
     """
 
     settings: str
-    num_groups: int
     min_groups: int
     carried: Carry | None
     lost: tuple[tuple[str, str], ...] = ()
-    accept: Accept | None = None
-    mix: Mapping[str, float] | None = None
     after: str | None = None
     only_ask: tuple[str, ...] = ()
     made: MadeOf | None = None
     request: Request = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.step < 0:
-            raise InvalidRequest(f"step {self.step} is negative; the first step is 0")
+    def _check(self) -> None:
         if not 0 <= self.min_groups <= self.num_groups:
             raise InvalidRequest(
                 f"min_groups {self.min_groups} is not within 0 and num_groups {self.num_groups}"
             )
-        check_accept(self.accept)
-        check_payloads(self.payloads)
         ids = [group_id for group_id, _ in self.carried or ()]
         if len(set(ids)) != len(ids):
             twice = next(one for one in ids if ids.count(one) > 1)
@@ -144,14 +132,7 @@ class NextShapedBatch(BatchCommand):
         """What was made of the earlier step."""
         return [] if self.made is None else self.made.events(state, now)
 
-    def _decide(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
-        self.check_own(state)
-        served = state.batches.get(self.step)
-        if served is not None:
-            self.check_same_request(served, groups_of(served, state))
-            return []
-        if is_recorded(self.step, state):
-            return []
+    def _decide_anew(self, state: SamplerState, now: Now) -> list[SamplerEvent]:
         before = state.batches.get(self.step - 1)
         batch_id = "" if before is None else before.batch_id
         if self.carried is None or self.after not in (None, batch_id):
@@ -175,14 +156,12 @@ class NextShapedBatch(BatchCommand):
         asked = self._asked(self.num_groups)
         return [*events, batch_served(state, now, asked, self.request.text, choice, carried)]
 
-    def following(self) -> NextShapedBatch:
+    def following(self) -> Self:
         """What it will carry, only who shapes knows."""
         return replace(self, step=self.step + 1, carried=(), after=None, made=None)
 
-    def shortage(self, state: SamplerState) -> Shortage | None:
-        if self.step in state.batches or is_recorded(self.step, state):
-            return None
-        return shortage_of_new(state, self._asked(self.min_groups))
+    def asked(self) -> Asked:
+        return self._asked(self.min_groups)
 
     def _asked(self, num_groups: int) -> Asked:
         return Asked(
@@ -259,12 +238,14 @@ class NextShapedBatch(BatchCommand):
 
     # What was recorded.
 
-    def check_same_request(self, served: ServedBatch, groups: Sequence[KnownGroup]) -> None:
+    def check_same_request(
+        self, served: ServedBatch, groups: Callable[[], Sequence[KnownGroup]]
+    ) -> None:
         recorded = json.loads(served.event.request)
         was, now = _asked_by_name(recorded), _asked_by_name(self.request.parsed)
         found = differing(was, now, {LOST, *self.only_ask})
         if self.carried is not None and self.after is None:
-            carried = carry_of(served, groups[len(served.groups) :])
+            carried = carry_of(served, groups()[len(served.groups) :])
             others = differing(_carry_by_name(carried), _carry_by_name(self.carried), ())
             found += others[:_SHOWN]
             if len(others) > _SHOWN:
