@@ -94,7 +94,7 @@ def resume(saved: int | None, later: str) -> Resumed:
         ([ack(0, "trained", 1), resume(None, "replay"), checkpoint(0)], ["trained", "trained"]),
         ([ack(0), resume(None, "release")], ["released", "released"]),
         ([ack(0), resume(0, "release")], ["trained", "trained"]),
-        ([replaced(0, 1, chosen(2)), checkpoint(0)], ["trained", "filtered", "trained"]),
+        ([replaced(0, 1, chosen(2)), checkpoint(0)], ["filtered", "trained", "trained"]),
         (
             [resume(None, "release"), served(0, chosen(1)), ack(0, "failed"), checkpoint(0)],
             ["released", "released", "failed"],
@@ -107,6 +107,14 @@ def test_a_use_ends_as_acks_checkpoints_and_resumes_say(
     fold = history(served(0, chosen(0), chosen(1)), *events)
     assert [use.state for use in fold.uses] == states
     assert all(use.replaced == (use.state == "filtered") for use in fold.uses)
+
+
+def test_groups_that_gave_way_come_first_in_the_order_in_which_they_did() -> None:
+    replacements = [replaced(0, 1, chosen(2)), replaced(0, 0, chosen(3)), replaced(0, 1, chosen(4))]
+    uses = history(served(0, chosen(0), chosen(1)), *replacements, served(1, chosen(5))).uses
+    assert [use.group.index_in_flush for use in uses if use.replaced] == [1, 0, 2]
+    assert [use.replaced for use in uses] == [True, True, True, False, False, False]
+    assert [(use.step, use.slot) for use in uses[3:]] == [(0, 0), (0, 1), (1, 0)]
 
 
 def test_rows_that_a_batch_leaves_out_are_told_from_those_that_it_has() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from rollstream.folds.batches.life import BatchLife, Became, FinalTo
 from rollstream.folds.batches.row_outcomes import RowOutcome, unpack_outcomes
 from rollstream.folds.batches.served import ServedBatch
-from rollstream.schemas.events import (
-    BatchServed,
-    ChosenGroup,
-    Dropped,
-    Event,
-    Replaced,
-)
+from rollstream.schemas.events import Dropped, Event, Replaced
 from rollstream.streams.folds.refs import GroupRef, ref_of
 
 SERVED, TRAINED, FAILED, SKIPPED, RELEASED = "served", "trained", "failed", "skipped", "released"
@@ -110,30 +104,27 @@ class UseHistory:
 
     Attributes:
         drops: of groups that were dropped outside of a batch.
-        batches: the newest decision of each step: its offset and trainer epoch.
     """
 
     def __init__(self, matters: Callable[[GroupRef, int | None], bool]) -> None:
         self._matters = matters
-        self._uses: list[Use] = []
         self.drops: dict[GroupRef, Drop] = {}
-        self.batches: dict[int, tuple[int, int]] = {}
-        # Of each decision: slot to the index of a use, and what its batch became last.
-        self._slots: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self._became: dict[int, Became] = {}
-        self._shaped: dict[int, dict[GroupRef, int]] = {}  # Of shaped steps: likewise by group.
-        self._carried: dict[int, Sequence[bool]] = {}  # Rows of a use that the next step carries.
         self._life = BatchLife()  # Of batches that are not final.
+        self._newest: dict[int, int] = {}  # By step, the offset of its newest decision.
+        # Of each decision about groups that matter, by its offset: what the batch became last, its
+        # groups that gave way to others, and the rows that the next step carries.
+        self._became: dict[int, Became] = {}
+        self._given_way: defaultdict[int, list[Use]] = defaultdict(list)
+        self._carried: dict[int, Mapping[GroupRef, Sequence[bool]]] = {}
 
     @property
     def uses(self) -> list[Use]:
-        """In the order of decisions."""
-        found = list(self._uses)
-        for decided_at, slots in self._slots.items():
-            became = self._became[decided_at]
-            rows = _rows_of(became.batch)
-            for at in slots.values():
-                found[at] = self._ended(at, _became(found[at], became, rows))
+        """In the order of decisions; of a batch the groups that gave way to others first."""
+        found: list[Use] = []
+        for decided_at, became in sorted(self._became.items()):
+            found += self._given_way[decided_at]
+            uses = self._uses_in(became, range(len(became.batch.all_refs)))
+            found += [self._ended(use, became.batch) for use in uses]
         return found
 
     def apply(self, offset: int, event: Event) -> None:
@@ -141,77 +132,58 @@ class UseHistory:
         for change in self._life.apply(offset, event):
             if isinstance(change, FinalTo):
                 if change.releases:
-                    for at in self._shaped.get(change.step, {}).values():
-                        self._carried.pop(at, None)
+                    self._carried.pop(self._newest.get(change.step, -1), None)
             elif change.state != "forgotten":
-                if isinstance(event, BatchServed):
-                    self._serve(change.batch)
-                elif isinstance(event, Replaced):
-                    self._replace(event, change.before)
-                if change.batch.offset in self._slots:
-                    self._became[change.batch.offset] = change
+                self._follow(change, event)
         if isinstance(event, Dropped):
             for group in event.groups:
                 ref = ref_of(group)
                 if self._matters(ref, None):
                     self.drops[ref] = Drop(event.reason, event.detail)
 
-    def _serve(self, batch: ServedBatch) -> None:
-        event = batch.event
-        self.batches[event.step] = (batch.offset, event.trainer_epoch)
-        carried = {ref_of(one.group): one.wanted.tolist() for one in event.carried}
-        for ref, at in self._shaped.get(event.step - 1, {}).items():
-            self._carried[at] = carried.get(ref, ())
-        if batch.is_shaped:
-            self._shaped[event.step] = {}
-        else:
-            self._shaped.pop(event.step, None)
-        self._choose(event, list(enumerate(event.groups)))
-        left_over = [one.group._replace(row_mask=one.wanted) for one in event.carried]
-        slotted = list(enumerate(left_over, start=len(event.groups)))
-        self._choose(event, slotted, carried=True)
+    def _follow(self, change: Became, event: Event) -> None:
+        batch, step = change.batch, change.batch.event.step
+        if change.state == "served":
+            before = self._newest.get(step - 1)
+            if before in self._became:
+                rows = [one.wanted.tolist() for one in batch.carried]
+                self._carried[before] = dict(zip(batch.carried_refs, rows, strict=True))
+            self._newest[step] = batch.offset
+        elif isinstance(event, Replaced):
+            gone = self._uses_in(change._replace(batch=change.before), event.slots.tolist())
+            self._given_way[batch.offset] += [
+                replace(use, state=event.outcome, detail=event.reason, replaced=True)
+                for use in gone
+            ]
+        if batch.offset in self._became or any(self._matters(ref, step) for ref in batch.all_refs):
+            self._became[batch.offset] = change
 
-    def _choose(
-        self,
-        event: BatchServed | Replaced,
-        chosen: Sequence[tuple[int, ChosenGroup]],
-        *,
-        carried: bool = False,
-    ) -> None:
-        decided_at, trainer_epoch = self.batches[event.step]
-        for slot, group in chosen:
-            ref = ref_of(group)
-            mask = group.row_mask
-            if self._matters(ref, event.step):
-                self._slots[decided_at][slot] = len(self._uses)
-                if event.step in self._shaped:
-                    self._shaped[event.step][ref] = len(self._uses)
-                self._uses.append(
-                    Use(
-                        group=ref,
-                        decided_at=decided_at,
-                        trainer_epoch=trainer_epoch,
-                        step=event.step,
-                        slot=slot,
-                        batch_id=event.batch_id,
-                        row_mask=None if mask is None else tuple(mask.tolist()),
-                        carried=carried,
-                    )
+    def _uses_in(self, became: Became, slots: Iterable[int]) -> Iterator[Use]:
+        """The groups in these slots that matter, with what their batch became."""
+        batch, new = became.batch, len(became.batch.groups)
+        refs, step, rows = batch.all_refs, batch.event.step, _rows_of(batch)
+        for slot in slots:
+            if self._matters(refs[slot], step):
+                is_new = slot < new
+                mask = batch.groups[slot].row_mask if is_new else batch.carried[slot - new].wanted
+                use = Use(
+                    group=refs[slot],
+                    decided_at=batch.offset,
+                    trainer_epoch=batch.event.trainer_epoch,
+                    step=step,
+                    slot=slot,
+                    batch_id=batch.batch_id,
+                    row_mask=None if mask is None else tuple(mask.tolist()),
+                    carried=not is_new,
                 )
+                yield _became(use, became, rows)
 
-    def _replace(self, event: Replaced, before: ServedBatch) -> None:
-        slots: list[int] = event.slots.tolist()
-        held, rows = self._slots.get(before.offset, {}), _rows_of(before)
-        for at in [held.pop(slot) for slot in slots if slot in held]:
-            use = _acked(self._uses[at], before, rows)
-            self._uses[at] = replace(use, state=event.outcome, detail=event.reason, replaced=True)
-        self._choose(event, list(zip(slots, event.groups, strict=True)))
-
-    def _ended(self, at: int, use: Use) -> Use:
+    def _ended(self, use: Use, batch: ServedBatch) -> Use:
         """With what the next step says of rows that were kept, or of which no ack tells."""
-        if use.state in (SERVED, RELEASED) or use.replaced or use.step not in self._shaped:
+        if use.state in (SERVED, RELEASED) or not batch.is_shaped:
             return use
-        carried = self._carried.get(at)
+        carries = self._carried.get(use.decided_at)
+        carried = None if carries is None else carries.get(use.group, ())
         if use.outcomes is None and use.state != TRAINED and carried:
             outcomes = [KEPT if kept else use.state for kept in carried]
         elif use.outcomes is not None and KEPT in use.outcomes:
@@ -239,7 +211,7 @@ def _rows_of(batch: ServedBatch) -> _Rows:
 def _became(use: Use, became: Became, rows: _Rows) -> Use:
     """With what its batch became."""
     if became.state == "released":
-        return replace(use, state=RELEASED, batch_id=became.batch.batch_id)
+        return replace(use, state=RELEASED)
     acked = _acked(use, became.batch, rows)
     if became.state != "final":
         return acked
@@ -248,7 +220,6 @@ def _became(use: Use, became: Became, rows: _Rows) -> Use:
 
 def _acked(use: Use, batch: ServedBatch, rows: _Rows) -> Use:
     """With what the ack of its batch says."""
-    use = replace(use, batch_id=batch.batch_id)
     if use.slot in rows:
         names = tuple(_NAMES[RowOutcome(code)] for code in rows[use.slot].tolist())
         return replace(use, outcomes=names).with_outcomes(names)
