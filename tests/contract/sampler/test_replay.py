@@ -22,7 +22,8 @@ from rollstream.sampler.history import FileCheck, check_from_files, decisions, r
 from rollstream.schemas.events import BatchServed, Replaced
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.store.dataset import Provenance, encode_rows, read_rows
-from rollstream.store.errors import BlobMissing
+from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.layout import batch_path
 from rollstream.store.local import LocalBlobs
 from rollstream.store.memory import MemoryBlobs
 from rollstream.streams.broker import Broker
@@ -238,6 +239,15 @@ def test_a_step_without_files_and_a_name_without_section_say_so(world: LocalWorl
         file_check(world, 9)
     with pytest.raises(UnknownSampler, match="no decision of a sampler 'other'"):
         check_from_files("other", 0, config=world.config, store=world.store)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b"{}", b'{"digest": "", "groups": [{}]}'])
+def test_a_damaged_file_of_a_decision_is_named(world: LocalWorld, damaged: bytes) -> None:
+    train(world, 1)
+    path = batch_path(world.name, 1, 0)
+    world.store.replace(path, damaged)
+    with pytest.raises(CorruptFile, match=f"{path} is no batch's file, or a damaged one"):
+        file_check(world, 0)
 
 
 @pytest.mark.proves("F2", "A22")

@@ -4,12 +4,16 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
+from rollstream.store.errors import CorruptFile
 from rollstream.streams.folds.refs import GroupRef
 
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+"""What a file that is no JSON, or not what it should be, raises while it is read."""
 Known = Literal["final", "trained", "failed", "served", "in_file", "in_no_file"]
 
 
@@ -43,11 +47,20 @@ class BatchGroup(NamedTuple):
     carried: bool
 
 
+@contextmanager
+def reading_batch(path: str) -> Iterator[None]:
+    """Raises ``CorruptFile`` where what is read of a batch's file is damaged."""
+    try:
+        yield
+    except DAMAGED as error:
+        raise CorruptFile(f"{path} is no batch's file, or a damaged one: {error!r}") from error
+
+
 def groups_in(content: Mapping[str, Any]) -> Iterator[BatchGroup]:
     """The groups that a batch's file names, those that were carried last.
 
     Raises:
-        KeyError, TypeError: it is damaged.
+        DAMAGED: it is damaged.
     """
     for group in [*content["groups"], *content.get("carried", ())]:
         ref = GroupRef(

@@ -11,12 +11,12 @@ import orjson
 
 from rollstream.runtime.deadline import Deadline
 from rollstream.sampler.errors import UnknownSampler
-from rollstream.sampler.history.batch_files import groups_in, standing_files
+from rollstream.sampler.history.batch_files import groups_in, reading_batch, standing_files
 from rollstream.sampler.history.decisions import no_batch, read_decisions
 from rollstream.sampler.history.replay import newest_epoch
 from rollstream.sampler.history.uses import IN_BATCH, Drop, Use, UseHistory
 from rollstream.store.blobs import Blobs
-from rollstream.store.errors import BlobMissing, CorruptFile
+from rollstream.store.errors import BlobMissing
 from rollstream.store.layout import batch_in, batch_path, batches_prefix
 from rollstream.streams.broker import Broker
 from rollstream.streams.folds.refs import GroupRef
@@ -152,7 +152,7 @@ class RecordedInFiles:
 
 def _uses_in(path: str, data: bytes) -> Iterator[Use]:
     """The groups of a batch, by its file."""
-    try:
+    with reading_batch(path):
         content: dict[str, Any] = orjson.loads(data)
         for slot, (ref, rows, carried) in enumerate(groups_in(content)):
             yield Use(
@@ -166,5 +166,3 @@ def _uses_in(path: str, data: bytes) -> Iterator[Use]:
                 row_mask=None if rows is None else tuple(rows),
                 carried=carried,
             )
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path} is no batch's file, or a damaged one: {error!r}") from error

@@ -33,6 +33,7 @@ from rollstream.sampler.errors import (
     InvalidRequest,
     UnknownSampler,
 )
+from rollstream.sampler.history.batch_files import reading_batch
 from rollstream.sampler.history.decisions import (
     asked_step,
     connected,
@@ -309,31 +310,40 @@ def check_from_files(
     if trainer_epoch is None:
         trainer_epoch = newest_epoch(store, name, at)
     path = batch_path(name, whole_number("trainer_epoch", trainer_epoch), at)
-    decision: dict[str, Any] = json.loads(store.read(path))
+    data = store.read(path)
     digests: list[bytes] = []
     differing: list[str] = []
-    for group in [*decision["groups"], *decision.get("carried", ())]:
-        if "path" not in group:
-            raise BlobMissing(f"the decision of step {at} names no file of {group['group_id']}")
-        try:
-            rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
-        except BlobMissing as error:
-            address = PartitionAddress(
-                group["environment"], group["generation"], group["partition"]
-            )
-            file = NamedFile(group["offset"], group["path"])
-            raise if_retired(error, store, address, file) from error
-        (digest,) = row_digests(rows, [0])
-        digests += [CARRIED, digest] if "wanted" in group else [digest]
-        if "row_mask" in group:
-            digests.append(np.array(group["row_mask"], np.bool_).tobytes())
-        if "scores" in group:
-            digests.append(digest_part([ServedScore(**one) for one in group["scores"]]))
-        if "wanted" in group:
-            digests.append(np.array(group["wanted"], np.bool_).tobytes())
-        if digest.hex() != group["digest"]:
-            differing.append(group["group_id"])
-    return FileCheck(bytes.fromhex(decision["digest"]), combined(digests), tuple(differing))
+    with reading_batch(path):
+        decision: dict[str, Any] = json.loads(data)
+        for group in [*decision["groups"], *decision.get("carried", ())]:
+            digest, others = _digests_of(store, at, group)
+            digests += [CARRIED, digest] if "wanted" in group else [digest]
+            digests += others
+            if digest.hex() != group["digest"]:
+                differing.append(group["group_id"])
+        recorded = bytes.fromhex(decision["digest"])
+    return FileCheck(recorded, combined(digests), tuple(differing))
+
+
+def _digests_of(store: Blobs, step: int, group: Mapping[str, Any]) -> tuple[bytes, list[bytes]]:
+    """The digest of a group's rows as they are now, and what else the batch's digest is over."""
+    if "path" not in group:
+        raise BlobMissing(f"the decision of step {step} names no file of {group['group_id']}")
+    try:
+        rows = read_rows(store, group["path"], ranges=[(group["row_start"], group["rows"])])
+    except BlobMissing as error:
+        address = PartitionAddress(group["environment"], group["generation"], group["partition"])
+        file = NamedFile(group["offset"], group["path"])
+        raise if_retired(error, store, address, file) from error
+    (digest,) = row_digests(rows, [0])
+    others = []
+    if "row_mask" in group:
+        others.append(np.array(group["row_mask"], np.bool_).tobytes())
+    if "scores" in group:
+        others.append(digest_part([ServedScore(**one) for one in group["scores"]]))
+    if "wanted" in group:
+        others.append(np.array(group["wanted"], np.bool_).tobytes())
+    return digest, others
 
 
 def if_retired(

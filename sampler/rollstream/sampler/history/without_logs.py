@@ -18,7 +18,14 @@ from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.configuration import sampler_config, seal_logs_of
 from rollstream.sampler.engine.snapshots import identity_of
 from rollstream.sampler.errors import UnknownSampler
-from rollstream.sampler.history.batch_files import Known, Steps, groups_in, in_runs, standing_files
+from rollstream.sampler.history.batch_files import (
+    DAMAGED,
+    Known,
+    Steps,
+    groups_in,
+    in_runs,
+    standing_files,
+)
 from rollstream.schemas.events import Dropped, Resumed
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.reasons import DropReason
@@ -208,7 +215,7 @@ class _Files:
             return _Decision(content["digest"], content["replacements"], groups)
         except BlobMissing:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             self.unreadable[path] = f"it is damaged: {error!r}"
             return None
 

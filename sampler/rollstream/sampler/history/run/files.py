@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rollstream.folds.group.known import TRAIN
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.runtime.deadline import Deadline
-from rollstream.sampler.history.batch_files import groups_in, standing_files
+from rollstream.sampler.history.batch_files import DAMAGED, groups_in, standing_files
 from rollstream.sampler.history.ranking import RankedRows
 from rollstream.sampler.history.report_fold import unsealed_in
 from rollstream.sampler.history.run.columns import NO_STEP, Ended, RunColumns, joined
@@ -37,8 +37,6 @@ from rollstream.store.rollups import VisibleFile
 # and one of so many before, so that a file that was written anew with the same size is seen, too.
 OPEN = 4
 REREAD = 64
-# What a file that is JSON, and yet not what it should be, raises while it is counted.
-_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 _SEGMENTS = ("uids", "segment_idxs", "weight_steps", "token_counts", "rewards", "created_ts")
 
 
@@ -190,7 +188,7 @@ class RunFiles:
                 new = True
             except (BlobMissing, CorruptFile, NewerFile) as error:
                 self._unreadable[path] = str(error)
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 self._unreadable[path] = f"it is damaged: {error!r}"
         self._unread += len(left)
         return new
@@ -218,7 +216,7 @@ class RunFiles:
             batch = self._batch_of(self._store.read(path))
         except BlobMissing:
             return False  # It was deleted since it was listed.
-        except _DAMAGED as error:
+        except DAMAGED as error:
             self._unreadable[path] = f"it is damaged: {error!r}"
             return False
         before = self._batches.get(path)
