@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rollstream.runtime.config.sections import RollstreamConfig
 from rollstream.sampler.errors import InvalidRequest, UnknownRollout
 from rollstream.sampler.history.ranking import Order, RankedRows, rank_of
-from rollstream.sampler.history.recorded import Recorded, decided_about
+from rollstream.sampler.history.recorded import Decided, Recorded, decided_about
 from rollstream.sampler.history.replay import if_retired
 from rollstream.sampler.history.scored_rewards import ScoredRewards
 from rollstream.sampler.history.uses import RELEASED, Use
@@ -178,7 +178,9 @@ def find_rollouts(
     if not chosen:
         raise UnknownRollout(_nothing(asked, config))
     found = [flushes.found(one) for one in chosen]
-    became = _Becoming(recorded, config, asked.sampler, [origin for origin, _ in found])
+    ids = {origin.ref: origin.group_id for origin, _ in found}
+    decided = decided_about(ids, recorded, asked.sampler, config.samplers)
+    otherwise = WAITING if recorded.whole else IN_NO_BATCH
     return [
         FoundRollout(
             rollout_uid=segments[0].rollout_uid,
@@ -193,7 +195,7 @@ def find_rollouts(
             token_count=one.tokens,
             segments=tuple(segments),
             origin=origin,
-            became=tuple(became.of(origin)),
+            became=tuple(_became(origin, decided, config, otherwise)),
         )
         for one, (origin, segments) in zip(chosen, found, strict=True)
     ]
@@ -370,51 +372,38 @@ def _if_flush_retired(
 # What became of them.
 
 
-class _Becoming:
-    """What samplers did with groups, each asked once: this sampler, or every configured one."""
-
-    def __init__(
-        self,
-        recorded: Recorded,
-        config: RollstreamConfig,
-        sampler: str | None,
-        origins: Iterable[GroupOrigin],
-    ) -> None:
-        ids = {origin.ref: origin.group_id for origin in origins}
-        self._otherwise = WAITING if recorded.whole else IN_NO_BATCH
-        self._environments = {
-            name: set(section.environments) for name, section in config.samplers.items()
-        }
-        self._decided = decided_about(ids, recorded, sampler, config.samplers)
-
-    def of(self, origin: GroupOrigin) -> Iterator[Became]:
-        """Of a rollout, which has these rows of its group."""
-        rows = [row.index for row in origin.segments]
-        for name, (uses, drops) in self._decided.items():
-            if origin.environment not in self._environments.get(name, {origin.environment}):
-                continue
-            of_rows = [use.of_rows(rows) for use in uses if use.group == origin.ref]
-            mine = [use for use in of_rows if use is not None]
-            for use in mine:
-                yield Became(
-                    sampler=name,
-                    state=use.state,
-                    detail=use.detail,
-                    step=use.step,
-                    slot=use.slot,
-                    batch_id=use.batch_id,
-                    trainer_epoch=use.trainer_epoch,
-                    acked=use.acked,
-                    carried=use.carried,
-                )
-            drop = drops.get(origin.ref)
-            if drop is not None:
-                detail = f"{drop.reason}{drop.detail and f': {drop.detail}'}"
-                yield Became(sampler=name, state=DROPPED, detail=detail)
-            elif origin.split == EVAL:
-                yield Became(sampler=name, state=EVAL)
-            elif all(use.state == RELEASED for use in mine):
-                yield Became(sampler=name, state=self._otherwise)
+def _became(
+    origin: GroupOrigin, decided: Decided, config: RollstreamConfig, otherwise: str
+) -> Iterator[Became]:
+    """What samplers did with a rollout, which has these rows of its group; ``otherwise``: what it
+    is where they did nothing."""
+    rows = [row.index for row in origin.segments]
+    for name, (uses, drops) in decided.items():
+        section = config.samplers.get(name)
+        if section is not None and origin.environment not in section.environments:
+            continue
+        of_rows = [use.of_rows(rows) for use in uses if use.group == origin.ref]
+        mine = [use for use in of_rows if use is not None]
+        for use in mine:
+            yield Became(
+                sampler=name,
+                state=use.state,
+                detail=use.detail,
+                step=use.step,
+                slot=use.slot,
+                batch_id=use.batch_id,
+                trainer_epoch=use.trainer_epoch,
+                acked=use.acked,
+                carried=use.carried,
+            )
+        drop = drops.get(origin.ref)
+        if drop is not None:
+            detail = f"{drop.reason}{drop.detail and f': {drop.detail}'}"
+            yield Became(sampler=name, state=DROPPED, detail=detail)
+        elif origin.split == EVAL:
+            yield Became(sampler=name, state=EVAL)
+        elif all(use.state == RELEASED for use in mine):
+            yield Became(sampler=name, state=otherwise)
 
 
 def _nothing(asked: AskedRollouts, config: RollstreamConfig) -> str:

@@ -70,8 +70,8 @@ class _Masked(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """A batch by its file of ``size`` bytes. ``refs``: int64 [groups, 3], log, offset and index in
-    its flush."""
+    """A batch by its file of ``size`` bytes. ``refs``: int64 [groups, 2], the number of its flush
+    and the index there."""
 
     size: int
     ts: int
@@ -97,7 +97,7 @@ class RunFiles:
         self._environments = None if section is None else set(section.environments)
         self._flushes: dict[str, _Flush] = {}
         self._batches: dict[str, _Batch] = {}
-        self._logs: dict[PartitionAddress, int] = {}
+        self._named: dict[tuple[object, ...], int] = {}  # Flushes that batches name: log, offset.
         self._scores: list[str] | None = None
         self._scored: ScoredRewards | None = None
         self._unreadable: dict[str, str] = {}
@@ -225,13 +225,13 @@ class RunFiles:
 
     def _batch_of(self, data: bytes) -> _Batch:
         content: dict[str, Any] = orjson.loads(data)
-        refs: list[tuple[int, int, int]] = []
+        refs: list[tuple[int, int]] = []
         masked = []
         for ref, rows, _ in groups_in(content):
-            log = self._logs.setdefault(ref.log, len(self._logs))
             if rows is not None:
                 masked.append(_Masked(len(refs), np.array(rows, np.bool_)))
-            refs.append((log, ref.offset, ref.index_in_flush))
+            flush = self._named.setdefault(ref[:4], len(self._named))
+            refs.append((flush, ref.index_in_flush))
         current = content.get("current_step")
         clock = content["step"] if current is None or current < 0 else current
         return _Batch(
@@ -239,7 +239,7 @@ class RunFiles:
             int(content["ts"]),
             max(clock, content["policy_step"]),
             len(content["groups"]),
-            np.array(refs, np.int64).reshape(-1, 3),
+            np.array(refs, np.int64).reshape(-1, 2),
             masked,
         )
 
@@ -293,7 +293,7 @@ class RunFiles:
         """int64 [rollouts] the step of each, and ``RunColumns.taken``."""
         batches = [(step, self._batches[path]) for step, path in standing.items()]
         counts = np.array([len(one.refs) for _, one in batches], np.int64)
-        refs = _joined([one.refs for _, one in batches], np.int64).reshape(-1, 3)
+        refs = _joined([one.refs for _, one in batches], np.int64).reshape(-1, 2)
         numbers = self._numbers(refs, flushes, first_groups)
         step_of = np.repeat(np.array([*standing], np.int64), counts)
         whole = numbers >= 0
@@ -323,21 +323,14 @@ class RunFiles:
         first_groups: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """int64 [refs] the number of each group; -1: its manifest is not there."""
-        numbers = np.full(len(refs), -1)
-        for address, log in self._logs.items():
-            of_log = [at for at, one in enumerate(flushes) if one.address == address]
-            if not of_log:
-                continue
-            of_log.sort(key=lambda at: flushes[at].offset)
-            offsets = np.array([flushes[at].offset for at in of_log])
-            chosen = np.flatnonzero(refs[:, 0] == log)
-            at = np.minimum(np.searchsorted(offsets, refs[chosen, 1]), len(offsets) - 1)
-            counts = np.array([len(flushes[at].examples) for at in of_log])
-            indexes = refs[chosen, 2]
-            there = (offsets[at] == refs[chosen, 1]) & (indexes >= 0) & (indexes < counts[at])
-            firsts = first_groups[np.array(of_log)[at]]
-            numbers[chosen[there]] = (firsts + indexes)[there]
-        return numbers
+        flush_of = np.full(len(self._named), len(flushes))  # By number: its index here.
+        for at, one in enumerate(flushes):
+            if (number := self._named.get((*one.address, one.offset))) is not None:
+                flush_of[number] = at
+        counts = np.array([*(len(one.examples) for one in flushes), 0])
+        at_flush, indexes = flush_of[refs[:, 0]], refs[:, 1]
+        there = (indexes >= 0) & (indexes < counts[at_flush])
+        return np.where(there, np.append(first_groups, 0)[at_flush] + indexes, -1)
 
 
 def _flush_of(address: PartitionAddress, offset: int, event: FlushColumns) -> _Flush:
