@@ -28,7 +28,7 @@ from rollstream.sampler.history.run import (
 from rollstream.sampler.history.run.columns import Ended
 from rollstream.sampler.history.run.files import OPEN
 from rollstream.sampler.history.run.series import NAMED_MAX, POINTS_MAX
-from rollstream.store.layout import MANIFESTS, batches_prefix
+from rollstream.store.layout import MANIFESTS, SCORES, batches_prefix
 from rollstream.store.manifests import list_manifests, read_columns
 from rollstream.streams.topics.layout import BadName, check_name_in_topic
 
@@ -199,6 +199,20 @@ def test_a_damaged_file_is_passed_over_and_named(tmp_path: Path) -> None:
     files.refresh()
     assert set(files.columns().unreadable) == {batch, manifest}
     assert files.columns().rollouts > 0
+
+
+def test_damaged_scores_are_read_once_and_named(tmp_path: Path) -> None:
+    run = EventfulRun(tmp_path)
+    store = CountingBlobs(run.line.blobs)
+    paths = [blob.path for blob in store.list(f"{SCORES}/")]
+    for path in paths:
+        store.replace(path, b"PAR1")
+    files = RunFiles(store, run.line.config, NAME)
+    files.refresh()
+    store.opened = 0
+    columns = files.columns()
+    assert set(columns.unreadable) == {f"{SCORES}/"}
+    assert 0 < store.opened <= len(paths) < len(columns.uids)
 
 
 def test_a_file_that_is_json_and_says_what_cannot_be_is_passed_over(tmp_path: Path) -> None:
