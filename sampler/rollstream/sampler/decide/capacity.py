@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 
+from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
 from rollstream.schemas.choosing import Choosing
 
@@ -22,14 +24,23 @@ def capacities(state: SamplerState) -> dict[str, int]:
     if capacity is None:
         return {}
     names = choosing.names()
-    last = islice(reversed(state.batches.values()), BATCHES_COUNTED)
-    served = Counter(group.environment for batch in last for group in batch.groups)
+    served = by_environment(last_batches(state))
     total = sum(served[name] for name in names)
     if len(names) == 1 or not total:
         return dict.fromkeys(names, capacity)
     least = least_capacity(choosing, capacity)
     rest = (capacity - least) * len(names)
     return {name: least + rest * served[name] // total for name in names}
+
+
+def last_batches(state: SamplerState) -> list[ServedBatch]:
+    """Those that say what is used of each environment, the newest first."""
+    return list(islice(reversed(state.batches.values()), BATCHES_COUNTED))
+
+
+def by_environment(batches: Iterable[ServedBatch]) -> Counter[str]:
+    """Groups that were chosen for these batches."""
+    return Counter(ref.environment for batch in batches for ref in batch.refs)
 
 
 def least_capacity(choosing: Choosing, capacity: int) -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from math import ceil
 from typing import NamedTuple
 
-from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.state import SamplerState
 from rollstream.runtime.config.sections import SamplerConfig
-from rollstream.sampler.decide.capacity import BATCHES_COUNTED, capacities
+from rollstream.sampler.decide.capacity import (
+    BATCHES_COUNTED,
+    by_environment,
+    capacities,
+    last_batches,
+)
 from rollstream.sampler.decide.ratio import most_room, room_for_inserts
 from rollstream.schemas.order import Branch
 from rollstream.streams.folds.in_flight import LivingProducers
@@ -163,7 +166,7 @@ class Loads:
     def _steps(self, state: SamplerState, requests: Sequence[Sequence[Quota]]) -> dict[str, int]:
         """Groups a step of each environment: by the newest batch's ``mix``, else half of an even
         share, so that none is left without, and the rest by what the last batches had."""
-        names, last = state.choosing.names(), _last_batches(state)
+        names, last = state.choosing.names(), last_batches(state)
         # Steps of ready packs may need none; their workers begin some all the same.
         fewest = 1 if last else FIRST_GROUPS
         largest = max(_asked(state, requests), default=0)
@@ -174,7 +177,7 @@ class Loads:
         if mix is not None and any(mix.get(name) for name in names):
             total = sum(mix.values())
             return {name: ceil(groups * mix.get(name, 0.0) / total) for name in names}
-        served = _by_environment(last)
+        served = by_environment(last)
         weights = {name: served[name] if served else 1 for name in names}
         total_served = sum(weights.values())
         least = groups / len(names) / 2
@@ -186,7 +189,7 @@ class Loads:
         asked = _asked(state, requests)
         if self._config.groups_per_step is not None:
             return max(self._config.groups_per_step, *asked, 0)
-        few = len(_last_batches(state)) < BATCHES_COUNTED or self._config.ready_packs is not None
+        few = len(last_batches(state)) < BATCHES_COUNTED or self._config.ready_packs is not None
         return 0 if few or len(set(asked)) > 1 else asked[0]
 
     def _most(self, state: SamplerState, steps: Counter[str]) -> dict[str, tuple[int, str]]:
@@ -216,23 +219,14 @@ class Loads:
             groups, left = state.unacked(uses)
             return groups + left
         unacked = [one for one in state.open_batches() if one.status is None]
-        return _by_environment(unacked)
-
-
-def _by_environment(batches: Iterable[ServedBatch]) -> Counter[str]:
-    """Groups in these batches."""
-    return Counter(ref.environment for batch in batches for ref in batch.refs)
-
-
-def _last_batches(state: SamplerState) -> list[ServedBatch]:
-    return list(islice(reversed(state.batches.values()), BATCHES_COUNTED))
+        return by_environment(unacked)
 
 
 def _asked(state: SamplerState, requests: Sequence[Sequence[Quota]]) -> list[int]:
     """Groups of each request, and of each of the last batches: as many as were asked for, since too
     few may have been ready."""
     asked = [sum(count for _, count in request) for request in requests]
-    return asked + [json.loads(one.event.request)["num_groups"] for one in _last_batches(state)]
+    return asked + [json.loads(one.event.request)["num_groups"] for one in last_batches(state)]
 
 
 def _lacking(
