@@ -102,14 +102,30 @@ class Payloads:
         self.cached_bytes = 0
 
     def parts(
-        self, step: int, groups: Sequence[tuple[int, KnownGroup]], columns: Collection[str] = ()
+        self,
+        step: int,
+        groups: Sequence[tuple[int, KnownGroup]],
+        columns: Collection[str] = (),
+        of_batch: Sequence[KnownGroup] = (),
+        *,
+        whole: bool = False,
     ) -> list[GroupRows]:
-        """The rows that the batch of a step is made of; ``groups`` are pairs of slot and group.
+        """The rows that the batch of a step is made of.
+
+        Args:
+            groups: pairs of slot and group.
+            of_batch: all groups of the batch, which are read with these.
+            whole: whether their files are read whole.
 
         Raises:
             BlobMissing, CorruptFile: rows are not those that were sealed.
         """
-        return self._parts(step, groups, frozenset(columns))
+        with self._reading:
+            wanted = of_batch or [group for _, group in groups]
+            self._begin(step, wanted)
+            found = self._columns(step, wanted, frozenset(columns), whole=whole)
+            self._note_served(groups)
+        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
 
     def parts_of_batch(
         self,
@@ -126,18 +142,18 @@ class Payloads:
         Raises:
             GroupsUnreadable: files are missing or damaged; it names the groups of the whole batch.
         """
-        step, asked = batch.step, frozenset(columns)
+        step = batch.step
         slotted = [(slot, groups[slot]) for slot in slots]
         others = [] if self.handed_out.is_readable(batch) else groups
         try:
             whole = ready is not None and bool(others) and self._soon_served(groups, ready)
-            parts = self._parts(step, slotted, asked, others, whole=whole)
+            parts = self.parts(step, slotted, columns, others, whole=whole)
         except (BlobMissing, CorruptFile):
             self.handed_out.add_failed(batch)
-            failed = self.failing(step, groups, asked)
+            failed = self.failing(step, groups, columns)
             if failed:
                 raise _unreadable(batch, dict(enumerate(groups)), failed) from None
-            parts = self._parts(step, slotted, asked)
+            parts = self.parts(step, slotted, columns)
         self.handed_out.add(batch)
         return parts
 
@@ -218,23 +234,6 @@ class Payloads:
     def _is_there(self, sealed: SealedFile) -> bool:
         info = self._blobs.info(sealed.path)
         return info is not None and info.size == sealed.size
-
-    def _parts(
-        self,
-        step: int,
-        groups: Sequence[tuple[int, KnownGroup]],
-        asked: frozenset[str],
-        of_batch: Sequence[KnownGroup] = (),
-        *,
-        whole: bool = False,
-    ) -> list[GroupRows]:
-        """The rows of groups; where it is given, those of the whole batch are read."""
-        with self._reading:
-            wanted = of_batch or [group for _, group in groups]
-            self._begin(step, wanted)
-            found = self._columns(step, wanted, asked, whole=whole)
-            self._note_served(groups)
-        return [GroupRows(slot, group, *found[group.ref]) for slot, group in groups]
 
     def failing(
         self, step: int, groups: Iterable[KnownGroup], columns: Collection[str] = ()

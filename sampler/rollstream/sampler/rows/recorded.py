@@ -4,10 +4,11 @@ they have, the seal logs where these are."""
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 
 from rollstream.folds.batches.served import ServedBatch
 from rollstream.folds.group.known import KnownGroup, known_groups
@@ -26,7 +27,6 @@ from rollstream.schemas.events import (
     Replaced,
     Resumed,
 )
-from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.broker import Broker, TopicPartition
 from rollstream.streams.errors import OffsetLost, UnknownTopic
 from rollstream.streams.folds.refs import GroupRef, ref_of
@@ -93,18 +93,17 @@ class RecordedBatches:
         Raises:
             UnknownStep: a log holds it no more. BrokerUnavailable.
         """
-        found = []
         with self._reading:
             deadline = Deadline(self._timeout_s, self._clock)
-            for ref in [group.ref for group in groups]:
-                where = self._layout._replace(generation=ref.generation).groups_log(ref.log)
-                try:
-                    ((_, event),) = self._events(where, [ref.offset], deadline)
-                except (OffsetLost, UnknownTopic) as error:
-                    raise UnknownStep(f"{where} does not hold {ref.offset}: {error}") from error
-                assert isinstance(event, Flushed), f"{ref} is none of {where}"
-                found.append(rows_as_sealed(event, ref.index_in_flush))
-        return found
+            try:
+                found = {
+                    ref: rows_as_sealed(event, ref.index_in_flush)
+                    for refs, event in self._flushes([group.ref for group in groups], deadline)
+                    for ref in refs
+                }
+            except (OffsetLost, UnknownTopic) as error:
+                raise UnknownStep(f"a seal log does not hold groups any more: {error}") from error
+        return [found[group.ref] for group in groups]
 
     def close(self) -> None:
         """Reads no more; what is being read ends first, and nobody waits for it. Idempotent."""
@@ -151,18 +150,23 @@ class RecordedBatches:
 
     def _groups(self, chosen: Sequence[ChosenGroup], deadline: Deadline) -> list[KnownGroup]:
         """In the order of slots."""
-        wanted: defaultdict[PartitionAddress, defaultdict[int, set[int]]]
-        wanted = defaultdict(lambda: defaultdict(set))
-        for ref in map(ref_of, chosen):
-            wanted[ref.log][ref.offset].add(ref.index_in_flush)
         found: dict[GroupRef, KnownGroup] = {}
-        for log, flushes in wanted.items():
-            where = self._layout._replace(generation=log.generation).groups_log(log)
-            for offset, event in self._events(where, sorted(flushes), deadline):
-                assert isinstance(event, Flushed), f"a group was chosen of {where} at {offset}"
-                groups = known_groups(log, offset, event, sorted(flushes[offset]))
-                found.update({group.ref: group for group in groups})
+        for refs, event in self._flushes(map(ref_of, chosen), deadline):
+            indexes = [ref.index_in_flush for ref in refs]
+            groups = known_groups(refs[0].log, refs[0].offset, event, indexes)
+            found.update(zip(refs, groups, strict=True))
         return [found[ref_of(one)]._replace(scores=one.scores) for one in chosen]
+
+    def _flushes(
+        self, refs: Iterable[GroupRef], deadline: Deadline
+    ) -> Iterator[tuple[list[GroupRef], Flushed]]:
+        """The events that sealed these groups, each with those of them that it sealed, rising."""
+        for log, of_log in groupby(sorted({*refs}), attrgetter("log")):
+            by_offset = {at: [*of] for at, of in groupby(of_log, attrgetter("offset"))}
+            where = self._layout._replace(generation=log.generation).groups_log(log)
+            for offset, event in self._events(where, [*by_offset], deadline):
+                assert isinstance(event, Flushed), f"a group was chosen of {where} at {offset}"
+                yield by_offset[offset], event
 
     def _events(
         self, where: TopicPartition, offsets: Sequence[int], deadline: Deadline
