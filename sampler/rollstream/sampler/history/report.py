@@ -129,8 +129,8 @@ def report_of(
         by_lag=counters.by_lag(),
         by_steps=counters.by_steps(steps_a_row),
         failures=counters.failures(),
-        carry_lost=counters.carry_lost(),
-        ready=counters.ready(),
+        carry_lost=counters.carry_lost,
+        ready=dict(sorted(counters.ready.items())),
         aside=sealed.unreadable(),
     )
 

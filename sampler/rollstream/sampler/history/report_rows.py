@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from rollstream.folds.group.failure_reasons import count_reason
 
@@ -20,6 +20,7 @@ Kind = Literal[
     "unsealed",
     "unfinished",
 ]
+_WITH_REASON = ("dropped", "unsealed", "unfinished")
 Bounds = tuple[int, int]
 Row = TypeVar("Row")
 BELOW_ZERO = -1  # The bucket of a lag from the future of a rewound trainer.
@@ -78,20 +79,13 @@ class ReportRow:
     @classmethod
     def of(cls, counts: Mapping[Outcome, int]) -> ReportRow:
         """The row with these counts."""
-        reasons: dict[str, dict[str, int]] = {"dropped": {}, "unsealed": {}, "unfinished": {}}
-        for outcome, count in sorted(counts.items()):
-            if outcome.kind in reasons:
-                reasons[outcome.kind][outcome.reason] = count
-        kinds = {outcome.kind: count for outcome, count in counts.items() if not outcome.reason}
-        return cls(
-            trained=kinds.get("trained", 0),
-            unknown=kinds.get("unknown", 0),
-            kept=kinds.get("kept", 0),
-            served=kinds.get("served", 0),
-            waiting=kinds.get("waiting", 0),
-            eval=kinds.get("eval", 0),
-            **reasons,
-        )
+        row: dict[str, Any] = {kind: {} for kind in _WITH_REASON}
+        for (kind, reason), count in sorted(counts.items()):
+            if kind in _WITH_REASON:
+                row[kind][reason] = count
+            else:
+                row[kind] = count
+        return cls(**row)
 
 
 class Cell(NamedTuple):
@@ -128,6 +122,10 @@ class ReportCounters:
         first: the first step that is counted.
         stop: the first one after it that is not; None: all are.
         environment: that is counted alone; None: all are.
+
+    Attributes:
+        carry_lost: by group id, why; the newest last.
+        ready: by step.
     """
 
     def __init__(
@@ -139,8 +137,8 @@ class ReportCounters:
         self._by_lag = defaultdict[int | None, Counter[Outcome]](Counter)
         self._by_step = defaultdict[int, Counter[Outcome]](Counter)
         self._failures: dict[str, Counter[str]] = {}
-        self._carry_lost: dict[str, str] = {}
-        self._ready: dict[int, int] = {}
+        self.carry_lost: dict[str, str] = {}
+        self.ready: dict[int, int] = {}
 
     def add(self, cell: Cell, count: int = 1) -> None:
         """So many more rollouts."""
@@ -162,23 +160,15 @@ class ReportCounters:
         same."""
         if self._within(step):
             for group_id, why in lost.items():
-                self._carry_lost.pop(group_id, None)
-                self._carry_lost[group_id] = why
-            for group_id in list(self._carry_lost)[:-CARRY_LOST_MAX]:
-                del self._carry_lost[group_id]
+                self.carry_lost.pop(group_id, None)
+                self.carry_lost[group_id] = why
+            for group_id in list(self.carry_lost)[:-CARRY_LOST_MAX]:
+                del self.carry_lost[group_id]
 
     def add_ready(self, step: int, groups: int) -> None:
         """So many groups were left when the step was decided; a later decision of it counts."""
         if self._within(step):
-            self._ready[step] = groups
-
-    def ready(self) -> dict[int, int]:
-        """By step."""
-        return dict(sorted(self._ready.items()))
-
-    def carry_lost(self) -> dict[str, str]:
-        """By group id, why; the newest last."""
-        return dict(self._carry_lost)
+            self.ready[step] = groups
 
     def failures(self) -> dict[str, dict[str, int]]:
         """By environment, then reason, the most first."""

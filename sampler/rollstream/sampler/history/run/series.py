@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.folds.group.failure_reasons import count_reason
-from rollstream.sampler.history.report_rows import FAILED_REASONS_MAX, Bounds, bounds_of
+from rollstream.sampler.history.report_rows import Bounds, ReportCounters, bounds_of
 from rollstream.sampler.history.run.columns import NO_STEP, RunColumns
 from rollstream.schemas.order import UNKNOWN_STEP
 
@@ -250,24 +248,18 @@ def _by_length(
 ) -> list[tuple[Bounds, int, int]]:
     # As bit_length, exactly: up to 2**53 a float has all bits.
     buckets = np.frexp(run.tokens.astype(np.float64))[1]
-    taken = np.bincount(buckets[served], minlength=1)
-    left = np.bincount(buckets[~served & ~is_eval], minlength=1)
-    most = max(len(taken), len(left))
-    both = np.zeros((2, most), np.int64)
-    both[0, : len(taken)], both[1, : len(left)] = taken, left
+    size = int(buckets.max(initial=0)) + 1
+    taken = np.bincount(buckets[served], minlength=size)
+    left = np.bincount(buckets[~(served | is_eval)], minlength=size)
     return [
-        (bounds_of(bucket), int(both[0, bucket]), int(both[1, bucket]))
-        for bucket in np.flatnonzero(both.any(axis=0)).tolist()
+        (bounds_of(bucket), int(taken[bucket]), int(left[bucket]))
+        for bucket in np.flatnonzero(taken + left).tolist()
     ]
 
 
 def _failures(run: RunColumns) -> dict[str, dict[str, int]]:
-    failures: dict[str, Counter[str]] = {}
+    counters = ReportCounters()
     for one in run.ended:
-        if one.failed:  # A reason is any text, of a worker.
-            reasons = failures.setdefault(one.environment, Counter())
-            count_reason(reasons, one.reason, one.members, FAILED_REASONS_MAX)
-    return {
-        environment: dict(sorted(reasons.items(), key=lambda item: -item[1]))
-        for environment, reasons in sorted(failures.items())
-    }
+        if one.failed:
+            counters.add_failures(one.environment, 0, one.reason, one.members)
+    return counters.failures()
