@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +52,18 @@ class RankedRows(NamedTuple):
             among = among & ~np.isnan(self.rewards)
         rewards = -self.rewards if order == "highest_reward" else self.rewards
         keys = (rewards, -self.tokens) if order == "longest" else (-self.tokens, rewards)
-        indexes = np.flatnonzero(among)
-        first = keys[-1][indexes]
-        if count < len(indexes):  # Of most nothing is looked at but this key.
-            indexes = indexes[first <= np.partition(first, count - 1)[count - 1]]
-        # The last key counts most; equal ones stay in their order.
-        return indexes[np.lexsort([key[indexes] for key in keys])][:count]
+        return first_by(keys, np.flatnonzero(among), count)
+
+
+def first_by(
+    keys: Sequence[NDArray[Any]], indexes: NDArray[np.intp], count: int
+) -> NDArray[np.intp]:
+    """The ``count`` of these indexes that come first, the lowest one first, by keys of which the
+    last counts most; equal ones stay in their order."""
+    first = keys[-1][indexes]
+    if count < len(indexes):  # Of most nothing is looked at but this key.
+        indexes = indexes[first <= np.partition(first, count - 1)[count - 1]]
+    return indexes[np.lexsort([key[indexes] for key in keys])][:count]
 
 
 def rank_of(order: Order, reward: float, tokens: int) -> tuple[float, float]:

@@ -133,13 +133,11 @@ class _Part(NamedTuple):
     """A file of which rollouts are looked at.
 
     Attributes:
-        spans: first row and number of rows; None: all.
-        out: rows of them that a batch left out.
+        rows: those of a group, without those that a batch left out; None: all.
     """
 
     file: VisibleFile
-    spans: Sequence[tuple[int, int]] | None = None
-    out: frozenset[int] = frozenset()
+    rows: NDArray[np.int64] | None = None
 
 
 def find_rollouts(
@@ -232,8 +230,8 @@ def _candidates(
     segments, tokens = (np.asarray(columns[name]) for name in ("segment_idx", "token_count"))
     ranked = RankedRows.of(segments, rewards, tokens)
     among = np.ones(len(ranked.starts), np.bool_)
-    if part.spans is not None:
-        among &= _within(ranked.starts, part)
+    if part.rows is not None:
+        among &= np.isin(ranked.starts, part.rows)
     if asked.uid:
         named = zip(columns["rollout_uid"], columns["trajectory_uid"], strict=True)
         rows = [asked.uid in uids for uids in named]
@@ -270,15 +268,6 @@ def _read(store: Blobs, file: VisibleFile, read: Callable[[GroupFile], T]) -> T:
         raise if_retired(error, store, file.address, named) from error
 
 
-def _within(starts: NDArray[np.int64], part: _Part) -> NDArray[np.bool_]:
-    """bool [rollouts]: whether a rollout is in a span, and not left out."""
-    assert part.spans is not None
-    within = np.zeros(len(starts), np.bool_)
-    for first, rows in part.spans:
-        within |= (starts >= first) & (starts < first + rows)
-    return within & ~np.isin(starts, list(part.out))
-
-
 def _published(segments: Sequence[RolloutRecord]) -> float | None:
     """What a rollout earned, as its segments say; None: the last one does not say it."""
     if segments[-1].reward is None:
@@ -313,12 +302,9 @@ class _Flushes:
         ref = use.group
         event = self._manifest(ref.log, ref.offset).event
         group = event.groups[ref.index_in_flush]
-        out = [index for index, kept in enumerate(use.row_mask or ()) if not kept]
-        return _Part(
-            VisibleFile(ref.log, ref.offset, event.files[group.file].path),
-            [(group.row_start, group.rows)],
-            frozenset(group.row_start + index for index in out),
-        )
+        rows = np.arange(group.rows) if use.row_mask is None else np.flatnonzero(use.row_mask)
+        file = VisibleFile(ref.log, ref.offset, event.files[group.file].path)
+        return _Part(file, group.row_start + rows)
 
     def found(self, one: _Candidate) -> tuple[GroupOrigin, list[RolloutRecord]]:
         """Where a rollout is from, and its rows."""

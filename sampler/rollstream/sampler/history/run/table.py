@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.sampler.history.ranking import first_by
 from rollstream.sampler.history.run.columns import NO_STEP, RunColumns
 from rollstream.store.rollups import VisibleFile
 
@@ -66,14 +67,10 @@ def find_rows(run: RunColumns, query: TableQuery) -> FoundRows:
             "lowest_reward": run.rewards,
             "highest_reward": -run.rewards,
             "longest": -run.tokens.astype(np.float64),
-        }[query.order][chosen]
-        chosen, keys = chosen[~np.isnan(keys)], keys[~np.isnan(keys)]
-        if first + count < len(chosen):  # Equal ones too, so that each is on one page.
-            among = keys <= np.partition(keys, first + count)[first + count]
-            chosen_here, keys = chosen[among], keys[among]
-        else:
-            chosen_here = chosen
-        page = chosen_here[np.lexsort([-chosen_here, keys])][first : first + count]
+        }[query.order]
+        chosen = chosen[~np.isnan(keys[chosen])]
+        # Of equal ones the newest comes first, so that each is on one page.
+        page = first_by((-np.arange(run.rollouts), keys), chosen, first + count)[first:]
     return FoundRows(len(chosen), [_row(run, rollout) for rollout in page.tolist()])
 
 
