@@ -38,11 +38,11 @@ def test_neighbours_of_which_the_same_is_known_are_one_run() -> None:
         Steps(8, 8, "in_no_file", None),
         Steps(10, 10, "in_no_file", None),
     ]
-    assert list(in_runs(known)) == [
+    assert in_runs(known) == [
         Steps(0, 4, "final", None),
         Steps(5, 6, "in_file", 0),
         Steps(7, 7, "in_file", 1),
         Steps(8, 8, "in_no_file", None),
         Steps(10, 10, "in_no_file", None),
     ]
-    assert list(in_runs([])) == []
+    assert in_runs([]) == []

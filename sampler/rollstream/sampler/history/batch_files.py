@@ -90,15 +90,12 @@ def standing_files(files: Iterable[tuple[int, int]]) -> dict[int, int]:
     return standing
 
 
-def in_runs(steps: Iterable[Steps]) -> Iterator[Steps]:
+def in_runs(steps: Iterable[Steps]) -> list[Steps]:
     """The same, by rising step, with neighbours of which the same is known as one."""
-    before: Steps | None = None
+    runs: list[Steps] = []
     for one in steps:
-        if before is not None and before[2:] == one[2:] and before.last + 1 == one.first:
-            before = before._replace(last=one.last)
-            continue
-        if before is not None:
-            yield before
-        before = one
-    if before is not None:
-        yield before
+        if runs and runs[-1][2:] == one[2:] and runs[-1].last + 1 == one.first:
+            runs[-1] = runs[-1]._replace(last=one.last)
+        else:
+            runs.append(one)
+    return runs

@@ -228,20 +228,20 @@ def _decided_again(
         decided: what was, from there on.
     """
     cursors = list(map(_positions, choices))
-    between: list[tuple[PartitionAddress, ConfirmedEvent]] = []  # First choice and last.
-    for one in chain(sealed, _after_groups(state, between, scored)):
+    # What the first choice had not seen, by the first choice that had.
+    later: list[list[tuple[PartitionAddress, ConfirmedEvent]]] = [[] for _ in choices]
+    for one in chain(sealed, _after_groups(state, later, scored)):
         address = addresses[one.where]
-        if _is_before(one, cursors[0][address]):
+        seen_by = (at for at, cursor in enumerate(cursors) if _is_before(one, cursor[address]))
+        first = next(seen_by, None)
+        if first == 0:
             _apply(state, address, one)
-        elif _is_before(one, cursors[-1][address]):
-            between.append((address, one))
+        elif first is not None:
+            later[first].append((address, one))
     decisions = deque(decided)
-    for choice, cursor in zip(choices, cursors, strict=True):
-        left = [(address, one) for address, one in between if not _is_before(one, cursor[address])]
-        for address, one in between:
-            if _is_before(one, cursor[address]):
-                _apply(state, address, one)
-        between = left
+    for choice, seen in zip(choices, later, strict=True):
+        for address, one in seen:
+            _apply(state, address, one)
         while decisions and decisions[0].offset < choice.offset:
             decision = decisions.popleft()
             state.apply(decision.offset, decision.timestamp_us, decision.event)
@@ -250,11 +250,12 @@ def _decided_again(
 
 def _after_groups(
     state: SamplerState,
-    later: Sequence[tuple[PartitionAddress, ConfirmedEvent]],
+    later: Sequence[Sequence[tuple[PartitionAddress, ConfirmedEvent]]],
     scored: Iterable[ConfirmedEvent],
 ) -> Iterator[ConfirmedEvent]:
     """The scores, once all groups but those of ``later`` were applied: they wait for those."""
-    flushed = [one.timestamp_us for _, one in later if isinstance(one.event, Flushed)]
+    every = (one for of_choice in later for _, one in of_choice)
+    flushed = [one.timestamp_us for one in every if isinstance(one.event, Flushed)]
     for environment in state.choosing.names():
         state.late.seal_logs_read(environment, min(flushed, default=NO_GROUP_COMES))
     yield from scored
