@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class SealedSegments:
 
     offsets: NDArray[np.int64]
     entries: NDArray[np.int32]
-    uids: tuple[str, ...]
+    uids: Sequence[str]
     segment_idxs: NDArray[np.int32]
     weight_steps: NDArray[np.int64]
     policy_epochs: NDArray[np.int32]
