@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -64,5 +65,12 @@ def test_many_examples_are_counted_as_few_and_copies_change_apart() -> None:
         counts.add(kind, key, count)
     assert before.by_kind() == counted(found[:-9])
     assert counts.by_kind() == counted(found)
-    before.add_all("math", [(key.example_id, (kind,)) for kind, key, _ in found[-9:]])
-    assert before.sorted_items() == counts.sorted_items() == of(found[::-1]).sorted_items()
+    saved: ExampleCounts = pickle.loads(pickle.dumps(before))
+    for one in (before, saved):
+        one.add_all("math", [(key.example_id, (kind,)) for kind, key, _ in found[-9:]])
+        assert one.sorted_items() == counts.sorted_items()
+    assert counts.sorted_items() == of(found[::-1]).sorted_items()
+    new = [("trained", Key("math", f"new-{n}"), 1) for n in range(100_000)]
+    for kind, key, count in new:
+        saved.add(kind, key, count)
+    assert saved.by_kind() == counted([*found, *new])

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from rollstream.folds.group.known import Key
 
@@ -18,7 +20,7 @@ RECENT_MAX = 32  # Examples of a part that are not packed, and an eighth of thos
 _COUNT_BITS = 32
 _COUNT_MAX = (1 << _COUNT_BITS) - 1
 _Counts = dict[str, int]  # By example, those of all kinds in one integer.
-_part_of = xxhash.xxh3_64_intdigest
+_hash = xxhash.xxh3_64_intdigest
 
 
 class _Packed(NamedTuple):
@@ -43,6 +45,14 @@ class _Packed(NamedTuple):
         of = array("I", map(distinct.__getitem__, counts.values()))
         return cls(b"".join(names), array("I", map(len, names)), of, tuple(distinct))
 
+    def with_others(self, counts: _Counts) -> Self:
+        """With these besides, of which it has none."""
+        more, numbers = self.pack(counts), {count: at for at, count in enumerate(self.counts)}
+        renumbered = [numbers.setdefault(count, len(numbers)) for count in more.counts]
+        of = self.of + array("I", map(renumbered.__getitem__, more.of))
+        names, lengths = self.names + more.names, self.lengths + more.lengths
+        return type(self)(names, lengths, of, tuple(numbers))
+
     def unpack(self) -> _Counts:
         bounds = pairwise(accumulate(self.lengths, initial=0))
         names = [self.names[start:end].decode() for start, end in bounds]
@@ -55,6 +65,8 @@ _EMPTY = _Packed.pack({})
 class _Examples:
     """Of an environment, by part. A copy shares with its original what neither changed since."""
 
+    _hashes: dict[int, NDArray[np.uint64]] | None = None  # Of packed names, once it packs more.
+
     def __init__(self) -> None:
         self._packed: dict[int, _Packed] = {}
         self._recent: dict[int, _Counts] = {}  # What comes on top of those that are packed.
@@ -66,8 +78,12 @@ class _Examples:
         self._own.clear()
         return copy
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For a snapshot: without what is made again from the rest."""
+        return {name: value for name, value in vars(self).items() if name != "_hashes"}
+
     def add(self, name: str, count: int) -> None:
-        at = _part_of(name.encode()) % PARTS
+        at = _hash(name.encode()) % PARTS
         if at not in self._own:
             self._own.add(at)
             self._recent[at] = dict(self._recent.get(at, ()))
@@ -76,12 +92,31 @@ class _Examples:
         if len(recent) > RECENT_MAX:
             packed = self._packed.get(at, _EMPTY)
             if len(recent) > RECENT_MAX + len(packed.of) // 8:
-                self._packed[at] = _Packed.pack(_added(packed, recent))
+                self._packed[at] = self._pack(at, packed, recent)
                 self._recent[at] = {}
+
+    def _pack(self, at: int, packed: _Packed, recent: _Counts) -> _Packed:
+        """The packed examples of a part with the recent ones; new ones cost no look at the others,
+        as long as none of them has come before."""
+        if self._hashes is None:
+            self._hashes = {}
+        known, new = self._hashes.get(at), _hashed(recent)
+        if known is None:
+            known = _hashed(packed.unpack())
+        every = np.sort(np.concatenate((known, new)))
+        if (every[1:] == every[:-1]).any():
+            self._hashes[at] = np.unique(every)
+            return _Packed.pack(_added(packed, recent))
+        self._hashes[at] = every
+        return packed.with_others(recent)
 
     def parts(self) -> Iterator[_Counts]:
         for at, recent in self._recent.items():  # Each part has some, or had.
             yield _added(self._packed.get(at, _EMPTY), recent)
+
+
+def _hashed(counts: _Counts) -> NDArray[np.uint64]:
+    return np.fromiter((_hash(name.encode()) for name in counts), np.uint64, len(counts))
 
 
 def _added(packed: _Packed, recent: _Counts) -> _Counts:
@@ -94,7 +129,7 @@ def _added(packed: _Packed, recent: _Counts) -> _Counts:
 class ExampleCounts:
     """Counts by kind and key, such as groups by outcome; they may become known in any order.
 
-    An example takes about 25 bytes besides its name where an environment has many of them, and 120
+    An example takes about 35 bytes besides its name where an environment has many of them, and 120
     where it has less than 30,000. A copy takes the time of the environments, not of the examples.
 
     Args:

@@ -45,11 +45,16 @@ class LastTurns:
         if not self._recent:
             return
         count = len(self._recent)
-        keys = np.concatenate((self._keys, np.fromiter(self._recent, np.uint64, count)))
-        turns = np.concatenate((self._turns, np.fromiter(self._recent.values(), np.uint32, count)))
-        order = np.lexsort((turns, keys))
-        keys, turns = keys[order], turns[order]
-        greatest = np.append(keys[1:] != keys[:-1], True)
-        self._keys = array("Q", keys[greatest].tobytes())
-        self._turns = array("I", turns[greatest].tobytes())
+        new_keys = np.fromiter(self._recent, np.uint64, count)
+        new_turns = np.fromiter(self._recent.values(), np.uint32, count)
+        order = np.argsort(new_keys)
+        new_keys, new_turns = new_keys[order], new_turns[order]
+        keys = np.frombuffer(self._keys, np.uint64)
+        turns = np.frombuffer(self._turns, np.uint32).copy()
+        places = np.searchsorted(keys, new_keys)
+        known = np.searchsorted(keys, new_keys, "right") > places
+        again = places[known]
+        turns[again] = np.maximum(turns[again], new_turns[known])
+        self._keys = array("Q", np.insert(keys, places[~known], new_keys[~known]).tobytes())
+        self._turns = array("I", np.insert(turns, places[~known], new_turns[~known]).tobytes())
         self._recent = {}
