@@ -38,10 +38,10 @@ def test_groups_are_taken_whatever_is_applied_when(
             applied = offset + 1
         match change:
             case "add":
-                assert taken.add(ref) == (ref not in expected)
+                assert bool(taken.add(LOG, [ref])) == (ref not in expected)
                 expected.add(ref)
             case "end" if ref in expected:
-                taken.end(ref)
+                taken.end(LOG, [ref])
                 ended.add(ref)
             case "remove" if ref not in ended:
                 assert taken.remove(ref) == (ref in expected)
@@ -56,13 +56,13 @@ def test_groups_are_taken_whatever_is_applied_when(
     assert {one for one in refs if one in taken} == expected
     # The decisions first, or the flushes: the same.
     for ref in sorted(expected):
-        other.add(ref)
+        other.add(LOG, [ref])
     applied = 0
     for offset, size in ((gap * place, size) for place, size in enumerate(sizes)):
         other.apply(LOG, applied, offset, size)
         applied = offset + 1
     for ref in sorted(ended, reverse=True):
-        other.end(ref)
+        other.end(LOG, [ref])
     assert {one for one in refs if one in other} == expected
     if refs and expected:
         assert repr(other.sorted_items()) == repr(taken.sorted_items())
@@ -73,9 +73,9 @@ def test_flushes_whose_groups_have_all_ended_take_no_memory() -> None:
     for offset in range(2_000):
         for index in range(8):
             ref = GroupRef(*LOG, offset, index)
-            taken.add(ref)
+            taken.add(LOG, [ref])
             if (offset, index) != (7, 7):
-                taken.end(ref)
+                taken.end(LOG, [ref])
         taken.apply(LOG, offset, offset, 8)
         sizes.append(len(pickle.dumps(taken)))
     assert sizes[-1] < sizes[9] + 32
@@ -93,9 +93,9 @@ def test_flushes_that_are_never_applied_take_little_once_their_groups_have_ended
     try:
         for offset in range(flushes):
             refs = [GroupRef(*LOG, offset, index) for index in range(8)]
-            assert all(map(taken.add, refs))
+            assert taken.add(LOG, refs) == refs
             for ref in refs:
-                taken.end(ref)
+                taken.end(LOG, [ref])
         gc.collect()
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -104,14 +104,14 @@ def test_flushes_that_are_never_applied_take_little_once_their_groups_have_ended
     assert GroupRef(*LOG, 7, 7) in taken
     assert GroupRef(*LOG, 7, 8) not in taken
     assert not taken.remove(GroupRef(*LOG, 7, 7)), "it ended"
-    assert taken.add(GroupRef(*LOG, 7, 8))
+    assert taken.add(LOG, [GroupRef(*LOG, 7, 8)])
     assert taken.remove(GroupRef(*LOG, 7, 8)), "that one did not"
 
 
 def test_groups_from_before_the_start_are_counted() -> None:
     taken = TakenGroups()
     for offset, index in ((3, 0), (3, 2), (4, 1), (5, 0)):
-        taken.add(GroupRef(*LOG, offset, index))
-        taken.end(GroupRef(*LOG, offset, index))
+        taken.add(LOG, [GroupRef(*LOG, offset, index)])
+        taken.end(LOG, [GroupRef(*LOG, offset, index)])
     taken.apply(LOG, 5, 5, 1)
     assert taken.count_before(LOG, 5) == 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -92,8 +92,9 @@ class RowEnds:
             if not left.counted and (key := key_of(ref)) is not None:
                 yield key, left.as_of_now(over=over)
 
-    def finish(self, batch: ServedBatch) -> tuple[list[RowEnd], list[GroupEnd]]:
-        """The batch is final: returns the rows that ended with it, and what groups count as."""
+    def finish(self, batch: ServedBatch) -> tuple[Iterable[RowEnd], Iterable[GroupEnd]]:
+        """The batch is final: returns the rows that ended with it, and what groups count as, each
+        to be iterated once."""
         ended = _Ended()
         before, self._left = self._left, {}
         wanted = (one.wanted for one in batch.carried)
@@ -105,10 +106,9 @@ class RowEnds:
         if not batch.is_shaped:
             outcome: Outcome = "failed" if batch.status == "failed" else "trained"
             outcomes = [_left_out(batch, slot) or outcome for slot in range(len(batch.refs))]
-            step, masks = batch.event.step, [chosen.row_mask for chosen in batch.groups]
-            ended.rows += map(RowEnd, batch.refs, masks, outcomes, repeat(step))
-            ended.groups += map(GroupEnd, batch.refs, outcomes)
-            return ended.rows, ended.groups
+            masks = (chosen.row_mask for chosen in batch.groups)
+            own = map(RowEnd, batch.refs, masks, outcomes, repeat(batch.event.step))
+            return chain(ended.rows, own), chain(ended.groups, map(GroupEnd, batch.refs, outcomes))
         step = batch.event.step
         told = None if batch.outcomes is None else unpack_outcomes(batch.outcomes)
         unknown: Outcome = "failed" if batch.status == "failed" else "unknown"

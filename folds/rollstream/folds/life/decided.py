@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from rollstream.folds.batches.row_ends import GroupEnd
 from rollstream.folds.batches.served import Outcome
@@ -22,6 +22,13 @@ from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.refs import GroupRef, position_of
 
 _NEVER = 1 << 62  # Above every offset.
+
+
+class _Parted(NamedTuple):
+    log: tuple[str, int, int]
+    applied: int
+    to_come: list[GroupRef]
+    here: list[GroupRef]
 
 
 class DecidedGroups:
@@ -63,7 +70,7 @@ class DecidedGroups:
         # Of most groups of a start from the logs all was decided: their keys are enough.
         wanted = [
             index
-            for index in range(len(event.groups))
+            for index in range((left & (1 << len(event.groups)) - 1).bit_length())
             if left >> index & 1
             and (not taken >> index & 1 or self.uses.held(GroupRef(*log, offset, index)))
         ]
@@ -116,28 +123,29 @@ class DecidedGroups:
 
     def serve(self, refs: Sequence[GroupRef], turn: int) -> None:
         """A batch of this turn takes the groups."""
-        served: dict[str, list[tuple[str, int]]] = {}
         self.uses.change(refs, uses.BEGIN)
-        self._take(refs)
-        for ref in refs:
-            if self._is_to_come(ref):
-                if self._choosing.takes_turns:
-                    self.to_come.serve(ref, turn)
-            elif (key := self.alive.known.key_of(ref)) is not None:
-                served.setdefault(key.environment, []).append((key.example_id, turn))
-        for environment, examples in served.items():
-            self.alive.ready.mark_served(environment, examples)
+        parted = self._parted(refs)
+        self._take(parted)
+        for log, _, to_come, here in parted:
+            if to_come and self._choosing.takes_turns:
+                self.to_come.serve(log, to_come, turn)
+            keys = filter(None, map(self.alive.known.key_of, here))
+            served = [(key.example_id, turn) for key in keys]
+            if served:
+                self.alive.ready.mark_served(log[0], served)
 
     def change(self, refs: Iterable[GroupRef], change: Change) -> None:
         """Changes the uses of each: it may be served again, or no longer."""
+        forgotten = []
         for ref, found in self.uses.change(refs, change):
             if found.available:
                 self.release(ref)
                 continue
             if found.taken:
-                self._take([ref])
+                self._take(self._parted([ref]))
             if not found.kept:
-                self._forget(ref)
+                forgotten.append(ref)
+        self._forget(forgotten)
 
     def release(self, ref: GroupRef) -> None:
         """The group may be served (again)."""
@@ -160,43 +168,56 @@ class DecidedGroups:
         self._end(refs, outcome)
 
     def _end(self, refs: Sequence[GroupRef], outcome: Outcome) -> None:
-        self._take(refs)
-        for ref in refs:
-            self.count(ref, outcome)
-            if not self.uses.held(ref):
-                self._forget(ref)
-
-    def count(self, ref: GroupRef, outcome: Outcome) -> None:
-        """A use of the group, or the group, ended so."""
-        if self._is_to_come(ref):
-            self.to_come.end(ref, outcome)
-        elif (key := self.alive.known.key_of(ref)) is not None:
-            self.outcomes.add(outcome, key)
+        self._take(self._parted(refs))
+        self._count(refs, outcome)
+        self._forget([ref for ref in refs if not self.uses.held(ref)])
 
     def count_all(self, ended: Iterable[GroupEnd]) -> None:
-        """``count`` for each."""
+        """A use of each group, or the group, ended so."""
+        by_outcome: dict[Outcome, list[GroupRef]] = {}
         for ref, outcome in ended:
-            self.count(ref, outcome)
+            by_outcome.setdefault(outcome, []).append(ref)
+        for outcome, refs in by_outcome.items():
+            self._count(refs, outcome)
+
+    def _count(self, refs: Sequence[GroupRef], outcome: Outcome) -> None:
+        for log, _, to_come, here in self._parted(refs):
+            if to_come:
+                self.to_come.end(log, to_come, outcome)
+            for key in filter(None, map(self.alive.known.key_of, here)):
+                self.outcomes.add(outcome, key)
 
     def _end_retired(self) -> None:
         self.end(self.retired.undecidable(), "retired")
 
-    def _forget(self, ref: GroupRef) -> None:
-        """The group is taken for ever, and no batch that is held has it: nobody needs it."""
-        if not self._is_to_come(ref):
-            self.alive.discard(ref)
-            self.retired.discard(ref)
-        self.taken.end(ref)
+    def _forget(self, refs: Sequence[GroupRef]) -> None:
+        """The groups are taken for ever, and no batch that is held has them: nobody needs them."""
+        for log, _, to_come, here in self._parted(refs):
+            for ref in here:
+                self.alive.discard(ref)
+                self.retired.discard(ref)
+            self.taken.end(log, to_come)
+            self.taken.end(log, here)
 
-    def _take(self, refs: Sequence[GroupRef]) -> None:
-        # One that is taken, or to come, as most are of a start from the logs, is not ready.
-        found = [ref for ref in refs if self.taken.add(ref) and not self._is_to_come(ref)]
+    def _take(self, parted: Iterable[_Parted]) -> None:
+        found: list[GroupRef] = []
+        for log, _, to_come, here in parted:
+            self.taken.add(log, to_come)
+            found += self.taken.add(log, here)
         for ref in found:
             self.retired.take(ref)
         self.alive.withdraw(found)  # One by one costs more.
 
-    def _is_to_come(self, ref: GroupRef) -> bool:
-        """Whether the flush of the group is still to be applied; of another log none ever is."""
-        # An address equals the plain tuple, which costs less to make.
-        applied: int = self._applied.get(ref[:3], _NEVER)  # type: ignore[call-overload]
-        return ref.offset >= applied
+    def _parted(self, refs: Iterable[GroupRef]) -> list[_Parted]:
+        """By log, the groups whose flush is still to be applied, and the others; of a log that is
+        not folded none ever is."""
+        logs: dict[tuple[str, int, int], _Parted] = {}
+        for ref in refs:
+            log = ref[:3]
+            parted = logs.get(log)
+            if parted is None:
+                # An address equals the plain tuple, which costs less to make.
+                applied: int = self._applied.get(log, _NEVER)  # type: ignore[call-overload]
+                parted = logs[log] = _Parted(log, applied, [], [])
+            (parted.to_come if ref[3] >= parted.applied else parted.here).append(ref)
+        return [*logs.values()]

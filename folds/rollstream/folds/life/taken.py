@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 
 from rollstream.folds.group.sorted_rows import SortedRows
 from rollstream.schemas.ids import PartitionAddress
@@ -38,17 +39,18 @@ class TakenGroups:
         found = self._logs.get(log)
         return 0 if found is None else found.count_before(start)
 
-    def add(self, ref: GroupRef) -> bool:
-        """The group is taken from now on; returns whether it was not."""
-        return self._of(ref[:3]).add(ref[3], ref[4])
+    def add(self, log: tuple[str, int, int], refs: Sequence[GroupRef]) -> list[GroupRef]:
+        """The groups of a log are taken from now on; returns those that were not."""
+        return self._of(log).add(refs) if refs else []
 
     def remove(self, ref: GroupRef) -> bool:
         """The group may be served again; returns whether it was taken, and had not ended."""
         return self._of(ref[:3]).remove(ref[3], ref[4])
 
-    def end(self, ref: GroupRef) -> None:
-        """The group, which is taken, stays so for ever."""
-        self._of(ref[:3]).end(ref[3], 1 << ref[4])
+    def end(self, log: tuple[str, int, int], refs: Sequence[GroupRef]) -> None:
+        """The groups of a log, which are taken, stay so for ever."""
+        if refs:
+            self._of(log).end(refs)
 
     def apply(self, log: PartitionAddress, first: int, offset: int, groups: int) -> None:
         """The event at this offset, the next one that counts, is applied; it sealed so many groups.
@@ -106,15 +108,18 @@ class _OfLog:
         assert not self.starts or start <= self.starts[0], (start, self.starts[0])
         return sum(mask.bit_count() for at, mask in self.sorted_items()[0] if at < start)
 
-    def add(self, offset: int, index: int) -> bool:
-        mask = self.taken.get(offset)
-        if mask is None:
-            self._open(offset)
-            mask = self.taken_of(offset)
-        if mask >> index & 1:
-            return False
-        self.taken[offset] = mask | 1 << index
-        return True
+    def add(self, refs: Iterable[GroupRef]) -> list[GroupRef]:
+        added = []
+        for ref in refs:
+            *_, offset, index = ref
+            mask = self.taken.get(offset)
+            if mask is None:
+                self._open(offset)
+                mask = self.taken_of(offset)
+            if not mask >> index & 1:
+                self.taken[offset] = mask | 1 << index
+                added.append(ref)
+        return added
 
     def remove(self, offset: int, index: int) -> bool:
         bit = 1 << index
@@ -127,10 +132,13 @@ class _OfLog:
             self.taken[offset] = mask ^ bit
         return True
 
-    def end(self, offset: int, bit: int) -> None:
-        if offset not in self.taken:
-            return  # It has ended.
-        mask, left = self.taken[offset], self.left.get(offset, _ALL) & ~bit
+    def end(self, refs: Iterable[GroupRef]) -> None:
+        for *_, offset, index in refs:
+            mask = self.taken.get(offset)
+            if mask is not None:  # Else it has ended.
+                self._end(offset, mask, self.left.get(offset, _ALL) & ~(1 << index))
+
+    def _end(self, offset: int, mask: int, left: int) -> None:
         if not left:
             self._end_all(offset, offset + 1)
         elif left == ~mask and not mask & mask + 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 from rollstream.folds.batches.served import Outcome
@@ -29,15 +30,20 @@ class GroupsToCome:
     def __init__(self) -> None:
         self._logs: dict[tuple[str, int, int], dict[int, Decided]] = {}  # By log and offset.
 
-    def serve(self, ref: GroupRef, turn: int) -> None:
-        """The group was served in this turn, later than in any before."""
-        self._of_flush(ref).turns[ref[4]] = turn
+    def serve(self, log: tuple[str, int, int], refs: Sequence[GroupRef], turn: int) -> None:
+        """The groups of a log were served in this turn, later than in any before."""
+        flushes = self._logs.setdefault(log, {})
+        for *_, offset, index in refs:
+            decided = flushes.get(offset) or _new(flushes, offset)
+            decided.turns[index] = turn
 
-    def end(self, ref: GroupRef, outcome: Outcome) -> None:
-        """A use of the group, or the group, ended so."""
-        outcomes = self._of_flush(ref).outcomes
-        before = outcomes.get(ref[4])
-        outcomes[ref[4]] = _ONLY[outcome] if before is None else (*before, outcome)
+    def end(self, log: tuple[str, int, int], refs: Sequence[GroupRef], outcome: Outcome) -> None:
+        """A use of each of the groups of a log, or the group, ended so."""
+        flushes, only = self._logs.setdefault(log, {}), _ONLY[outcome]
+        for *_, offset, index in refs:
+            outcomes = (flushes.get(offset) or _new(flushes, offset)).outcomes
+            before = outcomes.get(index)
+            outcomes[index] = only if before is None else (*before, outcome)
 
     def arrive(self, log: PartitionAddress, offset: int, groups: int) -> Decided:
         """The event at this offset is applied, which sealed so many groups. Returns what was
@@ -61,14 +67,10 @@ class GroupsToCome:
             for index in sorted({*of.turns, *of.outcomes})
         ]
 
-    def _of_flush(self, ref: GroupRef) -> Decided:
-        flushes = self._logs.get(ref[:3])
-        if flushes is None:
-            flushes = self._logs[ref[:3]] = {}
-        found = flushes.get(ref[3])
-        if found is None:
-            found = flushes[ref[3]] = Decided({}, {})
-        return found
+
+def _new(flushes: dict[int, Decided], offset: int) -> Decided:
+    flushes[offset] = Decided({}, {})
+    return flushes[offset]
 
 
 _NOTHING = Decided({}, {})

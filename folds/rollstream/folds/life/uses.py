@@ -117,6 +117,11 @@ class Changed(NamedTuple):
     available: bool
     taken: bool
 
+    @property
+    def is_told(self) -> bool:
+        """Whether anything is to be done about the group."""
+        return self.available or self.taken or not self.kept
+
 
 @lru_cache(maxsize=4_096)  # Groups share the few values that there are.
 def _changed(before: Uses, change: Change, epoch: int, most: int) -> Changed:
@@ -229,21 +234,23 @@ class GroupUses:
         nothing is kept."""
         groups, before, environment, many = self._groups, UNUSED, "", 0
         found = _changed(before, change, self._epoch, self._max_samples)
+        after, kept, told_of = found.uses, found.kept, found.is_told
         told = []
         for ref in refs:
             uses = groups.get(ref, UNUSED)
             if uses is not before or ref[0] != environment:  # Most are like the one before.
-                self._count(environment, before, found.uses, many)
+                self._count(environment, before, after, many)
                 before, environment, many = uses, ref[0], 0
                 found = _changed(before, change, self._epoch, self._max_samples)
+                after, kept, told_of = found.uses, found.kept, found.is_told
             many += 1
-            if found.kept:
-                groups[ref] = found.uses
+            if kept:
+                groups[ref] = after
             else:
                 groups.pop(ref, None)
-            if found.available or found.taken or not found.kept:
+            if told_of:
                 told.append((ref, found))
-        self._count(environment, before, found.uses, many)
+        self._count(environment, before, after, many)
         return told
 
     def drop(self, refs: Sequence[GroupRef], reason: str) -> None:
