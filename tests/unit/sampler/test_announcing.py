@@ -101,6 +101,18 @@ def test_workers_of_every_environment_are_told_what_was_published(world: World) 
 
 
 @pytest.mark.proves("F22")
+def test_how_many_groups_may_be_begun_is_told_before_the_first_policy(world: World) -> None:
+    sampler = world.open()
+    sampler.resume(None)
+    sampler.publish_policy(0, policy_version="first")
+    topic = Layout(world.config.kafka.namespace).shares("math")
+    for partition in range(SHARES_PARTITIONS):
+        events = told(MemoryBroker(world.logs), topic, partition)
+        kinds = [type(event) for event in events]
+        assert kinds.index(SharesValid) < kinds.index(PolicyAnnounced)
+
+
+@pytest.mark.proves("F22")
 def test_a_resume_is_told_with_its_branch_and_the_newest_policy_that_is_on_it(
     world: World,
 ) -> None:

@@ -487,12 +487,11 @@ class Owner:
 
     def wait_announced(self, timeout_s: float) -> None:
         """Waits until env workers can know the newest policy, where they can be told now."""
-        self._announcer.wait_written(timeout_s)
+        self._admission.wait_announced(timeout_s)
 
     def _announce(self) -> None:
         """Env workers are to know the newest policy, which it replaces, and whether others come."""
         policy = announced_policy(self._logs.state)
         self._announced_at = announced_at(self._logs.state)
         if policy is not None:
-            for environment in self._config.samplers[self.name].environments:
-                self._announcer.put(environment, "policy", lambda: policy)
+            self._admission.announce(policy)

@@ -123,6 +123,11 @@ class Granting:
         loads = self._loads.now(state, reported(), now_us)
         return {name: (load.open, load.producers) for name, load in loads.items()}
 
+    @property
+    def environments(self) -> Collection[str]:
+        """The sampler's."""
+        return self._config.environments
+
     def knows(self, environment: str) -> bool:
         """Whether ``adopt`` was called for it."""
         return environment in self._adopted

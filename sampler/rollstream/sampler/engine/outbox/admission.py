@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import count
 
 from rollstream.runtime.clock import Clock
+from rollstream.runtime.deadline import Deadline
 from rollstream.runtime.stepping import StepThread
 from rollstream.sampler.decide.admission.granting import REPEAT_S, Granting, Observed, Told
 from rollstream.sampler.decide.admission.records import Written
 from rollstream.sampler.engine.outbox.announcing import Announcer
 from rollstream.schemas.codec import encode
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.events import ProducerShare, SharesGranted, SharesValid
+from rollstream.schemas.events import PolicyAnnounced, ProducerShare, SharesGranted, SharesValid
 from rollstream.streams.errors import Fenced
 
 LOOK_EVERY_S = 0.25
@@ -49,6 +51,8 @@ class ShareGranter:
         self._numbers = count()
         self._producers = 0  # That lived at the last look.
         self._valid: dict[str, SharesValid] = {}  # By environment, as it is now.
+        self._held: PolicyAnnounced | None = None  # To be announced after the next look.
+        self._lock = threading.Condition()
         self._thread = StepThread(self._step, "rollstream-admission")
         self._started = self._stopping = False
 
@@ -59,6 +63,24 @@ class ShareGranter:
         if not self._started:
             self._started, self._follow = True, follow
             self._thread.wake()
+
+    def announce(self, policy: PolicyAnnounced) -> None:
+        """Has the newest policy written for all workers: at once, or after the next look where they
+        were told no limit so far. Workers that knew a policy and no limit would begin groups
+        without end if the sampler died before it wrote one."""
+        with self._lock:
+            self._held = policy
+            if self._started and not self._stopping and not self._valid:
+                self._thread.wake()
+            else:
+                self._announce_held(policy)
+
+    def wait_announced(self, timeout_s: float) -> None:
+        """Waits until the newest policy is written, where it can be now."""
+        deadline = Deadline(timeout_s)
+        with self._lock:
+            self._lock.wait_for(lambda: self._held is None, timeout_s)
+        self._announcer.wait_written(deadline.left_s())
 
     def look(self) -> None:
         """Has written what changed. Called by one thread at a time.
@@ -83,6 +105,7 @@ class ShareGranter:
             return
         self._stopping = True
         self._thread.join(CLOSE_WAIT_S)
+        self._announce_held(self._held)
         seen = self._observe()
         if seen is not None:
             self._put(self._granting.leave(seen))
@@ -119,9 +142,19 @@ class ShareGranter:
     def _numbered(self, record: SharesGranted) -> SharesGranted:
         return replace(record, number=next(self._numbers))
 
+    def _announce_held(self, policy: PolicyAnnounced | None) -> None:
+        """Unless a newer one took its place, which waits for the next look."""
+        with self._lock:
+            if policy is not None and self._held is policy:
+                self._held = None
+                for environment in self._granting.environments:
+                    self._announcer.put(environment, "policy", lambda: policy)
+                self._lock.notify_all()
+
     def _step(self) -> float | None:
         if self._stopping:
             return None
+        held = self._held  # The look sees the state that it belongs to.
         try:
             self._follow()
             self.look()
@@ -131,4 +164,6 @@ class ShareGranter:
             pass  # The next call that decides meets it, and says so.
         except Exception:  # noqa: BLE001 - whatever it is, no trainer is to stop for it
             _log.exception("env workers are not told how many groups they may begin")
+        finally:
+            self._announce_held(held)
         return max(LOOK_EVERY_S, self._producers * LOOK_A_PRODUCER_S)
