@@ -25,7 +25,6 @@ from harness.rollouts import (
 )
 from rollstream.schemas import wire_schemas
 from rollstream.schemas.codec import encode, event_kinds
-from rollstream.schemas.events import SealedGroup, SealedGroupColumns
 from rollstream.schemas.ingest.entry import Entry, Producer
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -111,8 +110,8 @@ def is_record(hint: Any) -> bool:
 
 
 def _example(hint: Any, name: str) -> Any:
-    if hint is SealedGroupColumns:
-        return SealedGroupColumns.of(_example(tuple[SealedGroup, ...], name))
+    if hasattr(hint, "Row"):
+        return hint.of(_example(tuple[hint.Row, ...], name))
     if is_record(hint):
         return hint(**{field: _example(of, field) for field, of in get_type_hints(hint).items()})
     number = sum(name.encode()) % 100 + 1
@@ -133,8 +132,8 @@ def _example(hint: Any, name: str) -> Any:
 def _values(hint: Any) -> st.SearchStrategy[Any]:
     if hint in _SCALARS:
         return _SCALARS[hint]
-    if hint is SealedGroupColumns:
-        return st.lists(events(SealedGroup), max_size=3).map(SealedGroupColumns.of)
+    if hasattr(hint, "Row"):
+        return st.lists(events(hint.Row), max_size=3).map(hint.of)
     if is_record(hint):
         return events(hint)
     origin, args = get_origin(hint), get_args(hint)

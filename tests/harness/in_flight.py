@@ -12,7 +12,7 @@ from harness.history import EntryRef
 from harness.sealing import TIMEOUT_S, SealWorld
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.codec import decode
-from rollstream.schemas.events import PartitionReport, ProducerInFlight
+from rollstream.schemas.events import PartitionReport, ProducerColumns, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.schemas.ingest.entry import Producer
 from rollstream.streams.broker import EARLIEST
@@ -46,7 +46,7 @@ def report(
         seal_offset=seal_offset,
         now_ts=now_ts,
         complete=complete,
-        producers=producers,
+        producers=ProducerColumns.of(producers),
         waiting=0,
         continuations=(),
     )

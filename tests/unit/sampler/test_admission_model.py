@@ -12,7 +12,7 @@ import pytest
 
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.sampler.decide.admission.shares import Shares
-from rollstream.schemas.events import ProducerInFlight
+from rollstream.schemas.events import ProducerColumns, ProducerInFlight
 from rollstream.schemas.ids import PartitionAddress
 from rollstream.streams.folds.in_flight import InFlightGroups
 
@@ -126,7 +126,7 @@ class Model:
                 (self.now_s + phase - LOOK_S) / REPORT_S
             ):
                 reported = tuple(seen.values())
-                self.in_flight.apply(log, reported, self._log_us())
+                self.in_flight.apply(log, ProducerColumns.of(reported), self._log_us())
 
     def _grant(self) -> None:
         living = self.in_flight.living("math", self._log_us())

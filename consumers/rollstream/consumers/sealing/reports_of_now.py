@@ -8,7 +8,7 @@ from rollstream.consumers.beside.chores import Job
 from rollstream.consumers.sealing.context import SealerContext
 from rollstream.consumers.sealing.intake import Intake
 from rollstream.runtime.deadline import Deadline
-from rollstream.schemas.events import Continuation, PartitionReport
+from rollstream.schemas.events import Continuation, PartitionReport, ProducerColumns
 from rollstream.streams.folds.seal import SealFold
 from rollstream.streams.owned.log import OwnedLog
 from rollstream.streams.reports import REPEAT_S
@@ -66,7 +66,7 @@ class ReportsOfNow:
                 seal_offset=self._log.admitted,
                 now_ts=self._intake.assembler.now_us,
                 complete=not producers.complete,
-                producers=changes,
+                producers=ProducerColumns.of(changes),
                 waiting=count,
                 continuations=examples,
             )

@@ -48,7 +48,7 @@ from rollstream.schemas.events.groups import (
 )
 from rollstream.schemas.events.owned import Adopted, Claimed, OwnedEvent
 from rollstream.schemas.events.positions import ReaderPosition, is_position_of, position_key
-from rollstream.schemas.events.reports import PartitionReport
+from rollstream.schemas.events.reports import PartitionReport, ProducerColumns
 from rollstream.schemas.events.sampler import (
     Acked,
     BatchServed,
@@ -109,6 +109,7 @@ __all__ = [
     "PartitionReport",
     "PolicyAnnounced",
     "PolicyPublished",
+    "ProducerColumns",
     "ProducerInFlight",
     "ProducerShare",
     "ReaderPosition",

@@ -15,7 +15,6 @@ from rollstream.sampler.decide.admission.capacity import Load, Loads, Quota, tak
 from rollstream.sampler.decide.admission.records import ShareRecords, Written
 from rollstream.sampler.decide.admission.shares import Ints, Shares
 from rollstream.schemas.events import SharesGranted, SharesValid
-from rollstream.schemas.ids import READS_ITS_SHARE
 from rollstream.streams.folds.in_flight import LivingProducers
 from rollstream.streams.folds.reported import ReportedNow
 
@@ -213,8 +212,6 @@ class _Environment:
         self.limits: tuple[str, int] | None = None
         self.tells_older = True
         self._older_s: float | None = None  # When one of them asked last, or may have.
-        self._ids: tuple[str, ...] = ()
-        self._reads_older = np.zeros(0, np.bool_)  # Of each of these.
         self._older: tuple[tuple[str, ...], Ints, Ints] | None = None
 
     def look_at_older(self, now_s: float, *, whole: bool) -> bool:
@@ -224,11 +221,7 @@ class _Environment:
             whole: all producers do.
         """
         shares = self.shares
-        if shares.ids is not self._ids:
-            self._ids = shares.ids
-            older = [not name.endswith(READS_ITS_SHARE) for name in shares.ids]
-            self._reads_older = np.array(older, np.bool_)
-        select = np.ones_like(self._reads_older) if whole else self._reads_older
+        select = np.ones_like(shares.reads_older) if whole else shares.reads_older
         if whole or self._older_s is None or select.any():
             self._older_s = now_s
         self.tells_older = now_s < self._older_s + OLDER_S

@@ -6,8 +6,9 @@ may wait: the producer has enough for now.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from itertools import compress
+from itertools import compress, count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,7 @@ class ShareRecords:
     """
 
     def __init__(self, known: Mapping[str, int] | None = None) -> None:
-        self._ids = tuple(known or {})
+        self._keep(tuple(known or {}))
         self._rows = _new_rows(len(self._ids))
         self._rows["written"] = [*(known or {}).values()]
         self._living: tuple[str, ...] | None = None
@@ -95,7 +96,7 @@ class ShareRecords:
         # Less than half of it is known: the producer would wait before it learns of the rest.
         short = 2 * left < total - rows["begun"]
         changed = differs & (short | (total < written) | (aged_s >= SETTLED_S))
-        gone = (left > 0) | (aged_s >= FORGOTTEN_S)
+        gone = (written != _GONE) & ((left > 0) | (aged_s >= FORGOTTEN_S))
         soon = np.where(lives, changed & ~waited_for, gone)
         again = np.flatnonzero(lives & ~differs & (aged_s >= AGAIN_S))
         if len(again) > AGAIN_MAX:
@@ -106,13 +107,11 @@ class ShareRecords:
 
     def _take(self, ids: tuple[str, ...], now_s: float) -> None:
         """These live from now on; all others are gone."""
-        known = {name: row for row, name in enumerate(self._ids)}
-        new = tuple(name for name in ids if name not in known)
-        known.update((name, len(self._ids) + number) for number, name in enumerate(new))
+        self._living = ids
+        self._at = np.fromiter(map(self._row_of.__getitem__, ids), np.int64, len(ids))
+        new = tuple(islice(self._row_of, len(self._ids), None))
         self._ids += new
         self._rows = np.concatenate([self._rows, _new_rows(len(new))])
-        self._living = ids
-        self._at = np.fromiter(map(known.__getitem__, ids), np.int64, len(ids))
         lives = np.zeros(len(self._ids), np.bool_)
         lives[self._at] = True
         went = ~lives & (self._rows["total"] != _GONE)
@@ -121,14 +120,19 @@ class ShareRecords:
         self._forget()
 
     def _forget(self) -> None:
-        """Those that are gone and have no record."""
-        kept = np.ones(len(self._ids), np.bool_)
-        kept[(self._rows["total"] == _GONE) & (self._rows["written"] == _GONE)] = False
+        """Those that are gone and have no record. Their rows are removed once they are many."""
+        kept = (self._rows["total"] != _GONE) | (self._rows["written"] != _GONE)
         kept[self._at] = True
-        if not kept.all():
-            self._ids = tuple(compress(self._ids, kept.tolist()))
+        self._rows["written_s"][~kept] = -np.inf
+        if 2 * np.count_nonzero(kept) < len(kept):
+            self._keep(tuple(compress(self._ids, kept.tolist())))
             self._rows = self._rows[kept]
             self._at = (np.cumsum(kept) - 1)[self._at]
+
+    def _keep(self, ids: tuple[str, ...]) -> None:
+        """These have the first rows, and who comes anew the next ones."""
+        self._ids = ids
+        self._row_of = defaultdict(count(len(ids)).__next__, zip(ids, range(len(ids)), strict=True))
 
 
 def _new_rows(count: int) -> NDArray[np.void]:

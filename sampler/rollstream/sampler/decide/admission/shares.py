@@ -8,11 +8,14 @@ goes to others, if any need it.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.schemas.ids import READS_ITS_SHARE
 from rollstream.streams.folds.in_flight import LivingProducers
 
 HELD_S = 5.0  # Five times as long as it takes at most until a group that was begun is reported.
@@ -35,6 +38,7 @@ class Shares:
         needed: of that, how many whatever other samplers grant; empty: they need not be asked.
         begun: how many each has begun.
         waiting: how many more each waits to begin.
+        reads_older: whether each reads the older generation of the log.
     """
 
     def __init__(self) -> None:
@@ -43,6 +47,11 @@ class Shares:
         self.needed: Ints = self.totals
         self.begun: Ints = self.totals
         self.waiting: Ints = self.totals
+        self.reads_older = np.zeros(0, np.bool_)
+        # A number of each that lives or did, so that a look at other producers than before looks
+        # up each id once.
+        self._number_of = defaultdict[str, int](count().__next__)
+        self._numbers: Ints = self.totals  # Of the living.
         self._open: Ints = self.totals
         # Begun, and neither open nor ended: in this ``REPORTED_S`` and the last one.
         self._unreported = (0, 0)
@@ -133,8 +142,10 @@ class Shares:
 
     def _keep(self, ids: tuple[str, ...], begun: Ints, is_open: Ints) -> None:
         """What is known of these producers; nothing was granted to new ones."""
-        before = {name: at for at, name in enumerate(self.ids)}
-        at = np.array([before.get(name, -1) for name in ids], np.int64)
+        numbers = np.fromiter(map(self._number_of.__getitem__, ids), np.int64, len(ids))
+        before = np.full(len(self._number_of), -1)
+        before[self._numbers] = np.arange(len(self._numbers))
+        at = before[numbers]
 
         def kept(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
             return np.where(at < 0, new, old[at]) if len(old) else new.copy()
@@ -142,7 +153,15 @@ class Shares:
         self.totals = kept(self.totals, begun)
         self.begun, self._open = kept(self.begun, begun), kept(self._open, is_open)
         self._moved_s = kept(self._moved_s, np.full(len(ids), -np.inf))
-        self.ids = ids
+        self.reads_older = kept(self.reads_older, np.zeros(len(ids), np.bool_))
+        for new in np.flatnonzero(at < 0).tolist():
+            self.reads_older[new] = not ids[new].endswith(READS_ITS_SHARE)
+        self.ids, self._numbers = ids, numbers
+        if len(self._number_of) > 2 * len(ids):
+            self._number_of = defaultdict(
+                count(len(ids)).__next__, zip(ids, range(len(ids)), strict=True)
+            )
+            self._numbers = np.arange(len(ids))
 
 
 def filled(have: Ints, most: Ints, left: int, first: float) -> Ints:

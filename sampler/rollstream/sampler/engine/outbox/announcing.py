@@ -109,12 +109,11 @@ class Announcer:
 
     def put_shares(self, environment: str, shares: Mapping[str, bytes | None]) -> None:
         """From now on these are the encoded shares of these producers; None: it has none."""
+        topic = self._layout.shares(environment)
         with self._lock:
             for producer_id, value in shares.items():
-                where = TopicPartition(
-                    self._layout.shares(environment),
-                    partition_of(producer_id.encode(), SHARES_PARTITIONS),
-                )
+                partition = partition_of(producer_id.encode(), SHARES_PARTITIONS)
+                where = TopicPartition(topic, partition)
                 self._shares[where, share_key(self._sampler, producer_id)] = value
             if shares:
                 self._wake()
