@@ -66,9 +66,8 @@ def check_mix(name: str, mix: Mapping[str, float], served: Collection[str]) -> N
     unknown = sorted(set(mix) - set(served))
     if unknown:
         raise InvalidRequest(
-            f"mix (of a mixture, the names of its makers) names {unknown}, but sampler "
-            f"{name!r} serves {sorted(served)}; correct the name, or add it to the "
-            "sampler's environments"
+            f"mix names {unknown}, but sampler {name!r} serves {sorted(served)}; correct the name "
+            "(of a mixture, its maker's), or add it to the sampler's environments"
         )
 
 
