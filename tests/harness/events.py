@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -121,7 +121,7 @@ def _example(hint: Any, name: str) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _example(args[0], name)
-    if origin in (tuple, Sequence):
+    if origin is tuple:
         return (_example(args[0], name), _example(args[0], f"{name}s"))
     if origin is np.ndarray:
         return np.array([0, 1, number]).astype(_dtype(hint))
@@ -139,7 +139,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return st.none() | _values(args[0])
-    if origin in (tuple, Sequence):
+    if origin is tuple:
         return st.lists(_values(args[0]), max_size=3).map(tuple)
     if origin is np.ndarray:
         dtype = _dtype(hint)

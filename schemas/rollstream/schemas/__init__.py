@@ -9,8 +9,6 @@ Map, a line a file:
 - ``rules``            the rules on a rollout's fields, with their limits
 - ``metadata``         what a rollout's ``metadata`` may be
 - ``codec``            encodes and decodes events (Avro single-object encoding)
-- ``column_reader``    reads the records of events that hold columns
-- ``text_run``         equally long texts, made when they are looked at
 - ``event_converter``  events to fastavro's dicts and back
 - ``columns``          ``Columns``: many segments as ragged arrays
 - ``records``          ``RolloutRecord`` and relatives: the user's view of rollouts

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import fastavro
 
 from rollstream.schemas import events, fields
-from rollstream.schemas.column_reader import Read, has_columns, reader_of
 from rollstream.schemas.errors import UnreadableEvent
 from rollstream.schemas.event_converter import EventConverter
 from rollstream.schemas.events import Event
@@ -48,7 +47,7 @@ class EventCodec:
         self._registry = registry
         self._kinds = {_schema_name(kind): kind for kind in kinds}
         self._written: dict[type[Any], tuple[WireSchema, EventConverter]] = {}
-        self._read: dict[bytes, tuple[WireSchema, Any, Read | None, EventConverter]] = {}
+        self._read: dict[bytes, tuple[WireSchema, Any, EventConverter]] = {}
 
     def encode(self, event: Any) -> bytes:
         """The bytes of an event, under the newest version of its schema."""
@@ -69,14 +68,14 @@ class EventCodec:
             UnreadableEvent: no marker, an unknown fingerprint, a record of the ingest log, or bytes
                 that end too early or too late.
         """
-        schema, resolved_to, read_columns, converter = self._reading(value)
-        wire, end = read_avro(schema, schema.parsed, value, resolved_to, read_columns)
+        schema, resolved_to, converter = self._reading(value)
+        wire, end = read_avro(schema, schema.parsed, value, resolved_to)
         if end != len(value):
             extra = f"{len(value) - end} bytes too many"
             raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {extra}")
         return converter.from_wire(wire)
 
-    def _reading(self, value: bytes) -> tuple[WireSchema, Any, Read | None, EventConverter]:
+    def _reading(self, value: bytes) -> tuple[WireSchema, Any, EventConverter]:
         found = self._read.get(value[:PREFIX_BYTES])
         if found is None:
             schema = self._registry.schema_of(value)
@@ -86,9 +85,7 @@ class EventCodec:
             source = in_rows(newest, schema)
             converter = EventConverter(self._kinds[schema.name], source)
             resolved_to = None if schema is newest else parse(source)
-            in_columns = schema is newest and has_columns(schema.parsed)
-            read_columns = reader_of(schema.parsed) if in_columns else None
-            found = self._read[schema.prefix] = schema, resolved_to, read_columns, converter
+            found = self._read[schema.prefix] = schema, resolved_to, converter
         return found
 
 

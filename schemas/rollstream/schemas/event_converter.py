@@ -5,16 +5,15 @@ Most fields are the same in both; a plan names the others: packed arrays and nes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields as dataclass_fields
 from functools import partial
 from operator import attrgetter, itemgetter
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from rollstream.schemas.errors import UnreadableEvent
-from rollstream.schemas.text_run import TextRun
 from rollstream.schemas.wire_schemas import packed_dtype
 
 _Convert = Callable[[Any], Any]
@@ -120,17 +119,13 @@ def _converters(
                 lambda wires: made(item.all_from_wire(wires)),
             )
         case {"type": "array"}:
-            return list, tuple if get_origin(hint) is tuple else _sequence
+            return list, tuple
     return None
 
 
 def rows_of(hint: Any) -> tuple[Any, _Convert]:
     """Returns the class of the rows of which a tuple, or columns, are made, and what makes them."""
     return (get_args(hint)[0], tuple) if get_args(hint) else (hint.Row, hint.of)
-
-
-def _sequence(texts: Sequence[str]) -> Sequence[str]:
-    return texts if isinstance(texts, TextRun) else tuple(texts)
 
 
 def _packed(value: Any, dtype: np.dtype[Any]) -> bytes:

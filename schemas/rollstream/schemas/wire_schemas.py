@@ -20,7 +20,6 @@ from typing import Any
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from rollstream.schemas.column_reader import Read
 from rollstream.schemas.errors import UnreadableEvent
 
 MARKER = b"\xc3\x01"  # Avro single-object encoding, version 1.
@@ -167,11 +166,7 @@ def _has_rows(field: Mapping[str, Any]) -> bool:
 
 
 def read_avro(
-    schema: WireSchema,
-    parsed: Any,
-    value: bytes,
-    resolved_to: Any = None,
-    read_columns: Read | None = None,
+    schema: WireSchema, parsed: Any, value: bytes, resolved_to: Any = None
 ) -> tuple[dict[str, Any], int]:
     """The record behind the prefix, as ``parsed`` has it (of ``schema``), and where it ends.
 
@@ -179,7 +174,6 @@ def read_avro(
 
     Args:
         resolved_to: parsed; the record has its fields instead of those that were written.
-        read_columns: reads a record of ``parsed``; None: fastavro does.
 
     Raises:
         UnreadableEvent: the bytes end too early.
@@ -187,8 +181,6 @@ def read_avro(
     stream = BytesIO(value)
     stream.seek(PREFIX_BYTES)
     try:
-        if read_columns is not None:
-            return read_columns(value, PREFIX_BYTES)
         fields: Any = fastavro.schemaless_reader(stream, parsed, resolved_to)
     except (EOFError, IndexError, KeyError, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableEvent("torn", f"{schema.name}.v{schema.version}: {error!r}") from error

@@ -118,7 +118,7 @@ class LateScores:
         self._sealed.add(environment, event)
         if not len(self._early):
             return
-        for target in targets_in(environment, event.groups.group_ids, event.segments.uids):
+        for target in targets_in(environment, event.groups.group_ids, tuple(event.segments.uids)):
             self.unused["not_taken"] += len(self._early.take(target))
 
     def given(self, group: KnownGroup) -> list[Given]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 from rollstream.folds.group.score_targets import group_target, rollout_target
@@ -31,7 +31,7 @@ class RecentlySealed:
         self._targets: set[int] | None = None  # The same, once they are asked for.
         # Of most environments nobody scores anything: only a score that finds no group has the
         # names hashed.
-        self._names: deque[tuple[str, tuple[str, ...], Sequence[str]]] = deque()
+        self._names: deque[tuple[str, tuple[str, ...], tuple[str, ...]]] = deque()
 
     def __copy__(self) -> RecentlySealed:
         copy = RecentlySealed()
@@ -45,7 +45,7 @@ class RecentlySealed:
 
     def add(self, environment: str, event: Flushed) -> None:
         """A flush with groups was sealed."""
-        names = environment, event.groups.group_ids, event.segments.uids
+        names = environment, event.groups.group_ids, tuple(event.segments.uids)
         self._names.append(names)
         self._size += len(names[1]) + len(names[2])
         while self._size > SEALED_MAX and len(self._flushes) + len(self._names) > 1:
@@ -74,7 +74,9 @@ class RecentlySealed:
                 self._targets.update(hashed)
 
 
-def targets_in(environment: str, group_ids: tuple[str, ...], uids: Sequence[str]) -> Iterator[int]:
+def targets_in(
+    environment: str, group_ids: tuple[str, ...], uids: tuple[str, ...]
+) -> Iterator[int]:
     """The targets of these groups and rollouts, each once."""
     for group_id in group_ids:
         yield group_target(environment, group_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -33,7 +32,7 @@ class SealedSegments:
 
     offsets: NDArray[np.int64]
     entries: NDArray[np.int32]
-    uids: Sequence[str]
+    uids: tuple[str, ...]
     segment_idxs: NDArray[np.int32]
     weight_steps: NDArray[np.int64]
     policy_epochs: NDArray[np.int32]
