@@ -242,6 +242,11 @@ def test_a_file_that_is_json_and_says_what_cannot_be_is_passed_over(tmp_path: Pa
     files = RunFiles(run.store, run.config, NAME)
     files.refresh()
     assert series_of(files.columns()).rollouts > 0
+    content["groups"][0]["index"], content["groups"][0]["offset"] = 0, "7"
+    run.store.replace(batch, orjson.dumps(content))
+    files = RunFiles(run.store, run.config, NAME)
+    files.refresh()
+    assert set(files.columns().unreadable) == {batch}
 
 
 @pytest.mark.parametrize("order", ["lowest_reward", "highest_reward", "longest"])

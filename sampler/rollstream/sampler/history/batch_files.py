@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Literal, NamedTuple
 
 from rollstream.store.errors import CorruptFile
@@ -63,13 +63,8 @@ def groups_in(content: Mapping[str, Any]) -> Iterator[BatchGroup]:
         DAMAGED: it is damaged.
     """
     for group in [*content["groups"], *content.get("carried", ())]:
-        ref = GroupRef(
-            group["environment"],
-            group["generation"],
-            group["partition"],
-            group["offset"],
-            group["index"],
-        )
+        place = (index(group[name]) for name in ("generation", "partition", "offset", "index"))
+        ref = GroupRef(group["environment"], *place)
         yield BatchGroup(ref, group.get("wanted", group.get("row_mask")), "wanted" in group)
 
 

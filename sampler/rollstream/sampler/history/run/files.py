@@ -255,9 +255,10 @@ class RunFiles:
 
     def _rewards(self, flushes: Sequence[_Flush]) -> NDArray[np.float64]:
         """float64 [rollouts]."""
-        parts, damaged = [], set[str]()  # Environments whose scores cannot be read.
+        parts, damaged = [], set[tuple[str, int]]()  # Whose scores cannot be read.
         for one in flushes:
-            if self._scored is None or one.address.environment in damaged:
+            of = one.address.environment, one.address.generation
+            if self._scored is None or of in damaged:
                 parts.append(one.earlier + one.rewards)
                 continue
             columns: Mapping[str, Any] = {
@@ -273,7 +274,7 @@ class RunFiles:
                 last = self._scored.rewards(one.address, columns, names)
             except CorruptFile as error:
                 self._unreadable[f"{SCORES}/"] = str(error)
-                damaged.add(one.address.environment)
+                damaged.add(of)
                 last = one.rewards
             parts.append(one.earlier + last)
         return _joined(parts, np.float64)
