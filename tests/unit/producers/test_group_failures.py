@@ -12,7 +12,14 @@ import pytest
 
 from harness.brokers import until
 from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import Doubtful, NarrowBroker, leave_no_room, until_sent
+from harness.producer_faults import (
+    Doubtful,
+    MutedBroker,
+    NarrowBroker,
+    leave_no_room,
+    turns,
+    until_sent,
+)
 from harness.producers import (
     AnyGroup,
     AnyProducer,
@@ -21,6 +28,7 @@ from harness.producers import (
     open_producer,
     published,
     sampled,
+    segments_of,
 )
 from rollstream.producers import (
     AsyncGroup,
@@ -203,3 +211,45 @@ def test_a_failed_member_in_doubt_is_not_said_twice(by_trajectory: bool, cancell
 
     asyncio.run(scenario())
     assert len(failures_of(published(broker, layout))) == 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("how", ["publish", "publish_many", "trajectory"])
+def test_a_member_whose_publish_was_cancelled_counts_if_it_was_sent(how: str, left: bool) -> None:
+    broker = MutedBroker(MemoryBroker())
+    layout = new_layout(broker)
+
+    async def say(group: AsyncGroup) -> None:
+        if how == "publish":
+            await group.publish(rollout_uid="cut off", **sampled())
+        elif how == "publish_many":
+            one_each = {"output_tokens": [[3]], "logprobs": None, "rollout_uid": ["cut off"]}
+            await group.publish_many(**sampled(**one_each))
+        else:
+            async with group.trajectory(rollout_uid="cut off") as trajectory:
+                await trajectory.turn(**sampled())
+
+    async def scenario() -> None:
+        async with (
+            AsyncRolloutProducer(
+                broker=broker, environment="math", namespace=layout.namespace
+            ) as producer,
+            producer.dispatch(example_id="ex", group_size=2) as group,
+        ):
+            broker.muted, sent = left, broker.appends
+            saying = asyncio.create_task(say(group))
+            await (until_sent(broker, sent + 1) if left else turns(1))
+            saying.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await saying
+            broker.muted = False
+            await group.publish(rollout_uid="another", **sampled())
+            if left:
+                with pytest.raises(InvalidRollout, match="has all its 2 members"):
+                    await group.publish(rollout_uid="one too many", **sampled())
+
+    asyncio.run(scenario())
+    found = published(broker, layout)
+    uids = [one["rollout_uid"] for one in segments_of(found)]
+    assert uids == (["cut off", "another"] if left else ["another"])
+    assert failures_of(found) == ([] if left else [(1, "left early")])

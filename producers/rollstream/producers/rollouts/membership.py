@@ -66,9 +66,13 @@ class Membership:
             self.sampled_by(one)
         try:
             await send(outgoing)
-        except BaseException:
-            for uid in new:  # They were not sent, so they may be tried again.
-                if not self._members.get(uid, True):
+        except BaseException as error:
+            kept = sent_though(error, outgoing)
+            for uid in uids if ends else ():
+                if uid in kept:
+                    self.end(uid)
+            for uid in new:  # The others may be tried again.
+                if uid not in kept and not self._members.get(uid, True):
                     del self._members[uid]
             raise
         if ends:
@@ -176,6 +180,14 @@ def _refuse_others(call: str, given: Mapping[str, Any], arguments: Collection[st
             if name in GroupAddress._fields:
                 raise TypeError(f"{name!r} is the group's; it was given to dispatch()")
             raise unknown(call, name)
+
+
+def sent_though(error: BaseException, outgoing: Sequence[Outgoing]) -> Collection[str]:
+    """Returns the rollouts that a cancelled call had sent. They may be in the log. After an error
+    there are none: its caller publishes them again."""
+    if isinstance(error, Exception):
+        return ()
+    return {one.rollout_uid for one in outgoing if one.left}
 
 
 def reason_of(error: BaseException) -> str:

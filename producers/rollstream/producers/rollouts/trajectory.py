@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 from rollstream.producers.engine.outbox import Outbox
 from rollstream.producers.rollouts.arguments import TurnArguments, takes
 from rollstream.producers.rollouts.blocks import Send
-from rollstream.producers.rollouts.membership import Membership, reason_of
+from rollstream.producers.rollouts.membership import Membership, reason_of, sent_though
 from rollstream.producers.rollouts.validate import GroupAddress, Segment, unknown
 from rollstream.runtime.at_once import at_once
 from rollstream.schemas.errors import InvalidRollout
@@ -112,7 +112,13 @@ class TrajectoryBlock:
         if held is not None and error is None and not self._in_doubt:
             environment, entry, size = held
             last = Entry.of({**entry.fields, "is_last_segment": True})
-            await send((self._outbox.rollout((environment, last, size)),))
+            outgoing = [self._outbox.rollout((environment, last, size))]
+            try:
+                await send(outgoing)
+            except BaseException as cut_off:
+                if self._membership is not None and sent_though(cut_off, outgoing):
+                    self._membership.end(self.rollout_uid)
+                raise
             if self._membership is not None:
                 self._membership.end(self.rollout_uid)
             return
