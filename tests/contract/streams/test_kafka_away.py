@@ -68,7 +68,7 @@ def refused() -> Iterator[str]:
     ("address", "cause"),
     [
         ("", r"refused; does Kafka run there\?"),
-        ("no-such-host.invalid:9092", "correct the host in `kafka.bootstrap`"),
+        ("no-such-host.invalid:9092", "correct the host in this address"),
     ],
     ids=["refused", "not resolved"],
 )

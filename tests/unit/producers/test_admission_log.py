@@ -29,7 +29,12 @@ ME = "p"
 class SilentBroker(MemoryBroker):
     """Nobody answers while it is away."""
 
-    away = False
+    away = refuses = False
+
+    def reader(self, starts: Mapping[TopicPartition, int], **kwargs: Any) -> MemoryReader:
+        if self.refuses:
+            raise BrokerUnavailable("offsets of the log: all connections are down")
+        return super().reader(starts, **kwargs)
 
     def outage(self) -> str:
         return "nobody answers" if self.away else ""
@@ -120,6 +125,18 @@ def test_a_broker_that_is_away_is_named_when_the_time_is_up() -> None:
         with pytest.raises(BrokerUnavailable, match="was not read within 5 s: nobody answers"):
             log.wait(seen, 4.99993)
         assert log.outage() == "nobody answers"
+
+
+def test_a_broker_that_is_away_is_named_if_reading_fails_for_another_reason() -> None:
+    """A client that fails says which log it asked for, and not at which address."""
+    broker = SilentBroker()
+    topic = new_topic(broker, 1, LOG_CONFIG)
+    broker.refuses = broker.away = True
+    with (
+        closing(AdmissionLog(broker, topic, ME, SystemClock())) as log,
+        pytest.raises(BrokerUnavailable, match=r"was not read within 0\.2 s: nobody answers"),
+    ):
+        log.wait(0, 0.2)
 
 
 def test_what_was_read_once_is_read_on_by_whoever_asks() -> None:

@@ -60,6 +60,10 @@ def test_messages_name_what_was_asked_and_what_to_do() -> None:
     assert str(as_request_error(unknown, "bounds of t[1]")) == (
         "bounds of t[1]: Unknown topic; `rollstream topics create` makes topics"
     )
+    down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "All brokers are down")
+    assert str(as_request_error(down, "bounds of t[1]")) == (
+        "bounds of t[1]: All brokers are down; does Kafka run at the bootstrap address?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -193,10 +193,11 @@ class AdmissionLog:
                 return
             failure = self._failure
             late = deadline.passed()
-            if failure is not None and (late or not isinstance(failure, BrokerUnavailable)):
+            outage = self._broker.outage() if late else ""  # It names the broker's address.
+            is_away = isinstance(failure, BrokerUnavailable)
+            if failure is not None and not (is_away and (outage or not late)):
                 raise failure
             if late:
-                outage = self._broker.outage()
                 if self._loaded and not outage:
                     return
                 found = outage or "the broker has not handed over all that it holds"

@@ -89,7 +89,7 @@ def as_request_error(error: KafkaError, what: str) -> BrokerError:
     """The failure of a request for ``what``, or of an append that was never queued."""
     later = "asking again later may help"
     if error.code() in _NO_BROKER:
-        later = "does Kafka run where `kafka.bootstrap` says?"
+        later = "does Kafka run at the bootstrap address?"
     kind, remedy = _REMEDIES.get(error.code(), (BrokerUnavailable, later))
     return kind(f"{what}: {error.str()}; {remedy}")
 

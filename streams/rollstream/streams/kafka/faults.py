@@ -116,7 +116,7 @@ def sentence_of(error: KafkaError) -> str:
     """What librdkafka says, without its timings; and what a person can do."""
     text = _STATE.sub("", error.str())
     if error.code() == KafkaError._RESOLVE:
-        return f"{text}; correct the host in `kafka.bootstrap`, or what the brokers advertise"
+        return f"{text}; correct the host in this address, or what the brokers advertise"
     if _REFUSED in text:
         return f"{text}; does Kafka run there?"
     return text
