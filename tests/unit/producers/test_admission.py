@@ -374,6 +374,8 @@ class BreakingLog(AdmissionLog):
     def policies(self) -> dict[str, Any]:
         return {}
 
+    ended = policies
+
     def versions(self) -> dict[tuple[str, str], PolicyRef]:
         return {}
 

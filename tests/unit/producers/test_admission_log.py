@@ -13,6 +13,8 @@ import pytest
 
 from harness.admission import announce, announced, granted, share, valid
 from harness.brokers import LOG_CONFIG, TIMEOUT_S, new_topic, until
+from harness.producers import new_layout
+from rollstream.producers import NoPolicy, RolloutProducer, RunOver
 from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.newest import LIVES_S
 from rollstream.runtime.clock import ManualClock, SystemClock
@@ -81,6 +83,26 @@ def test_a_sampler_that_announced_nothing_for_long_is_left_out() -> None:
         announce(broker, topic, announced(5, sampler="old"))
         log.wait(2, 1.0)
         assert set(log.policies()) == {"old", "new"}
+
+
+@pytest.mark.parametrize("lineage", ["", "b"])
+def test_a_run_that_ended_long_ago_is_over_unless_its_lineage_goes_on(lineage: str) -> None:
+    clock = ManualClock()
+    broker = MemoryBroker(clock=clock)
+    layout = new_layout(broker)
+    topic = layout.admission("math")
+    announce(broker, topic, announced(5, sampler="old", over=True))
+    clock.advance(LIVES_S + 1.0)
+    announce(broker, topic, announced(1, sampler="new", lineage=lineage))
+    with RolloutProducer(broker=broker, namespace=layout.namespace, environment="math") as producer:
+        policy = producer.policy()  # One model is in training.
+        assert policy.lineage == lineage
+        if lineage:
+            with pytest.raises(RunOver, match=r"sampler 'old' is over, .* 'step-5' \(step 5\)"):
+                producer.policy(lineage="", timeout_s=0.0)
+        with pytest.raises(NoPolicy, match=r"of lineage 'another' .* check that its") as told:
+            producer.policy(lineage="another", timeout_s=0.0)
+        assert not isinstance(told.value, RunOver)
 
 
 def test_shares_that_the_log_holds_are_as_old_as_its_newest_record_says() -> None:

@@ -21,7 +21,7 @@ def test_a_worker_that_waits_after_a_run_is_told_that_it_is_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    log: Any = SimpleNamespace(policies=lambda: {"a": announced(5, over=True)})
+    log: Any = SimpleNamespace(policies=lambda: {"a": announced(5, over=True)}, ended=dict)
 
     async def wait(seen: int, timeout_s: float) -> int:
         clock.advance(31.0)

@@ -45,7 +45,7 @@ async def newest_policy(
         except BrokerError as error:
             failure = error
         try:
-            found, what = wanted.among(log.policies), str(wanted)
+            found, what = wanted.among(log.policies, log.ended), str(wanted)
         except RunOver as over:
             if wanted.newer_than is not None or deadline.passed():
                 raise

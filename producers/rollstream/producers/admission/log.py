@@ -89,6 +89,10 @@ class AdmissionLog:
             raise ProducerClosed
         return self._newest.policies()
 
+    def ended(self) -> Mapping[str, PolicyAnnounced]:
+        """The last one of each sampler that ``policies`` leaves out, and whose run is over."""
+        return self._newest.ended()
+
     def versions(self) -> Mapping[tuple[str, str], PolicyRef]:
         """Each policy that was read so far, by lineage and version; the newest 4,096."""
         return self._newest.versions

@@ -88,11 +88,19 @@ class NewestRecords:
 
     def policies(self) -> Mapping[str, PolicyAnnounced]:
         """As ``AdmissionLog.policies``."""
+        return self._announced_by(lives=True)
+
+    def ended(self) -> Mapping[str, PolicyAnnounced]:
+        """As ``AdmissionLog.ended``."""
+        left_out = self._announced_by(lives=False)
+        return {sampler: policy for sampler, policy in left_out.items() if policy.over}
+
+    def _announced_by(self, *, lives: bool) -> dict[str, PolicyAnnounced]:
         lives_us = self._newest_us - LIVES_S * 1e6
         return {
             sampler: policy
             for sampler, (policy, announced_us) in self._announced.items()
-            if announced_us >= lives_us
+            if (announced_us >= lives_us) == lives
         }
 
     # Each change makes a new mapping: whoever looks at the one before needs no lock.

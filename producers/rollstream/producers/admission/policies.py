@@ -86,8 +86,14 @@ class Wanted(NamedTuple):
         lineage = f" of lineage {self.lineage!r}" if self.lineage is not None else ""
         return f"a policy{newer}{lineage} in environment {self.environment!r}"
 
-    def among(self, announced: Callable[[], Announced]) -> FollowedPolicy | None:
+    def among(
+        self, announced: Callable[[], Announced], ended: Callable[[], Announced]
+    ) -> FollowedPolicy | None:
         """The newest one that is known; None: there is none yet.
+
+        Args:
+            announced: as ``AdmissionLog.policies``.
+            ended: as ``AdmissionLog.ended``: asked only where no trainer of the lineage lives.
 
         Raises:
             SeveralLineages: there are two models in training, and none is named.
@@ -101,7 +107,7 @@ class Wanted(NamedTuple):
                 self.environment, lineages, "RolloutProducer(lineage=…), or policy(lineage=…)"
             )
         newest = newest_of(known, self.lineage, self.newer_than)
-        last = _last_published(known, self.lineage)
+        last = _last_published(known, self.lineage) or _last_published(ended(), self.lineage)
         if last is not None and last.over and (newest is None or self.newer_than is None):
             raise RunOver(
                 f"{self} will not come: the run of sampler {last.sampler!r} is over, and its "

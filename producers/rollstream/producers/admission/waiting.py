@@ -180,7 +180,8 @@ class AdmissionQueue:
         what they begin."""
         if limit.groups is None and self._standing.waiting:
             try:
-                Wanted(self._environment, self._lineage, None).among(self._admission_log.policies)
+                log = self._admission_log
+                Wanted(self._environment, self._lineage, None).among(log.policies, log.ended)
             except RunOver as over:
                 error = over
                 self._standing.refuse(lambda _: error)
