@@ -116,7 +116,8 @@ class RolloutProducer(ProducerShell[Group, Trajectory, Admitted], Blocking):
             attachments (mapping of str to bytes, default {}): together at most 4 MiB.
             messages (sequence of mappings, default []): the conversation, for people to read.
             rollout_uid (str, default a new one): makes a retry idempotent, across processes too.
-            segment_idx (int, default 0): counts the segments of a rollout from 0.
+            segment_idx (int, default 0): counts the segments of a rollout from 0. From 1 on, give
+                ``rollout_uid``, or ``continuation_of``.
             is_last_segment (bool, default True): whether the rollout ends here.
             continuation_of (str, default ''): the uid of the rollout that this one goes on with.
             prefix_hash (str, default ''): ``rollstream.schemas.ids.prefix_hash`` of the segments

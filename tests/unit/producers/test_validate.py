@@ -139,6 +139,10 @@ def nested(depth: int) -> list[Any]:
             {"continuation_of": "x", "segment_idx": 0, "rollout_uid": "y"},
             "continuation_of is 'x' .*; give segment_idx=1 or more, or leave continuation_of out",
         ),
+        (
+            {"segment_idx": 3},
+            "rollout_uid is not given, with segment_idx 3; give the uid that publish returned for",
+        ),
         ({"prefix_hash": "zz", "segment_idx": 1}, "prefix_hash is 'zz'; give .* 32 hexadecimal"),
         ({"prefix_hash": "A" * 32, "segment_idx": 1}, "prefix_hash is 'A+'; give .* lower case"),
         ({"example_id": ""}, "example_id is ''"),
@@ -345,6 +349,7 @@ def test_flags_and_numbers_may_be_of_numpy() -> None:
     given = {
         "is_last_segment": np.bool_(False),
         "segment_idx": np.int64(3),
+        "rollout_uid": "u",
         "group_size": np.int8(2),
     }
     found = publish(**given)

@@ -281,7 +281,11 @@ def _with_rare(
         named = found["token_arrays"].items()
         found["token_arrays"] = {key: arrays.token_array(key, rows, count) for key, rows in named}
     prior = found.get("continuation_of", "")
-    rules.check_continuation(prior, whole["rollout_uid"], plain["segment_idx"])
+    uid, index = whole["rollout_uid"], plain["segment_idx"]
+    rules.check_continuation(prior, uid, index)
+    if index and not uid and not prior:
+        finding = f"is not given, with segment_idx {index}"
+        raise InvalidRollout("rollout_uid", uid, _UID_OF_ALL, finding)
     given_arrays = {**found, **plain, "weight_step": found.get("weight_steps")}
     rules.check_lengths(given_arrays, _TOKEN_BYTES, count)
     return found, tuple(plain.values())
@@ -335,6 +339,7 @@ _WITHOUT_TOKENS = (
     "before it began is failed, or left out",
     "is empty, and nothing was sampled",
 )
+_UID_OF_ALL = "give the uid that publish returned for segment 0: all segments share it"
 _NAMES = ("example_id", "group_uid", "rollout_uid")
 _STEP = SHARED.index("weight_step")
 _policy_of = itemgetter(*map(SHARED.index, ("lineage", "policy_epoch", "weight_step")))
