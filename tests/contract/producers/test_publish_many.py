@@ -199,6 +199,22 @@ def test_a_wrong_value_is_named_with_its_member_and_nothing_is_published(
     assert failures_of(stage.log()) == [(2, "left early")]
 
 
+def test_a_step_for_each_member_is_refused_and_not_taken_for_one_for_each_token(
+    stage: Stage,
+) -> None:
+    async def scenario(producer: AnyProducer) -> None:
+        async with producer.dispatch(example_id="ex", group_size=2) as group:
+            given = {"policy_version": "v", "output_tokens": [[1, 2], [3, 4]]}
+            with pytest.raises(InvalidRollout, match=r"weight_step has 2 values.*publish\(\) each"):
+                await group.publish_many(**given, weight_step=[0, 1])
+            with pytest.raises(InvalidRollout, match="weight_step has 3 values"):
+                await group.publish_many(**given, weight_step=[0, 1, 2])
+            await group.publish_many(**given, weight_step=np.array(1))
+
+    stage.play(scenario)
+    assert [one["weight_step"] for one in segments_of(stage.log())] == [1, 1]
+
+
 def test_a_number_without_an_axis_is_one_for_all(stage: Stage) -> None:
     async def scenario(producer: AnyProducer) -> None:
         async with producer.dispatch(example_id="ex", group_size=2) as group:

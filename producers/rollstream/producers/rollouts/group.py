@@ -106,6 +106,7 @@ class Group(GroupBlock):
         value for each. A policy is one for all.
 
         Args:
+            weight_step (int): one number for all members. A list with a value for each is refused.
             output_tokens (list of int32 [n]): an array for each member; so it says how many there
                 are.
             prompt_tokens (int32 [prompt], or a list of these): one array for all, or one for each.

@@ -31,6 +31,7 @@ def segments_together(
         InvalidRollout: names the member's index, field, value and remedy.
     """
     count = _count(given.get("output_tokens"))
+    _refuse_steps_of_members(given.get("weight_step"), count)
     columns = {name: values for name, values in given.items() if _has_one_each(name, values)}
     for name, values in columns.items():
         if len(values) != count:
@@ -72,6 +73,19 @@ def _count(outputs: Any) -> int:
         pass
     remedy = "give a list with an array of token ids for each member"
     raise InvalidRollout("output_tokens", None, remedy, f"is {shown(outputs)}")
+
+
+def _refuse_steps_of_members(steps: Any, count: int) -> None:
+    """A list of steps is one for each token of every member, and not one for each member."""
+    if (
+        count > 1
+        and getattr(steps, "ndim", 1)
+        and hasattr(steps, "__len__")
+        and len(steps) == count
+    ):
+        remedy = "give one number for all members, or publish() each member with its own"
+        finding = f"has {count} values, as many as there are members"
+        raise InvalidRollout("weight_step", None, remedy, finding)
 
 
 def _refuse_repeated(members: Sequence[Segment]) -> None:
