@@ -253,3 +253,46 @@ def test_a_member_whose_publish_was_cancelled_counts_if_it_was_sent(how: str, le
     uids = [one["rollout_uid"] for one in segments_of(found)]
     assert uids == (["cut off", "another"] if left else ["another"])
     assert failures_of(found) == ([] if left else [(1, "left early")])
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_group_publishes_in_its_block_alone_and_begins_once(kind: str) -> None:
+    """Else it would be neither admitted nor dispatched."""
+    broker = MemoryBroker()
+    layout = new_layout(broker)
+    given = {"broker": broker, "environment": "math", "namespace": layout.namespace}
+    called = {
+        "publish": sampled(),
+        "publish_many": sampled(output_tokens=[[3]], logprobs=None),
+        "append": sampled(),
+        "fail": {"reason": "sandbox died"},
+        "trajectory": {},
+    }
+
+    async def with_async() -> None:
+        async with AsyncRolloutProducer(**given) as producer:
+            group = producer.dispatch(example_id="ex", group_size=1)
+            for name, arguments in called.items():
+                with pytest.raises(InvalidRollout, match=r"has not begun.*`async with` for an"):
+                    await getattr(group, name)(**arguments)
+            async with group:
+                await group.publish(**sampled())
+            with pytest.raises(InvalidRollout, match=r"a group begins once; dispatch another"):
+                await group.__aenter__()
+
+    def with_sync() -> None:
+        with RolloutProducer(**given) as producer:
+            group = producer.dispatch(example_id="ex", group_size=1)
+            for name, arguments in called.items():
+                with pytest.raises(InvalidRollout, match=r"write `with producer\.dispatch\("):
+                    getattr(group, name)(**arguments)
+            with group:
+                group.publish(**sampled())
+            with pytest.raises(InvalidRollout, match=r"a group begins once; dispatch another"):
+                group.__enter__()
+
+    if kind == "sync":
+        with_sync()
+    else:
+        asyncio.run(with_async())
+    assert [len(segments_of(published(broker, layout))), len(published(broker, layout))] == [1, 2]

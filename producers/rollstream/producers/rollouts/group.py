@@ -22,7 +22,12 @@ from rollstream.producers.rollouts.membership import Membership
 from rollstream.producers.rollouts.trajectory import AsyncTrajectory, Trajectory
 from rollstream.producers.rollouts.validate import GroupAddress
 from rollstream.runtime.at_once import at_once
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import InvalidRollout, RollstreamError
+
+_IN_A_BLOCK = (
+    "write `with producer.dispatch(…) as group`, or `async with` for an async producer, and "
+    "publish in the block"
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -39,6 +44,7 @@ class GroupBlock:
     _send: Send
     _end: Callable[[GroupAddress], None]
     _admitted: AdmittedBlock | None
+    _begun: bool = False
 
     @property
     def group_uid(self) -> str:
@@ -53,7 +59,17 @@ class GroupBlock:
         """
         return self._membership.wanted()
 
+    def _members(self) -> Membership:
+        """The members; ``InvalidRollout`` before the block begins."""
+        if not self._begun:
+            finding = f"{self.group_uid} has not begun: it was neither admitted nor dispatched"
+            raise InvalidRollout("group", self.group_uid, _IN_A_BLOCK, finding)
+        return self._membership
+
     async def _enter(self) -> None:
+        if self._begun:
+            finding = f"{self.group_uid} has begun before, and a group begins once"
+            raise InvalidRollout("group", self.group_uid, "dispatch another group", finding)
         if self._admitted is not None:
             await self._admitted.enter()
         dispatched = self._membership.dispatched()
@@ -63,6 +79,7 @@ class GroupBlock:
             if self._admitted is not None:
                 self._admitted.end(int(dispatched.left))
             raise
+        self._begun = True
 
     async def _dispatch(self, dispatched: Outgoing) -> None:
         try:
@@ -96,7 +113,7 @@ class Group(GroupBlock):
         Arguments and errors are those of ``RolloutProducer.publish``, without ``replica_id`` and
         the arguments of ``dispatch``.
         """
-        return at_once(self._membership.publish(member, self._send))
+        return at_once(self._members().publish(member, self._send))
 
     @takes(ManyArguments)
     def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:
@@ -121,7 +138,7 @@ class Group(GroupBlock):
             ...     logprobs=logprobs, reward=rewards,
             ... )
         """
-        return at_once(self._membership.publish_many(members, self._send))
+        return at_once(self._members().publish_many(members, self._send))
 
     @takes(WholeArguments)
     def append(self, **rollout: Unpack[WholeArguments]) -> str:
@@ -131,7 +148,7 @@ class Group(GroupBlock):
         calls raise ``InvalidRollout``. Leaving the block does not wait for such members. Arguments
         and other errors are those of ``publish``.
         """
-        return at_once(self._membership.append(rollout, self._send))
+        return at_once(self._members().append(rollout, self._send))
 
     def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come. They count towards the group's size.
@@ -140,11 +157,11 @@ class Group(GroupBlock):
             reason: why, as text or an error; the first 200 characters are kept.
             count: how many members.
         """
-        at_once(self._membership.fail(self._send, reason, count))
+        at_once(self._members().fail(self._send, reason, count))
 
     def trajectory(self, *, rollout_uid: str = "") -> Trajectory:
         """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
-        group = self._membership
+        group = self._members()
         return Trajectory(group.outbox, group.address, self._send, rollout_uid, group)
 
     def __enter__(self) -> Self:
@@ -163,29 +180,29 @@ class AsyncGroup(GroupBlock):
     @takes(MemberArguments)
     async def publish(self, **member: Unpack[MemberArguments]) -> str:
         """Publishes a member (see ``Group.publish``); returns its uid once the broker has it."""
-        return await self._membership.publish(member, self._send)
+        return await self._members().publish(member, self._send)
 
     @takes(ManyArguments)
     async def publish_many(self, **members: Unpack[ManyArguments]) -> list[str]:
         """Publishes several members, as ``Group.publish_many`` does; returns their uids once the
         broker has all of them.
         """
-        return await self._membership.publish_many(members, self._send)
+        return await self._members().publish_many(members, self._send)
 
     @takes(WholeArguments)
     async def append(self, **rollout: Unpack[WholeArguments]) -> str:
         """Publishes one more rollout, as ``Group.append`` does; returns its uid once the broker has
         it.
         """
-        return await self._membership.append(rollout, self._send)
+        return await self._members().append(rollout, self._send)
 
     async def fail(self, reason: str | BaseException, *, count: int = 1) -> None:
         """Publishes that ``count`` members will never come, as ``Group.fail`` does."""
-        await self._membership.fail(self._send, reason, count)
+        await self._members().fail(self._send, reason, count)
 
     def trajectory(self, *, rollout_uid: str = "") -> AsyncTrajectory:
         """Returns a member of several segments, as ``RolloutProducer.trajectory`` does."""
-        group = self._membership
+        group = self._members()
         return AsyncTrajectory(group.outbox, group.address, self._send, rollout_uid, group)
 
     async def __aenter__(self) -> Self:
