@@ -278,3 +278,36 @@ def test_a_close_ends_a_submission_that_waits_for_what_trainers_announced() -> N
             await asyncio.wait_for(submitting, TIMEOUT_S / 2)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ends", ["flush", "close"])
+def test_steps_are_in_the_log_though_the_clock_of_a_test_jumps_while_a_call_waits(
+    ends: str,
+) -> None:
+    """They are held until other threads know the topic and its policies."""
+    clock = ManualClock()
+    broker = MemoryBroker(clock=clock)
+    layout = new_layout(broker, ENVIRONMENT)
+    for number in range(5):
+        producer = StepProducer(broker=broker, namespace=layout.namespace, clock=clock)
+        producer.submit_step(step(f"t{number}"), environment=ENVIRONMENT)
+        if ends == "flush":
+            producer.flush()
+        else:
+            producer.close()
+        found = segments_of(published(broker, layout, ENVIRONMENT))
+        assert len(found) == number + 1
+        producer.close()
+
+
+def test_the_end_of_a_producer_waits_for_a_broker_in_real_time_up_to_its_time_out() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker, ENVIRONMENT)
+    broker.stopped.set()
+    clock = ManualClock()
+    producer = StepProducer(broker=broker, namespace=layout.namespace, clock=clock, timeout_s=0.2)
+    producer.submit_step(step("a"), environment=ENVIRONMENT)
+    with pytest.raises(DeliveryFailed) as told:
+        producer.close()
+    assert told.value.uids == ("a",)
+    assert clock.monotonic_s() == 0.0

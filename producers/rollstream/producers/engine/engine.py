@@ -250,6 +250,7 @@ class Engine:
                 self._tell(one)
         try:
             with self._working:
+                self.holding.await_release(deadline, self._work)
                 while self._gatherer.entries:
                     with self._lock:
                         self._gatherer.end_linger()
@@ -412,8 +413,7 @@ class Engine:
             worked = True
         with self._lock:
             ended = self._waiting.expire(self.late) + self._waiting.end_flushes()
-            for wait in new:
-                wait.look()
+            self._waiting.looked(new, is_held=bool(self.holding))
             sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
         self._hooks.notify(ended)
         return sleeps_s

@@ -13,9 +13,12 @@ from rollstream.producers.engine.hooks import Hooks
 from rollstream.producers.engine.outbox import Outgoing
 from rollstream.producers.engine.sending import Settle
 from rollstream.producers.engine.topics import Topics
+from rollstream.producers.engine.waits import in_real_time
 from rollstream.runtime.deadline import Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.streams.errors import BrokerError, BrokerUnavailable
+
+_LOOK_S = 0.01  # How late an answer may be seen when the producer ends.
 
 Call = tuple[Deadline, Sequence[Outgoing]]
 
@@ -66,6 +69,17 @@ class Holding:
         anything."""
         released = [self._release(topic) for topic in [*self._calls]]
         return any(released)
+
+    def await_release(self, deadline: Deadline, work: Callable[[], bool]) -> None:
+        """Works until nothing is held, up to the deadline, and sends what is gathered. Other
+        threads ask the broker, so the time is the system's, whatever the deadline's clock."""
+        real = in_real_time(deadline)
+        while self and not real.passed():
+            with self._lock:
+                self._gatherer.end_linger()
+            if not work():
+                real.wait(_LOOK_S)
+            real.log_waiting(lambda: f"{self._broker} to say where what was published belongs")
 
     def abandon(self, error: RollstreamError) -> None:
         """Settles everything with this."""

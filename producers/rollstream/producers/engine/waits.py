@@ -17,6 +17,12 @@ from rollstream.streams.errors import BrokerUnavailable, DeliveryUnknown
 _AWAITED_MIN = 64  # From so many on, those that have ended are looked for.
 
 
+def in_real_time(deadline: Deadline) -> Deadline:
+    """The deadline, or, if it is by another clock than the system's, one that begins now."""
+    is_real = deadline.clock.__class__ is SystemClock
+    return deadline if is_real else Deadline(deadline.timeout_s)
+
+
 class Wait:
     """One call that waits: until its topic is known, its entries have room, or all is delivered.
 
@@ -50,8 +56,8 @@ class Wait:
         ended: threading.Event | asyncio.Future[None] | None = None,
     ) -> None:
         self.deadline = Deadline(timeout_s, clock)
-        self.is_timed_by_system = clock.__class__ is SystemClock
-        self._real = self.deadline if self.is_timed_by_system else Deadline(timeout_s)
+        self._real = in_real_time(self.deadline)
+        self.is_timed_by_system = self._real is self.deadline
         self.outgoing = outgoing
         self.delivered = delivered
         self.ended = ended or threading.Event()
@@ -152,6 +158,19 @@ class Waiting:
         """The calls that are to be looked at now."""
         new, self.new = self.new, []
         return new
+
+    def looked(self, waits: Iterable[Wait], *, is_held: bool) -> None:
+        """The engine has looked at these calls, in vain.
+
+        Args:
+            is_held: whether entries are held. Then other threads ask the broker, and a call whose
+                clock may move meanwhile is looked at again.
+        """
+        for wait in waits:
+            if is_held and not wait.is_timed_by_system:
+                self.new.append(wait)
+            else:
+                wait.look()
 
     def end(self, waits: Iterable[Wait], error: RollstreamError | None = None) -> list[Wait]:
         """Ends those of these calls that have not ended, and returns them."""
