@@ -162,7 +162,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
             await shared.end()
         self._raise_what_failed(again=was_open)
 
-    def at_exit(self, timeout_s: float) -> None:
+    def _at_exit(self, timeout_s: float) -> None:
         """Nothing is promised but to publishes that returned, and these are in the log: only
         threads end."""
         if self._engine.closes(ProducerClosed()):
@@ -243,7 +243,7 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         self._tick_ends = False
         self._engine.send()
 
-    def notify(self, ended: Sequence[Wait]) -> None:
+    def _notify(self, ended: Sequence[Wait]) -> None:
         """Hands calls that have ended to their loop, all at once, from the thread that ended
         them."""
         for loop, waits in groupby(ended, _loop_of):

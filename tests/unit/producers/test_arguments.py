@@ -9,7 +9,15 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from rollstream.producers import AsyncGroup, AsyncRolloutProducer, Group, RolloutProducer
+from rollstream.producers import (
+    AsyncGroup,
+    AsyncRolloutProducer,
+    AsyncStepProducer,
+    Group,
+    RolloutProducer,
+    ScoreProducer,
+    StepProducer,
+)
 from rollstream.producers.rollouts.arguments import (
     AppendedArguments,
     Flags,
@@ -195,3 +203,29 @@ def test_signatures_show_the_arguments_with_their_defaults(function: Any, argume
         some_needed = own in ("policy", "policy_version", "weight_step")
         expected = ... if some_needed else FIELDS[own].default
         assert parameter.default == expected
+
+
+CALLS = {"close", "flush", "publish", "refusal", "stats"}
+ROLLOUTS_CALLS = CALLS | {"admit", "append_to_group", "dispatch", "policy", "trajectory"}
+STEPS_CALLS = ROLLOUTS_CALLS | {
+    "submit_step",
+    "submit_steps",
+    "complete_trajectory",
+    "fail_trajectory",
+}
+
+
+@pytest.mark.parametrize(
+    ("producer", "names"),
+    [
+        (RolloutProducer, ROLLOUTS_CALLS),
+        (AsyncRolloutProducer, {*ROLLOUTS_CALLS, "take_failures"}),
+        (StepProducer, STEPS_CALLS),
+        (AsyncStepProducer, {*STEPS_CALLS, "take_failures"}),
+        (ScoreProducer, {*CALLS, "upsert_scores"}),
+    ],
+)
+def test_producers_show_their_calls_and_not_those_of_their_engine(
+    producer: type, names: set[str]
+) -> None:
+    assert {name for name in dir(producer) if not name.startswith("_")} == names

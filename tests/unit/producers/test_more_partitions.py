@@ -138,11 +138,11 @@ class WatchedProducer(RolloutProducer):
 
     threads: set[str]
 
-    def settled(
+    def _settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
     ) -> None:
         self.threads.add(threading.current_thread().name)
-        super().settled(record, delivery, error)
+        super()._settled(record, delivery, error)
 
 
 def test_what_it_holds_is_settled_by_the_thread_that_sends() -> None:

@@ -227,7 +227,7 @@ class Engine:
             wait.done = True
             self._waiting.withdraw(wait, late)
             ended = self._waiting.end_flushes()
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
         return True
 
     def closes(self, refusal: RollstreamError) -> bool:
@@ -237,7 +237,7 @@ class Engine:
                 return False
             self.refusal = refusal
             ended = self._waiting.end([*self._waiting.queue, *self.topics.calls()], refusal)
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
         self._thread.join()
         return True
 
@@ -267,10 +267,10 @@ class Engine:
             ended = self._waiting.end(self._waiting.flushes, self.refusal)
         self._sender.abandon()  # What is on its way is reported as in doubt.
         self.holding.abandon(BrokerUnavailable("it was never sent: the broker did not answer"))
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
         with self._lock:
             ended = self._waiting.end_all(self.refusal)
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
 
     def after_fork(self, refusal: RollstreamError) -> None:
         """Runs in a forked child, which has no thread; another one may have held the lock."""
@@ -388,15 +388,15 @@ class Engine:
         with self._lock:
             refusal = self.refusal = self.refusal or ProducerDied.of(error)
             ended = self._waiting.end_all(refusal, self.topics.calls())
-        self._hooks.notify(ended)
-        self._hooks.ended(refusal)
+        self._hooks._notify(ended)
+        self._hooks._ended(refusal)
 
     def _look(self) -> float | None:
         """Does what is due; in how many seconds to look again."""
         if self.refusal is not None:
             return None
         self._sleeps_s = inf  # What changes from here on may be seen at the next look alone.
-        alive, next_s = self._hooks.to_tell()
+        alive, next_s = self._hooks._to_tell()
         if self._clock.monotonic_s() >= self._look_again_s:
             self._look_around()
         with self._lock:
@@ -415,7 +415,7 @@ class Engine:
             ended = self._waiting.expire(self.late) + self._waiting.end_flushes()
             self._waiting.looked(new, is_held=bool(self.holding))
             sleeps_s = self._sleeps_s = self._sleep_s(next_s, worked)
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
         return sleeps_s
 
     def _sleep_s(self, next_s: float, worked: bool) -> float:
@@ -442,7 +442,7 @@ class Engine:
         if self._waiting.queue:
             with self._lock:
                 ended = self._serve()
-            self._hooks.notify(ended)
+            self._hooks._notify(ended)
         return self._sender.send() or released or self._gatherer.entries != before
 
     def _asks(self) -> bool:
@@ -456,21 +456,21 @@ class Engine:
         delivery: Delivery | None,
         error: RollstreamError | None,
     ) -> None:
-        self._hooks.settled(record, delivery, error)
+        self._hooks._settled(record, delivery, error)
         self._failures.count(len(record), error)
         with self._lock:
             self._gatherer.forget(record)  # A flush ends no earlier than what failed is kept.
             kept, ended = self._waiting.answer(record, error)
             self._failures.keep(kept)
             ended += self._waiting.end_flushes()
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
 
     def _look_around(self) -> None:
         self._look_again_s = self._clock.monotonic_s() + LOOK_AGAIN_S
         with self._lock:
             for topic in self.topics.partitions:
                 self._ask(topic)
-        self._hooks.looked_around()
+        self._hooks._looked_around()
 
     # What follows runs on the thread that asks for topics.
 
@@ -496,5 +496,5 @@ class Engine:
                 for one in waits:
                     one.look()
             self._wake()
-        self._hooks.notify(ended)
+        self._hooks._notify(ended)
         return topic in self.topics.asked

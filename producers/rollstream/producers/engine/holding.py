@@ -94,7 +94,7 @@ class Holding:
         if refused is None and is_known:
             outgoing = [one for _, of_call in calls for one in of_call]
             try:
-                failed = self._hooks.complete(topic, outgoing)
+                failed = self._hooks._complete(topic, outgoing)
             except BrokerError as error:
                 refused = error
             else:

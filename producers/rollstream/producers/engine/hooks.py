@@ -25,17 +25,18 @@ class Encoded(NamedTuple):
 
 class Hooks:
     """What a producer does beside sending; called without the engine's lock, on its thread or on
-    one that publishes, by one of them at a time."""
+    one that publishes, by one of them at a time. The engine alone calls it: the names begin with an
+    underscore, so that a producer's users see none of it."""
 
-    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
+    def _encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         """The record of these entries, of a topic of ``partitions``."""
         raise NotImplementedError
 
-    def notify(self, ended: Sequence[Wait]) -> None:
+    def _notify(self, ended: Sequence[Wait]) -> None:
         """Wakes calls that have ended, on whatever thread ended them."""
         raise NotImplementedError
 
-    def complete(
+    def _complete(
         self, topic: str, held: Sequence[Outgoing]
     ) -> dict[Outgoing, RollstreamError] | None:
         """Completes entries that were held, of a topic that is known: those that are wrong, and
@@ -46,17 +47,17 @@ class Hooks:
         """
         return {}
 
-    def settled(
+    def _settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
     ) -> None:
         """These entries are in the log, or why they are, perhaps, not."""
 
-    def to_tell(self) -> tuple[Iterable[Outgoing], float]:
+    def _to_tell(self) -> tuple[Iterable[Outgoing], float]:
         """The entries that say now that the producer lives, and in how many seconds to ask next."""
         return (), IDLE_S
 
-    def looked_around(self) -> None:
+    def _looked_around(self) -> None:
         """Once in ``LOOK_AGAIN_S``."""
 
-    def ended(self, refusal: RollstreamError) -> None:
+    def _ended(self, refusal: RollstreamError) -> None:
         """The thread has died, and every call is refused with this."""

@@ -36,10 +36,10 @@ def _watch_process() -> None:
 
 def _after_fork() -> None:
     for producer in list(_ALIVE):
-        producer.after_fork()
+        producer._after_fork()
 
 
 def _at_exit() -> None:
     deadline = Deadline(EXIT_S)
     for producer in list(_ALIVE):
-        producer.at_exit(deadline.left_s())
+        producer._at_exit(deadline.left_s())

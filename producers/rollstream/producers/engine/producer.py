@@ -107,7 +107,7 @@ class Connected(Hooks):
         """What every call is refused with, since it is closed or died; None: calls are taken."""
         return self._engine.refusal
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Runs in a forked child: the producer stays the parent's."""
         refusal = ForkedProducer(
             "this producer was made before the process was forked off; make one in each process"
@@ -116,7 +116,7 @@ class Connected(Hooks):
         # Others may have held their locks.
         self._closed, self._telling = Future(), threading.Lock()
         self._closed.set_result(None)
-        self.ended(refusal)
+        self._ended(refusal)
 
     def _failure(
         self, failed: Failed, outstanding: int = 0, nothing_queued: bool = False
@@ -135,7 +135,7 @@ class Connected(Hooks):
         )
 
     @abstractmethod
-    def at_exit(self, timeout_s: float) -> None:
+    def _at_exit(self, timeout_s: float) -> None:
         """Runs at the end of the process."""
 
     def _close(self, deadline: Deadline) -> None:
@@ -152,7 +152,7 @@ class Connected(Hooks):
                 raise FlushTimedOut(self._broker_name, left, deadline.timeout_s)
             return
         try:
-            self.ended(refusal)
+            self._ended(refusal)
             try:
                 self._engine.end(deadline, self._last())
             finally:  # Also if a signal ends it: the next call says what is in doubt.
@@ -238,12 +238,12 @@ class Blocking(Connected):
         finally:
             self._closers.discard(thread)
 
-    def notify(self, ended: Sequence[Wait]) -> None:
+    def _notify(self, ended: Sequence[Wait]) -> None:
         for wait in ended:
             assert isinstance(wait.ended, threading.Event), "an awaited one"
             wait.ended.set()
 
-    def at_exit(self, timeout_s: float) -> None:
+    def _at_exit(self, timeout_s: float) -> None:
         try:
             self._close_by(Deadline(min(self._timeout_s, timeout_s)))
         except Exception as error:  # noqa: BLE001  The other producers are to be ended too.
@@ -279,7 +279,7 @@ class Blocking(Connected):
         )
         # Not here: a collection runs wherever memory is asked for, and must not wait for a broker.
         # A thread that is no daemon, so the end of the process waits for it.
-        threading.Thread(target=self.at_exit, args=(EXIT_S,), name="rollstream-dropped").start()
+        threading.Thread(target=self._at_exit, args=(EXIT_S,), name="rollstream-dropped").start()
 
     def __enter__(self) -> Self:
         return self

@@ -88,7 +88,7 @@ class Sender:
                 return sent
             on_delivery = partial(self._answer, record)
             try:
-                value, headers, key = self._hooks.encode(record, self._topics.partitions[topic])
+                value, headers, key = self._hooks._encode(record, self._topics.partitions[topic])
                 self._writer.append(
                     topic,
                     value,

@@ -290,17 +290,17 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     async def _pause(self, seconds: float) -> None:
         """Waits so long."""
 
-    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
+    def _encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         return Encoded(self._outbox.encode(record, partitions), record_headers())
 
-    def ended(self, refusal: RollstreamError) -> None:
+    def _ended(self, refusal: RollstreamError) -> None:
         for admission in list(self._admitting.values()):
             admission.refuse(refusal)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         for admission in self._admitting.values():
             admission.renew_lock()
-        super().after_fork()
+        super()._after_fork()
 
     def _release(self) -> None:
         for log in self._admissions.values():
@@ -348,7 +348,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
         admission = sum(len(standing.waiting) for standing in standings)
         return replace(stats, waiting={**stats.waiting, "admission": admission})
 
-    def to_tell(self) -> tuple[Iterable[Outgoing], float]:
+    def _to_tell(self) -> tuple[Iterable[Outgoing], float]:
         if not self._admitting:
             return (), IDLE_S
         environments, next_s = [], ALIVE_S  # A block that begins wakes nobody.
@@ -364,7 +364,7 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
             if admission.tells(ends=True)[0]:
                 yield self._outbox.alive(environment)
 
-    def looked_around(self) -> None:
+    def _looked_around(self) -> None:
         """Says once that what is published fills what others wait for, where that is known: the
         environment's policies are followed, samplers grant shares, and no block asked for one."""
         now_s = self._clock.monotonic_s()

@@ -211,12 +211,12 @@ class ScoreProducer(Blocking):
         said = {"group_id": group_id, "attempt": attempt, "prompt_uid": prompt_uid}
         self._send(each, scorer, environment, said, expect_version)
 
-    def encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
+    def _encode(self, record: Sequence[Outgoing], partitions: int) -> Encoded:
         (one,) = record
         assert isinstance(one, _OutgoingScores), one
         return Encoded(one.record.value, key=one.record.key)
 
-    def settled(
+    def _settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
     ) -> None:
         for one in record:

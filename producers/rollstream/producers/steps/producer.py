@@ -64,7 +64,7 @@ class _StepWriter(ProducerShell[GroupT, TrajectoryT, AdmittedT]):
         # When a producer whose calls do not wait asks for them again, before that.
         self._ask_again_s: dict[str, float] = {}
 
-    def settled(
+    def _settled(
         self, record: Sequence[Outgoing], delivery: Delivery | None, error: RollstreamError | None
     ) -> None:
         if error is not None:
@@ -205,7 +205,7 @@ class StepProducer(_StepWriter[Group, Trajectory, Admitted], RolloutProducer):
         of = environment, trajectory_uid, prompt_uid
         self._submit(partial(self._entries.failure, *of, reason, n_rollouts, example_id))
 
-    def complete(
+    def _complete(
         self, topic: str, held: Sequence[Outgoing]
     ) -> dict[Outgoing, RollstreamError] | None:
         if all(one.said is None for one in held):
