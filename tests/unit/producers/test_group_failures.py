@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -260,8 +261,8 @@ def test_a_group_publishes_in_its_block_alone_and_begins_once(kind: str) -> None
     """Else it would be neither admitted nor dispatched."""
     broker = MemoryBroker()
     layout = new_layout(broker)
-    given = {"broker": broker, "environment": "math", "namespace": layout.namespace}
-    called = {
+    given: Any = {"broker": broker, "environment": "math", "namespace": layout.namespace}
+    called: dict[str, Any] = {
         "publish": sampled(),
         "publish_many": sampled(output_tokens=[[3]], logprobs=None),
         "append": sampled(),

@@ -77,12 +77,8 @@ def _count(outputs: Any) -> int:
 
 def _refuse_steps_of_members(steps: Any, count: int) -> None:
     """A list of steps is one for each token of every member, and not one for each member."""
-    if (
-        count > 1
-        and getattr(steps, "ndim", 1)
-        and hasattr(steps, "__len__")
-        and len(steps) == count
-    ):
+    is_list = hasattr(steps, "__len__") and getattr(steps, "ndim", 1) != 0
+    if count > 1 and is_list and len(steps) == count:
         remedy = "give one number for all members, or publish() each member with its own"
         finding = f"has {count} values, as many as there are members"
         raise InvalidRollout("weight_step", None, remedy, finding)
