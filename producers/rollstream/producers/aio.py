@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import groupby
 from typing import Self, Unpack
 
@@ -183,10 +184,19 @@ class AsyncRolloutProducer(ProducerShell[AsyncGroup, AsyncTrajectory, AsyncAdmit
         shared = self._shared_waits.setdefault(environment, SharedWait(log))
         return await shared.wait(seen, timeout_s)
 
-    def _in_turn(self, environment: str) -> asyncio.Lock:
+    @asynccontextmanager
+    async def _in_turn(self, environment: str, deadline: Deadline) -> AsyncIterator[None]:
         # One reads for all. Those that came meanwhile go on in their order.
         self._use_loop(asyncio.get_running_loop())
-        return self._turns[environment]
+        turn, has_it = self._turns[environment], False
+        try:
+            with suppress(TimeoutError):  # What the caller asks next says that its time is up.
+                async with asyncio.timeout(deadline.left_s()):
+                    has_it = await turn.acquire()
+            yield
+        finally:
+            if has_it:
+                turn.release()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import count
 
 import pytest
 
+from harness.admission import announce, announced
 from harness.brokers import TIMEOUT_S, until
 from harness.faults import Fate, FaultyBroker
-from harness.producer_faults import Doubtful, SilentBroker, until_sent
+from harness.producer_faults import Doubtful, SilentBroker, turns, until_sent
 from harness.producers import AnyProducer, new_layout, open_producer, published, sampled
-from rollstream.producers import DeliveryFailed, RolloutProducer
+from rollstream.producers import AsyncRolloutProducer, DeliveryFailed, RolloutProducer
+from rollstream.producers.admission.log import AdmissionLog
 from rollstream.producers.admission.standing import ALIVE_S
 from rollstream.producers.engine import shell
 from rollstream.runtime.clock import ManualClock
@@ -65,14 +68,14 @@ def test_a_block_that_begins_whenever_another_ended_is_told_of(
         async with producer.admit():
             clock.advance(ALIVE_S)
             await log.until_alive(1)
-        for turns in range(4):
+        for ticks in range(4):
             async with producer.admit():
                 await asyncio.sleep(0)
-            for _ in range(turns):
+            for _ in range(ticks):
                 await asyncio.sleep(0)
             async with producer.admit():
                 clock.advance(ALIVE_S)
-                await log.until_alive(turns + 2)
+                await log.until_alive(ticks + 2)
         await producer.close()
 
     asyncio.run(scenario())
@@ -128,3 +131,55 @@ def test_what_found_no_broker_in_one_loop_is_admitted_in_the_next() -> None:
     vars(producer)["_timeout_s"] = TIMEOUT_S
     assert asyncio.run(play_three()) == [None] * 3
     asyncio.run(producer.close())
+
+
+def test_an_awaited_block_keeps_its_own_time_while_another_one_waits_for_the_broker() -> None:
+    broker = SilentBroker()
+    layout = new_layout(broker)
+    broker.stopped.set()
+
+    async def scenario() -> None:
+        producer = AsyncRolloutProducer(
+            broker=broker, environment="math", namespace=layout.namespace
+        )
+
+        async def begin(timeout_s: float) -> None:
+            async with producer.admit(groups=1, timeout_s=timeout_s):
+                pass
+
+        patient = asyncio.create_task(begin(TIMEOUT_S))
+        await turns(100)
+        with pytest.raises(BrokerUnavailable):
+            await begin(0.05)
+        assert not patient.done()
+        broker.stopped.clear()
+        await patient
+        await producer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_broker_that_is_away_while_shares_are_read_for_the_first_time_is_asked_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = MemoryBroker()
+    layout = new_layout(broker)
+    announce(broker, layout.admission("math"), announced())
+    wait, asked = AdmissionLog.wait, count(1)
+
+    def away_once(log: AdmissionLog, seen: int, timeout_s: float) -> int:
+        if next(asked) == 2:
+            raise BrokerUnavailable("away for a moment")
+        return wait(log, seen, timeout_s)
+
+    monkeypatch.setattr(AdmissionLog, "wait", away_once)
+
+    async def scenario() -> None:
+        producer = open_producer(kind, broker, layout, environment="math")
+        async with producer.admit(groups=1, timeout_s=TIMEOUT_S):
+            pass
+        await producer.close()
+
+    asyncio.run(scenario())
+    assert next(asked) > 3

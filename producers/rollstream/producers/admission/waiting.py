@@ -26,7 +26,7 @@ from rollstream.runtime.clock import Clock
 from rollstream.runtime.deadline import LOG_WAITING_EVERY_S, Deadline
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.events import SharesGranted
-from rollstream.streams.errors import BrokerUnavailable
+from rollstream.streams.errors import BrokerUnavailable, UnknownTopic
 
 GRANTED_AFTER_S = 1.0  # A sampler looks four times a second what to grant.
 _LOOK_S = 1.0  # How late those that wait take their turns.
@@ -63,8 +63,9 @@ class AdmissionQueue:
     _is_served: bool = False  # Whether the thread runs.
     _said_s: float = 0.0  # When it was last logged that somebody waits.
     _refusal: RollstreamError | None = None
+    _granted_by: Deadline | None = None  # Who grants anything has, by then.
 
-    async def wait_for_shares(self, seen: int, wait: Wait) -> None:
+    async def wait_for_shares(self, seen: int, wait: Wait, deadline: Deadline) -> None:
         """Returns once a request may be made. A sampler whose policy is known, and no shares,
         grants some at once, or never will: else all that wait for the first policy would begin
         groups.
@@ -76,13 +77,22 @@ class AdmissionQueue:
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time. SeveralLineages.
         """
-        deadline = Deadline(GRANTED_AFTER_S, self._clock)
-        while not deadline.passed():
+        if self._granted_by is None:  # The next call goes on where the time of this one is up.
+            self._granted_by = Deadline(GRANTED_AFTER_S, self._clock)
+        while not self._granted_by.passed():
             known = {one.lineage for one in self._admission_log.policies().values()}
             granted = {one.shares.lineage for one in self._admission_log.shares().values()}
             if (known if self._lineage is None else known & {self._lineage}) <= granted:
                 break
-            seen = await wait(seen, deadline.left_s())
+            if deadline.passed():
+                raise BrokerUnavailable(
+                    f"the samplers of environment {self._environment!r} did not say within "
+                    f"{deadline.timeout_s:g} s how many groups may be begun; ask again"
+                )
+            try:
+                seen = await wait(seen, deadline.slice_s(self._granted_by.left_s()))
+            except UnknownTopic:
+                break
         with self._lock:
             self.was_read, self._seen = True, max(self._seen, seen)
             self._limit(self._clock.monotonic_s())

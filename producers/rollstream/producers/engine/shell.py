@@ -282,8 +282,9 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     ) -> int:
         """As ``AdmissionLog.wait``."""
 
-    def _in_turn(self, environment: str) -> AbstractAsyncContextManager[None]:
-        """A block that calls which begin groups of an environment enter one after the other."""
+    def _in_turn(self, environment: str, deadline: Deadline) -> AbstractAsyncContextManager[None]:
+        """A block that calls which begin groups of an environment enter one after the other, or
+        once their time is up."""
         return nullcontext()
 
     @abstractmethod
@@ -334,12 +335,16 @@ class ProducerShell(Connected, ABC, Generic[GroupT, TrajectoryT, AdmittedT]):
     ) -> None:
         # What the broker has to say first may take as long as any call.
         deadline = Deadline(min(timeout_s or self._timeout_s, self._timeout_s))
-        async with self._in_turn(environment):
+        async with self._in_turn(environment, deadline):
             await self._find(self._outbox.topic(environment), deadline)
-            if not admission.was_read:
+            changed = partial(self._changed, environment, self._admission(environment))
+            while not admission.was_read:
                 seen = await self._read_announced(environment, deadline)
-                changed = partial(self._changed, environment, self._admission(environment))
-                await admission.wait_for_shares(seen, changed)
+                try:
+                    await admission.wait_for_shares(seen, changed, deadline)
+                except BrokerUnavailable:
+                    if deadline.passed():
+                        raise
         # It may be asleep for longer than a producer may be silent.
         self._engine.stay_awake(ALIVE_S)
 
