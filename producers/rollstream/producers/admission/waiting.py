@@ -63,7 +63,7 @@ class AdmissionQueue:
     _is_served: bool = False  # Whether the thread runs.
     _said_s: float = 0.0  # When it was last logged that somebody waits.
     _refusal: RollstreamError | None = None
-    _granted_by: Deadline | None = None  # Who grants anything has, by then.
+    _granted_by: Deadline | None = None  # Until then the first shares are waited for.
 
     async def wait_for_shares(self, seen: int, wait: Wait, deadline: Deadline) -> None:
         """Returns once a request may be made. A sampler whose policy is known, and no shares,
@@ -73,6 +73,7 @@ class AdmissionQueue:
         Args:
             seen: what was read so far is all that the log held.
             wait: as ``AdmissionLog.wait``.
+            deadline: of the call that begins groups.
 
         Raises:
             BrokerUnavailable, NotAuthorised: the broker's answer, or none in time. SeveralLineages.
